@@ -1,4 +1,4 @@
-"""Blocks: what the journal writes with one sync, and how a torn write is told from damage.
+"""Blocks: the unit that the journal writes with one sync, and how to tell a torn write from damage.
 
 A block is a whole number of 4096-byte pages, at a multiple of 4096 in its segment:
 
@@ -8,39 +8,41 @@ A block is a whole number of 4096-byte pages, at a multiple of 4096 in its segme
     16      8     sequence         of this block; grows by one from block to block, across segments
     24      4     pages            its size in pages
     28      4     content          bytes of records
-    32      4     records          how many they are
+    32      4     records          number of records
     36      4     table checksum   CRC-32C of the table at the block's end
     40      20    zero
     60      4     header checksum  CRC-32C of the segment's nonce (16 bytes) and bytes 0 to 59
     64            the records
                   padding of 0xA5 up to the table
     -8*pages      the table: for each page a u64 of
-                    bits 0..31    CRC-32C of the part of the page that lies between header and table,
-                                  started from (CRC-32C of nonce, segment, sequence) + page index
-                    bits 32..39   which of its eight sectors of 512 bytes consist of zeros, rightly
+                    bits 0..31    CRC-32C of the part of the page between header and table, started from
+                                  (CRC-32C of nonce, segment, sequence) + page index
+                    bits 32..39   one bit for each of its eight sectors of 512 bytes: set if the records
+                                  in the sector are all zeros
                     bits 56..63   0x01
 
-The header comes first and has a fixed size, so that records can be copied to their final place while the
-block is still open; the table comes last because its size is known only when the block closes. A lone
-small record makes a block of one page.
+The header comes first and has a fixed size, so records can be copied to their final place while the block is
+still open. The table comes last because its size is known only when the block closes. A single small record
+makes a block of one page.
 
 **Torn or rotten.** A segment reads as zeros before it is written, and every byte of it is written at most
-once (a file that was another segment's is filled with zeros first), so a sector that a crash kept from being
-written reads as zeros. The padding, the header and each table entry are never zero, and the table says which
-sectors of the records are zeros by right. So a page that fails its checksum was *torn* if it has a sector of
-zeros that should not be zeros, and is *rotten* otherwise: no crash leaves other bytes behind. The same holds
-for the header (which lies within one sector) and for the table. What a torn block held was never
-acknowledged, provided that nothing was written after it: only one block is written at a time, so any trace of
-a later one proves that this one was synced.
+once. (A recycled segment file is filled with zeros first.) So if a crash keeps a sector from being written,
+the sector reads as zeros. The padding, the header and each table entry are never zero, and the table says
+which sectors of the records are rightly zeros. So a page that fails its checksum is *torn* if it has a sector
+of zeros that should not be zeros. Otherwise it is *rotten*, because no crash leaves other bytes behind. The
+same holds for the header (which lies within one sector) and for the table.
 
-**Nonce.** Each segment has 16 random bytes in its file header, which are part of every checksum here.
-Payloads are chosen by clients, and a payload that looked like a later block could otherwise turn a torn
-write into apparent damage. A block read from the wrong place, or from a former life of the file, fails
-for the same reason.
+The records of a torn block were never acknowledged, provided that nothing was written after it. Only one
+block is written at a time, so any trace of a later block proves that this one was synced.
 
-What remains undecidable: damage that turns written sectors of the very last block, and of nothing else,
-into zeros looks like a torn write. After a clean stop it does not matter, because the index then says
-where the journal ends.
+**Nonce.** Each segment has 16 random bytes in its file header. They are part of every checksum here. Clients
+choose payloads, and without the nonce a payload that looks like a later block could turn a torn write into
+apparent damage. A block that is read from the wrong place, or was left by an earlier use of the file, fails
+its checksums for the same reason.
+
+One case cannot be decided. Damage may turn written sectors of the very last block, and of nothing else, into
+zeros. This looks like a torn write. After a clean stop it does not matter, because the index says where the
+journal ends.
 """
 
 from __future__ import annotations
@@ -83,16 +85,19 @@ assert BLOCK_PAGES_MAX * _PAGE_CONTENT > 2 * FRAME_BYTES_MAX
 
 
 def pages_of(content_bytes: int) -> int:
-    """How many pages a block with so many bytes of records takes."""
+    """Return how many pages a block with ``content_bytes`` bytes of records takes."""
     return -(-(BLOCK_HEADER_BYTES + content_bytes) // _PAGE_CONTENT)
 
 
 def content_capacity(pages: int) -> int:
-    """How many bytes of records a block of so many pages holds at most; negative where it has no page."""
+    """Return how many bytes of records fit into a block of ``pages`` pages. It is negative if there is no
+    page."""
     return pages * _PAGE_CONTENT - BLOCK_HEADER_BYTES
 
 
 class BlockHeader(NamedTuple):
+    """The fields of a block's header; the module's text has their meaning."""
+
     segment: int
     sequence: int
     pages: int
@@ -111,14 +116,19 @@ class Damage(enum.Enum):
     TORN = "torn"
     """Sectors are zeros that should not be: the write did not complete."""
     ROTTEN = "rotten"
-    """It holds bytes that no interrupted write leaves behind."""
+    """The block holds bytes that no interrupted write leaves behind."""
 
 
 def finish_block(
     view: memoryview, *, nonce: bytes, segment: int, sequence: int, content_bytes: int, records: int
 ) -> int:
-    """Close the block at the start of ``view``, whose records are in place: write padding, table and header
-    around them. How many bytes the block has."""
+    """Close the block at the start of ``view``: write padding, table and header around its records.
+
+    The records are in place already.
+
+    Returns:
+        The size of the block in bytes.
+    """
     pages = pages_of(content_bytes)
     block_bytes = pages * PAGE_BYTES
     content_stop = BLOCK_HEADER_BYTES + content_bytes
@@ -132,7 +142,8 @@ def finish_block(
 
 
 def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeader | None:
-    """The header at the start of ``view``, None where there is no valid one of this segment."""
+    """Return the block header at the start of ``view``, or None if no valid header of this segment is there.
+    """
     if len(view) < PAGE_BYTES or view[:8] != _MAGIC:
         return None
     head = bytes(view[:BLOCK_HEADER_BYTES])
@@ -144,17 +155,18 @@ def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeade
         or pages_of(content_bytes) != pages
         or pages * PAGE_BYTES > len(view)
     ):
-        return None  # The checksum holds, so only another writer's idea of a block can end here.
+        return None  # The checksum holds, so another version or a bug wrote this header.
     return BlockHeader(number, sequence, pages, content_bytes, records, table_checksum)
 
 
 def header_damage(view: memoryview) -> Damage:
-    """Of a place where a block should begin and no valid header is: what happened to it."""
+    """Classify a place where a block should begin but no valid header is."""
     return Damage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else Damage.ROTTEN
 
 
 def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Damage | None:
-    """What is wrong with the block at the start of ``view``, whose header is valid; None: nothing."""
+    """Return the kind of damage to the block at the start of ``view``, whose header is valid, or None if it
+    is whole."""
     block = view[: header.block_bytes]
     table_start = header.block_bytes - header.pages * _TABLE_ENTRY_BYTES
     table = bytes(block[table_start:])
@@ -181,8 +193,13 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Dama
 
 
 def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozenset[int] | None:
-    """The pages of the block at the start of ``view``, whose header is valid, that do not read as they were
-    written, torn or rotten; None where the table does not: then it is not known."""
+    """Return the pages that do not read as they were written, torn or rotten.
+
+    The block is at the start of ``view``, and its header is valid.
+
+    Returns:
+        The indexes of the bad pages, or None if the table itself is damaged: then they are unknown.
+    """
     block = view[: header.block_bytes]
     table = bytes(block[header.block_bytes - header.pages * _TABLE_ENTRY_BYTES :])
     if value(table) != header.table_checksum:
@@ -196,8 +213,10 @@ def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozens
 
 
 def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> bytes:
-    """The table of a whole block whose records and padding are in place. This is the one pass over the bytes
-    of a group commit, so it runs in C by the page."""
+    """Return the table of a whole block whose records and padding are in place.
+
+    This is the one pass over the bytes of a group commit. So it works by the page, in C.
+    """
     pages = [page for (page,) in _PAGE.iter_unpack(block)]
     count = len(pages)
     body_stop = len(block) - count * _TABLE_ENTRY_BYTES
@@ -215,8 +234,10 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
 
 
 def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
-    """The numbers of the sectors that lie within ``view[start:stop]`` and consist of zeros. Looks at the
-    first byte of each sector, all of them in one call, and at a whole sector only where that byte is zero."""
+    """Yield the numbers of the sectors within ``view[start:stop]`` that consist of zeros.
+
+    It reads the first byte of every sector in one call, and a whole sector only if that byte is zero.
+    """
     heads = bytes(view[::SECTOR_BYTES])
     sector = heads.find(0, -(-start // SECTOR_BYTES))
     while 0 <= sector < stop // SECTOR_BYTES:
@@ -226,7 +247,7 @@ def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
 
 
 def u64_array(data: bytes) -> array[int]:
-    """Numbers from little-endian bytes."""
+    """Return numbers from little-endian bytes."""
     numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -234,7 +255,7 @@ def u64_array(data: bytes) -> array[int]:
 
 
 def u64_bytes(entries: Iterable[int]) -> bytes:
-    """The little-endian bytes of numbers below 2**64."""
+    """Return the little-endian bytes of numbers below 2**64."""
     numbers = array("Q", entries)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -252,7 +273,7 @@ def _zeros(size: int) -> bytes:
 
 
 def first_nonzero(view: memoryview, start: int, stop: int) -> int | None:
-    """The offset of the first byte in ``view[start:stop]`` that is not zero, None if all are."""
+    """Return the offset of the first byte in ``view[start:stop]`` that is not zero, or None if all are."""
     zeros = _zeros(_CHUNK_BYTES)
     for at in range(start, stop, _CHUNK_BYTES):
         chunk = bytes(view[at : min(stop, at + _CHUNK_BYTES)])

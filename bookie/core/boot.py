@@ -1,27 +1,27 @@
-"""Boot: what the segments of a journal say together.
+"""Boot: where a journal ends, taken from the scans of its segments.
 
-Only one block is written at a time, and one segment after the other. So the journal is a chain of blocks with
-growing sequences that ends in one place, and behind that place at most one torn block may stand:
+The bookie writes one block at a time, and one segment after the other. So the journal is a chain of blocks
+with growing sequences that ends in one place. At most one torn block may stand behind that place:
 
     segment 7          segment 8          segment 9
     [ 41 | 42 | 43 ]   [ 44 | 45 | torn ] [ zeros ]       ends behind block 45; the torn block is cut
     [ 41 | 42 | 43 ]   [ torn | zeros   ]                 ends behind block 43
     [ 41 | 42 | torn ] [ 44 | ...       ]                 damage: 44 was begun only after 43 was synced
     [ 41 | 42 | torn ] [ torn           ]                 damage, for the same reason
-    [ 41 | 42 ]        [ zeros ]          [ 43 | ...  ]   damage: no segment is left out
+    [ 41 | 42 ]        [ zeros ]          [ 43 | ...  ]   damage: the bookie never skips a segment
     [ 41 | 42 ]        [ 44 | ...       ]                 damage: block 43 is missing
 
-``JournalWalk`` takes the scans of segments in order and finds the end, or raises StorageCorrupt.
+``JournalWalk`` takes the scans of the segments in order. It finds the end or raises StorageCorrupt.
 
-**Cutting.** The torn block is never overwritten. A bookie makes everything it replayed durable in the index,
-together with the place where the journal ended, and goes on in a segment to which nothing was ever
-written; the START record in front says the same place again, for whoever must do without the index
-(``seals_of``). A crash during that start leaves at most a torn START block, and the index already says
-that nothing before it counts.
+**Cutting.** The torn block is never overwritten. The bookie makes everything that it replayed durable in the
+index, together with the place where the journal ended. It goes on in a segment that was never written to. The
+first record there is a START record, which names the same place again. It serves a start without the index
+(``bookie.storage.upkeep.rebuild``). A crash during this start leaves at most a torn START block. The index
+already says that nothing before that block counts.
 
-**The mark** is the index's word on where to begin: everything before its segment is in the index.
-``is_optional`` says that nothing was acknowledged from its segment on, so that the segment may be
-missing; otherwise a segment that is not there has been lost, and that is damage.
+**The mark** is the index's word where replay begins: the index has everything before the mark's segment. If
+``is_optional`` is set, nothing was acknowledged from that segment on, so the segment may be missing.
+Otherwise a missing segment was lost, which is damage.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ from ledgerlog.errors import StorageCorrupt
 
 
 class IndexBehind(StorageCorrupt):
-    """A file is missing that the index still counts on. It was lost; or the index has lost its last batches,
-    and the file went since. Whoever opens the index says which file of it that would be."""
+    """A file is missing that the index still needs.
+
+    Either the file was lost, or the index lost its last batches and the file was deleted since. The caller
+    that opens the index adds which file of the index may be at fault.
+    """
 
     def __init__(self, path: str, offset: int | None, why: str) -> None:
         super().__init__(path, offset, why)
         self.why = why
+        """The reason alone, without the path."""
 
 
 @attrs.frozen
@@ -50,8 +54,9 @@ class Mark:
     """Where replay begins."""
 
     segment: int
+    """Replay begins with this segment."""
     sequence: int
-    """Of the first block in that segment, unless nothing was written to it."""
+    """The sequence of the first block in that segment, if the segment has a block."""
     is_optional: bool
     """No acknowledged record can lie in that segment: it was not opened for clients (again) yet."""
     end: Place
@@ -62,7 +67,19 @@ class Mark:
 
 
 def segments_to_replay(numbers: Sequence[int], mark: Mark, directory: str) -> list[int]:
-    """Which segments of those found in ``directory`` must be scanned. IndexBehind if one is missing."""
+    """Choose the segments that must be scanned.
+
+    Args:
+        numbers: The segments that exist in ``directory``, in any order.
+        mark: Where replay begins.
+        directory: The journal's directory, for the error.
+
+    Returns:
+        Their numbers, ascending and without a gap.
+
+    Raises:
+        IndexBehind: A segment is missing.
+    """
     wanted = sorted(number for number in numbers if number >= mark.segment)
     if not wanted and mark.is_optional:
         return []
@@ -76,14 +93,17 @@ def segments_to_replay(numbers: Sequence[int], mark: Mark, directory: str) -> li
 
 
 class JournalWalk:
-    """Follows a journal from a mark on. ``on_segment`` must be called with consecutive segments, which may be
-    trimmed only where the mark is not what the index says but the journal's beginning."""
+    """Follow a journal from a mark to its end.
+
+    Call ``on_segment`` with consecutive segments. With ``may_be_trimmed``, segments may be trimmed. Set it
+    only if the mark is the beginning of the journal instead of the index's mark.
+    """
 
     def __init__(self, mark: Mark, *, may_be_trimmed: bool = False) -> None:
         self.end = mark.end
         """Where the journal ends, as far as it was followed."""
         self.next_segment = mark.segment
-        """Behind the last segment to which anything was ever written."""
+        """The number after the last segment that was ever written to."""
         self._number = mark.segment
         self._torn: tuple[str, int] | None = None
         self._skipped: str | None = None
@@ -91,15 +111,25 @@ class JournalWalk:
 
     @property
     def next_sequence(self) -> int:
+        """The sequence that the next block must have."""
         return self.end.sequence + 1
 
     def on_segment(self, scan: SegmentScan, path: str, *, is_sealed: bool = False) -> None:
-        """The next segment's scan; ``is_sealed``: a later START record says where its last valid block ends.
-        StorageCorrupt if it contradicts what came before."""
+        """Take the scan of the next segment.
+
+        Args:
+            scan: What the segment holds.
+            path: The segment's file, for the error.
+            is_sealed: A START record in a later segment says where the last valid block of this one ends.
+
+        Raises:
+            StorageCorrupt: The segment contradicts the segments before it.
+            IndexBehind: The segment is trimmed, although replay has not passed it.
+        """
         assert scan.number == self._number, "segments come in order"
         self._number += 1
         if is_sealed and not scan.blocks:
-            # Only the torn START of a bookie that did not get far was ever written to it.
+            # The only write to this segment was the torn START of a bookie that crashed during its start.
             self.next_segment = scan.number + 1
             return
         if scan.is_pristine:
@@ -128,7 +158,7 @@ class JournalWalk:
 
 
 def start_of(image: memoryview, block: FoundBlock, path: str) -> Place | None:
-    """What the START record says, if the block begins with one."""
+    """Return what the block's START record says, or None if the block does not begin with one."""
     for record in block.records(image, path):
         return decode_start(record, path) if record.kind == START else None
     return None

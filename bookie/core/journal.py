@@ -1,27 +1,27 @@
-"""Group commit: which records go into which block, and what is durable.
+"""Group commit: which records go into which block, and which blocks are durable.
 
-Records are copied to their final place as they arrive, behind the header of the *open* block, in the memory
-image of the current segment. Whenever the disk is free, everything gathered so far is closed into a block
-and written with one sync; what arrives meanwhile gathers behind it. There is no timer: a lone record is
-written at once, and under load the groups grow by themselves.
+A record is copied to its final place as it arrives: behind the header of the *open* block, in the memory
+image of the current segment. Whenever the disk is free, all records gathered so far are closed into a block
+and written with one sync. Records that arrive meanwhile gather in the next block. There is no timer. A single
+record is written at once, and under load the groups grow by themselves.
 
     image   |file header| block 41 | block 42 (being written) | block 43 (open) ...
 
-    append()      copies a record; None when there is no room for it
-    take_block()  the next block to write, finished, or None
+    append()      copies a record; returns None if there is no room for it
+    take_block()  returns the next block to write, finished, or None
     on_written()  that block is durable: ``durable`` moves to its sequence
 
 Invariants:
 
-* blocks are handed out one at a time, in order: block n+1 only after ``on_written`` of block n. A valid
-  block therefore proves that the one before it was synced;
-* ``durable < sequence``, the open block's; everything appended belongs to a block from ``durable + 1`` to
-  ``sequence``;
-* a block has more than ``group_bytes_max`` bytes of records only if it holds a single record;
-* the last page of every segment is kept for the CLOSE record of a clean stop.
+* Blocks are handed out one at a time and in order: block n+1 only after ``on_written`` of block n. So a valid
+block proves that the one before it was synced.
+* ``durable < sequence``, the open block's. Every appended record is in a block up to ``sequence``. The
+records that are not durable are in blocks from ``durable + 1`` on.
+* A block has more than ``group_bytes_max`` bytes of records only if it holds a single record.
+* The last page of every segment is kept for the CLOSE record of a clean stop.
 
-When a record does not fit into the rest of the segment, the next segment's image takes over, provided that
-``offer_segment`` has brought one; otherwise the record is refused and nothing has changed.
+If a record does not fit into the rest of the segment, it goes to the next segment's image, provided that
+``offer_segment`` has brought one. Otherwise the record is refused and nothing changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _pack_head = RECORD_HEAD.pack_into
 
 @attrs.define(eq=False)
 class SegmentImage:
-    """A segment's number and nonce, and the memory that its file is written from, as large as the file."""
+    """The number and the nonce of a segment, and the memory that its file is written from (as large as the
+    file)."""
 
     number: int
     nonce: bytes
@@ -55,7 +56,7 @@ class SegmentImage:
 
 @attrs.frozen
 class ClosedBlock:
-    """A finished block: ``view`` is what to write at ``offset`` of the segment."""
+    """A finished block: write ``view`` at ``offset`` of the segment."""
 
     image: SegmentImage
     offset: int
@@ -77,8 +78,14 @@ class _Waiting:
 
 
 class GroupCommit:
-    """The journal's bookkeeping. ``durable`` is the sequence of the last block before the first of this
-    object."""
+    """The journal's bookkeeping.
+
+    Args:
+        durable: The sequence of the last block before this object's first one.
+        image: The segment that takes the first records.
+        group_bytes_max: Close a block before its records pass this many bytes. A larger record gets its own
+            block.
+    """
 
     __slots__ = (
         "_end",
@@ -100,7 +107,8 @@ class GroupCommit:
         self.durable = durable
         """The sequence of the last block that is known to be durable."""
         self.sequence = durable + 1
-        """The sequence of the open block: what is appended now is durable once ``durable`` reaches it."""
+        """The sequence of the open block. A record that is appended now is durable once ``durable`` reaches
+        it."""
         self.pending_bytes = 0
         """Bytes of records that are not durable."""
         self._group_bytes_max = group_bytes_max
@@ -117,14 +125,15 @@ class GroupCommit:
     def _open_block(self, start: int) -> None:
         self._start = start
         self._end = start + BLOCK_HEADER_BYTES
-        self._limit = self._end  # The first record opens the block in earnest, see _make_room.
+        self._limit = self._end  # The first record sets the real limit, see _make_room.
         self._records = 0
 
     # --- questions --------------------------------------------------------------------------------
 
     @property
     def newest(self) -> int:
-        """The sequence of the last block that has a record; all are durable once ``durable`` reaches it."""
+        """The sequence of the last block that has a record. All records are durable once ``durable`` reaches
+        it."""
         return self.sequence if self._records else self.sequence - 1
 
     @property
@@ -134,15 +143,17 @@ class GroupCommit:
 
     @property
     def has_next(self) -> bool:
+        """Whether ``offer_segment`` has brought the next segment's image."""
         return self._next is not None
 
     @property
     def room(self) -> int:
-        """A record of this size, its 8 bytes of head not counted, certainly fits the current segment."""
+        """A record whose body has at most this many bytes (its head of 8 bytes not counted) fits the current
+        segment."""
         return content_capacity(self._pages_left(self._next_start())) - RECORD_HEAD_BYTES
 
     def _next_start(self) -> int:
-        """Where the block behind the open one begins; the open one itself while it is empty."""
+        """Return where the block behind the open one begins, or where the open one begins if it is empty."""
         content = self._end - self._start - BLOCK_HEADER_BYTES
         return self._start + (pages_of(content) * PAGE_BYTES if content else 0)
 
@@ -152,16 +163,25 @@ class GroupCommit:
     # --- verbs ------------------------------------------------------------------------------------
 
     def offer_segment(self, image: SegmentImage) -> None:
-        """The image of the segment to go on in when the current one is full."""
+        """Hand in the image of the segment that follows when the current one is full."""
         assert self._next is None
         assert image.number == self._image.number + 1
         assert image.size > SEGMENT_HEADER_BYTES + PAGE_BYTES
         self._next = image
 
     def append(self, kind: int, body: bytes | memoryview) -> int | None:
-        """Copy a record to the end of the open block. The offset of its body in the segment ``image`` (look
-        at ``image`` and ``sequence`` afterwards: a full block or segment may have been left), None if there
-        is no room for it now."""
+        """Copy a record to the end of the open block.
+
+        Look at ``image`` and ``sequence`` after the call: the record may have begun a new block or a new
+        segment.
+
+        Args:
+            kind: The record's kind (``bookie.core.records``).
+            body: The record's body.
+
+        Returns:
+            The offset of the body in the segment ``image``, or None if there is no room for the record now.
+        """
         length = len(body)
         if self._end + RECORD_HEAD_BYTES + length > self._limit and not self._make_room(length):
             return None
@@ -175,7 +195,7 @@ class GroupCommit:
         return at
 
     def leave_segment(self) -> bool:
-        """Go on in the next segment though this one has room; False if there is no next one."""
+        """Go on in the next segment even if this one has room. Return False if there is no next one."""
         if self._next is None:
             return False
         self._close_block(self._next_start())
@@ -184,7 +204,7 @@ class GroupCommit:
         return True
 
     def append_close(self) -> int:
-        """Append the CLOSE record, for which there is always room once everything else is durable."""
+        """Append the CLOSE record. There is always room for it once everything else is durable."""
         assert self.durable == self.newest, "a clean stop closes a journal that is durable"
         self._limit = self._start + BLOCK_HEADER_BYTES + RECORD_HEAD_BYTES
         assert self._limit <= self._image.size
@@ -193,8 +213,8 @@ class GroupCommit:
         return at
 
     def _make_room(self, length: int) -> bool:
-        """Make the open block one that takes a record with such a body, or change nothing and return
-        False."""
+        """Prepare an open block that takes a record with a body of ``length`` bytes. If that fails, change
+        nothing and return False."""
         size = RECORD_HEAD_BYTES + length
         start = self._next_start()
         if not self._records and self._fits(start, size):
@@ -210,7 +230,8 @@ class GroupCommit:
         return self._fits(SEGMENT_HEADER_BYTES, size)
 
     def _fits(self, start: int, size: int) -> bool:
-        """Set the limit of the open, empty block at ``start`` so that it takes ``size`` bytes, if it can."""
+        """Set the limit of the open, empty block at ``start`` so that it takes ``size`` bytes. Return False
+        if it cannot."""
         capacity = content_capacity(self._pages_left(start))
         if size > capacity:
             return False
@@ -218,7 +239,8 @@ class GroupCommit:
         return True
 
     def _close_block(self, next_start: int) -> None:
-        """Let the open block wait to be written and open the next at ``next_start``. Not if it is empty."""
+        """Put the open block into the queue of blocks to write, and open the next at ``next_start``. Do
+        nothing if it is empty."""
         if not self._records:
             return
         self._waiting.append(
@@ -234,7 +256,8 @@ class GroupCommit:
         self._open_block(next_start)
 
     def take_block(self) -> ClosedBlock | None:
-        """The next block to write, None if there is nothing to write. Call ``on_written`` before the next."""
+        """Return the next block to write, or None if there is none. Call ``on_written`` before you call this
+        again."""
         assert self._in_flight is None, "one block is written at a time"
         if not self._waiting:
             self._close_block(self._next_start())
@@ -262,7 +285,7 @@ class GroupCommit:
         return self._in_flight
 
     def on_written(self, block: ClosedBlock) -> None:
-        """The block that ``take_block`` gave out is durable."""
+        """The block that ``take_block`` returned is durable."""
         assert block is self._in_flight
         assert block.sequence == self.durable + 1
         self._in_flight = None

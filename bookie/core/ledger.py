@@ -1,38 +1,40 @@
-"""What a bookie knows of one ledger, and its verdicts about adds, fences and reads.
+"""The state of one ledger on a bookie, and the verdicts on its adds, fences and reads.
 
-There is one ``LedgerState`` object per ledger, and each verdict is taken together with its effect in one step
-on it, never with a wait in between (rule 3): once a fence was decided, no ordinary add can slip past
-it, and every add decided before stands in front of the fence record in the journal.
+There is one ``LedgerState`` object for each ledger. The engine takes a verdict and carries out its effect in
+one step on this object, without a wait in between (rule 3). So once a fence is decided, no ordinary add can
+slip past it. Every add that was decided before the fence stands in front of the fence record in the journal.
 
-**Key** (rule 10). The first add or fence brings the ledger's key, later ones must bring the same; one that
-does not changes nothing at all. ``key_sequence`` is the journal block that carries it: an add that is not
-itself in the journal is acknowledged no earlier.
+**Key** (rule 10). The first add or fence brings the ledger's key, and every later one must bring the same
+key. A request with another key changes nothing. ``key_sequence`` is the journal block that carries the key.
+An add that is not itself in the journal is acknowledged only after this block is durable.
 
-**Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, so that ordinary adds fail at once.
-``fence_sequence`` is the journal block that carries the fence record, 0 until there is one; whoever
-answers a fence or a recovery read waits for that block, second fencers included. Adds with the
-recovery flag pass. A fence that got no block, and that nobody was told of, is taken back
-(``give_up_fence``).
+**Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, and ordinary adds fail from then on.
+``fence_sequence`` is the journal block that carries the fence record; it is 0 until there is such a block. A
+fence or a recovery read is answered only after this block is durable. This holds for a second fencer too.
+Adds with the recovery flag pass the fence. If a fence got no block and nobody was told of it, it is taken
+back (``give_up_fence``).
 
-**LAC and LAFR** (rule 9) are the greatest values told, by ordinary and recovery adds alike (recovery sends
-its frozen start values, D11). They are facts about what the writer saw acknowledged elsewhere, so they
-hold whether or not the add that told them is durable here.
+**LAC and LAFR** (rule 9). The state keeps the greatest values that any add told, ordinary or recovery add (a
+recovery sends the values that it froze when it began, D11). They are facts about acknowledgements that the
+writer saw from other bookies. So they hold even if the add that told them is not durable here.
 
-**Ids** (rules 6, 7). No id is stored twice, which is what ``Engine.add`` sees to with the help of the bounds
-kept here:
+**Ids** (rules 6, 7). No id is stored twice. ``Engine.add`` ensures this with the help of these bounds:
 
-    last_entry  no higher id was ever accepted, pending adds included (it may be too high after a crash):
-                a frame that begins above it meets nothing and is simply appended
-    index_last  no higher id lies in runs that only the index knows
+    last_entry  no higher id was ever accepted, pending adds included (after a crash it may be too high).
+                If a frame begins above it, the engine appends the frame without looking for duplicates
+    index_last  no higher id lies in a run that only the index knows
     widest      the largest ``last - first`` of any run
-    straddle    how far before an entry the run that holds it may begin although another run begins in
-                between; 0 while runs never overlapped, as striping and resends alone make them do
+    straddle    the run that holds an entry may begin this far before the entry although another run begins
+                in between. For example, a sparse run holds 0 and 6, and another run holds 4: the run of entry 6
+                begins 6 ids before it, and run 4 begins in between. It is 0 while runs never overlapped.
+                Striping and resends alone never make runs overlap
 
-Runs that lie in segments which are still in memory are listed in ``runs``, sorted by their first id.
+``runs`` lists the runs that the index does not have yet, sorted by first id. Their segments are still in
+memory.
 
-**Eviction.** A state may leave memory when ``is_evictable``: nothing is in flight, the index has all of it,
-and no run of it is known in memory only. It is then read from the index again on the next touch, in one step
-with the verdict, so that there are never two objects for one ledger.
+**Eviction.** A state may leave memory if ``is_evictable``: nothing is in flight, the index has the whole
+state, and no run is known in memory only. The next request for the ledger reads the state from the index
+again, in one step with its verdict. So there are never two objects for one ledger.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from ledgerlog.wire.frame import Status
 
 @attrs.frozen
 class StoredLedger:
-    """The part of a ledger's state that the index keeps."""
+    """The part of a ledger's state that the index keeps. ``LedgerState`` has the meaning of the fields."""
 
     key: bytes
     is_fenced: bool
@@ -64,13 +66,17 @@ class StoredLedger:
 
 @attrs.define(eq=False)
 class LedgerState:
+    """One ledger on this bookie, in memory; the module's text has the rules."""
+
     ledger_id: int
     key: bytes
     is_fenced: bool = False
     key_sequence: int | None = None
-    """The journal block that brought the key; 0 where a former life's did, None while none does."""
+    """The journal block that brought the key. It is 0 if an earlier run of the bookie stored the key, and
+    None if no block carries it yet."""
     fence_sequence: int = 0
-    """The journal block with the fence record; 0 while it is not written, or it is from a former life."""
+    """The journal block with the fence record. It is 0 while the record is not written, and if an earlier run
+    of the bookie wrote it."""
     lac: int = NO_ENTRY
     lafr: int = NO_ENTRY
     last_entry: int = NO_ENTRY
@@ -79,26 +85,26 @@ class LedgerState:
     straddle: int = 0
     runs: list[Run] = attrs.field(factory=list)
     is_deleted: bool = False
-    """The metadata store said that it is gone, and the journal says so, durably. What is kept is the
-    tombstone, which refuses late adds (rule 4); it says nothing of any entry."""
+    """The metadata store said that the ledger is gone, and the journal has that durably. This state is the
+    tombstone. It refuses late adds (rule 4) and says nothing about any entry."""
     is_purged: bool = False
-    """It is deleted, and nothing but this state is left of it in the index."""
+    """The ledger is deleted, and the index has nothing of it but this state."""
     is_dirty: bool = False
-    """The index does not have this state."""
+    """The index does not have this version of the state."""
     is_fence_durable: bool = False
-    """The journal has the fence, durably; ``fence_sequence`` does not matter then."""
+    """The journal has the fence, durably. ``fence_sequence`` does not matter then."""
     is_fence_told: bool = False
     """An ordinary add was refused because of the fence."""
     fencers: int = 0
-    """Fences under way."""
+    """How many fences are under way."""
     pins: int = 0
-    """Operations that hold this object across a wait."""
+    """How many operations hold this object across a wait."""
     was_used: bool = True
-    """Touched since the eviction last came by."""
+    """The ledger was used since the last round of eviction."""
 
     @classmethod
     def restore(cls, ledger_id: int, stored: StoredLedger) -> LedgerState:
-        """The state as the index has it."""
+        """Make the state from what the index has stored."""
         return cls(
             ledger_id,
             stored.key,
@@ -116,8 +122,11 @@ class LedgerState:
         )
 
     def to_store(self) -> StoredLedger:
-        """For the index. It can be made again from the journal, so it may not say what that does not: a
-        fence that has no durable record there is left out."""
+        """Return the part of the state that the index keeps.
+
+        The index can be made again from the journal, so it must not say more than the journal does. A fence
+        without a durable record in the journal is left out.
+        """
         return StoredLedger(
             key=self.key,
             is_fenced=self.is_fenced and self.is_fence_durable,
@@ -133,7 +142,7 @@ class LedgerState:
     # --- verdicts ---------------------------------------------------------------------------------
 
     def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
-        """Why an add is refused, None if it is not. Nothing is changed."""
+        """Return why an add is refused, or None if it is accepted. Nothing changes."""
         if not compare_digest(key, self.key):
             return Status.UNAUTHORIZED
         if self.is_fenced and not is_recovery:
@@ -143,22 +152,22 @@ class LedgerState:
         return None
 
     def fence_refusal(self, key: bytes) -> Status | None:
-        """Why a fence or a recovery read is refused, None if it is not. Nothing is changed."""
+        """Return why a fence or a recovery read is refused, or None if it is accepted. Nothing changes."""
         return None if compare_digest(key, self.key) else Status.UNAUTHORIZED
 
     @property
     def is_fence_unwritten(self) -> bool:
-        """Whether the ledger is fenced in memory only, as far as ``settle_fence`` was told."""
+        """Whether the ledger is fenced in memory only, as of the last ``settle_fence``."""
         return self.is_fenced and not self.is_fence_durable
 
     def is_fence_settled(self, durable: int) -> bool:
-        """Whether the ledger is fenced durably, where ``durable`` is the journal's last durable block."""
+        """Whether the ledger is fenced durably. ``durable`` is the journal's last durable block."""
         return self.is_fenced and (self.is_fence_durable or 0 < self.fence_sequence <= durable)
 
     # --- effects ----------------------------------------------------------------------------------
 
     def tell(self, lac: int, lafr: int) -> bool:
-        """Keep the greater of the values known and told; whether the LAC moved."""
+        """Raise the LAC and the LAFR to these values if they are greater. Return whether the LAC moved."""
         if lafr > self.lafr:
             self.lafr = lafr
             self.is_dirty = True
@@ -169,7 +178,7 @@ class LedgerState:
         return False
 
     def on_run(self, run: Run) -> None:
-        """A run of this ledger, of ids that are not stored yet, was appended to the journal."""
+        """A run of this ledger was appended to the journal. None of its ids was stored before."""
         if run.first > self.last_entry:
             self.runs.append(run)
             self.last_entry = run.last
@@ -181,8 +190,11 @@ class LedgerState:
         self.is_dirty = True
 
     def on_found(self, run: Run) -> None:
-        """A run of this ledger lies in an entry log. Other than the journal's, these come in no order of
-        time, so it is taken to reach over others if it has gaps."""
+        """A run of this ledger was found in an entry log.
+
+        Runs of entry logs do not come in the order in which they were written, as those of the journal do. So
+        if the run has gaps, assume that others begin inside it.
+        """
         self.last_entry = max(self.last_entry, run.last)
         self.widest = max(self.widest, run.last - run.first)
         if not run.is_dense:
@@ -190,7 +202,7 @@ class LedgerState:
         self.is_dirty = True
 
     def on_fence(self) -> None:
-        """The ledger is fenced from now on; the record is yet to be written."""
+        """The ledger is fenced from now on. Its record is not written yet."""
         self.is_fenced = True
         self.is_dirty = True
 
@@ -200,39 +212,42 @@ class LedgerState:
         self.is_fence_durable = True
 
     def give_up_fence(self) -> None:
-        """A fence that was under way has ended, well or not. Where it was the last one, got no place in the
-        journal and was answered to nobody, there is no fence: what is only in memory must not refuse a
-        writer who is not deposed, for as long as this process lives."""
+        """The last fence that was under way has ended, with or without success. Take the fence back if it did
+        not take effect.
+
+        It did not take effect if it got no place in the journal and nobody was told of it. A fence that is
+        only in memory must not refuse a writer that is not deposed, for as long as this process lives.
+        """
         assert not self.fencers
         if self.is_fenced and not (self.fence_sequence or self.is_fence_durable or self.is_fence_told):
             self.is_fenced = False
 
     @property
     def is_blank(self) -> bool:
-        """Whether this is a ledger of which nothing is known but a key that somebody named."""
+        """Whether nothing is known of this ledger but a key that somebody sent."""
         return self.last_entry == self.lac == self.lafr == NO_ENTRY and not self.is_fenced
 
     def settle_fence(self, durable: int) -> None:
-        """The journal is durable up to that block: from here on the index may have the fence, if it has one
-        there."""
+        """The journal is durable up to block ``durable``. If the fence record is in it, the index may have
+        the fence from now on."""
         self.is_fence_durable = self.is_fence_settled(durable)
 
     def on_delete(self) -> None:
-        """The ledger is gone from the metadata store, and the journal says so, durably."""
+        """The ledger is gone from the metadata store, and the journal has that durably."""
         self.is_deleted = True
         self.is_purged = False
         self.is_fenced = self.is_fence_durable = True  # The same record is its fence.
         self.is_dirty = True
 
     def on_merge(self, width: int) -> None:
-        """A sparse run of that width (last - first) takes the place of several."""
+        """A sparse run takes the place of several runs. Its width (last - first) is ``width``."""
         self.widest = max(self.widest, width)
         if width > self.straddle:
             self.straddle = width
             self.is_dirty = True
 
     def forget_runs(self, segment: int) -> None:
-        """Runs of that segment are in the index and leave memory."""
+        """The index has the runs of this segment. Drop them from memory."""
         kept = []
         for run in self.runs:
             if run.file == segment:
@@ -244,13 +259,15 @@ class LedgerState:
     # --- questions --------------------------------------------------------------------------------
 
     def runs_between(self, first: int, last: int) -> list[Run]:
-        """The runs known in memory that may hold an id from ``first`` to ``last``, by first id."""
+        """Return the runs in memory that may hold an id from ``first`` to ``last``, sorted by first id."""
         return runs_between(self.runs, self.ledger_id, first, last, self.straddle)
 
     def is_replaced(self, first: int, durable: int) -> bool:
-        """Whether a run known in memory, of a block up to ``durable``, begins with that id. It stands, with
-        others in memory, for all that the index has under the same id, even where it is shorter: what was
-        rotten is stored again in parts."""
+        """Whether a run in memory, of a block up to ``durable``, begins with the id ``first``.
+
+        Such a run, together with others in memory, replaces all that the index has under this first id, even
+        if it is shorter. A run that rotted is stored again in parts.
+        """
         runs = self.runs
         at = bisect_left(runs, (self.ledger_id, first))
         while at < len(runs) and runs[at].first == first:
@@ -260,16 +277,16 @@ class LedgerState:
         return False
 
     def horizon(self, first: int, last: int, runs_max: int) -> int:
-        """The last id up to ``last`` such that no more than about ``runs_max`` runs known in memory begin
-        from ``first`` to it."""
+        """Return the highest id up to ``last`` such that at most about ``runs_max`` runs in memory begin
+        between ``first`` and it."""
         at = bisect_left(self.runs, (self.ledger_id, first)) + runs_max
         if at >= len(self.runs) or self.runs[at].first > last:
             return last
-        # Runs that begin alike stay together.
+        # Keep runs with the same first id together.
         return max(first, self.runs[at].first - 1, self.runs[at - 1].first)
 
     def last_durable(self, durable: int) -> int:
-        """The highest id in a durable run, where ``durable`` is the journal's last durable block."""
+        """Return the highest id in a durable run. ``durable`` is the journal's last durable block."""
         highest = self.index_last
         for run in reversed(self.runs):
             if run.first + self.widest <= highest:
@@ -279,14 +296,14 @@ class LedgerState:
         return highest
 
     def is_evictable(self, durable: int) -> bool:
-        """Whether nothing would be lost with this object (see the module's text)."""
+        """Whether this object may leave memory without losing anything (see the module's text)."""
         if self.is_dirty or self.runs or self.pins:
             return False
         return not self.is_fenced or self.is_fence_settled(durable)
 
 
 def runs_between(runs: list[Run], ledger_id: int, first: int, last: int, straddle: int) -> list[Run]:
-    """Those of a ledger's sorted runs that may hold an id from ``first`` to ``last``."""
+    """Return the runs, of a ledger's sorted ``runs``, that may hold an id from ``first`` to ``last``."""
     low = bisect_right(runs, (ledger_id, first - straddle, _ID_BEYOND)) - 1
     high = bisect_left(runs, (ledger_id, last + 1), low + 1)
     return [run for run in runs[max(low, 0) : high] if run.last >= first]

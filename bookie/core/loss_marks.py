@@ -1,29 +1,36 @@
-"""What a bookie must not do any more because it may have lost data: its marks (protocol A.3, D27).
+"""Loss marks: how a bookie that may have lost data limits its own answers (protocol A.3, D27).
 
-A bookie that acknowledges entries before they are synced loses the last of them in a crash, and one whose
-disk was emptied loses all, its fences with them. Neither may then say two things that recovery believes:
+If a bookie acknowledges entries before they are synced, a crash loses the last of them. If its disk was
+emptied, it loses everything, fences included. Such a bookie must not say two things, because recovery
+believes both:
 
-* "this add is stored" of a ledger that a recoverer had it fence: acknowledged entries beyond the end;
-* "there is no such entry" of one that it had acknowledged: enough of that cut a ledger short.
+* "this add is stored", if a recoverer had fenced the ledger here: the entry would be acknowledged beyond the
+ledger's end;
+* "there is no such entry", if the bookie had acknowledged the entry: enough of these answers cut a ledger
+short.
 
-So before such a bookie serves again it marks itself, durably. Which ledgers? A list of those that name the
-bookie is not enough: a ledger may be CLOSED already while its old owner still writes (T09), and a recoverer
-may have replaced the bookie, so that nothing names it but that owner's own view of the ensemble (T30). Ledger
-ids come from one counter, so one number says it for all of them, those that are deleted included:
+So the bookie writes marks, durably, before it serves again. The marks cannot be a list of the ledgers that
+name the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a recoverer may
+have replaced the bookie, so that only the old owner's own view of the ensemble still names it (T30). But all
+ledger ids come from one counter, so one number covers every ledger, deleted ones included:
 
     fenced_through   ordinary adds of ledgers up to this id are refused, for ever
-    limbo            ranges of ledger ids of which nothing is denied: what is there is given, what is not
-                     there is *unknown*. A boot puts everything up to the counter into it, and repair takes
-                     out what it has found CLOSED and whole, or deleted
-    is_unclean       set while the bookie acknowledges what is not synced; found set at a start, data may
-                     be lost
+    limbo            ranges of ledger ids. The bookie gives the entries that it has of these ledgers. An entry
+                     that it does not have is *unknown*, never denied. After a loss, the boot puts every id up
+                     to the counter into limbo. Repair takes out a ledger once it is CLOSED and whole here, or
+                     deleted
+    is_unclean       set while the bookie acknowledges entries that are not synced. If it is set at a start,
+                     data may be lost
 
-A ledger that gets its id after the boot cannot have lost anything here, and needs no mark (D27.5). One whose
-id was given out before and which is created only afterwards meets the fence with its first add, and its owner
-takes another: that costs a ledger, where a list would have to be complete.
+For example, the counter stands at 80: ordinary adds of ledgers 0 to 80 are refused, and ledgers 0 to 80 are
+in limbo.
 
-All of it is one value in one file, replaced in one step, so there is no order between its parts that a crash
-could tear (``bookie.storage.disk.loss_marks``):
+A ledger that gets its id after the boot cannot have lost anything here and needs no mark (D27.5). A ledger
+may get its id before the boot and its metadata after it. Its first add meets the fence, and its owner takes
+another ledger. That costs one ledger. A list would have to be complete instead.
+
+All marks are one value in one file, which is replaced in one step. So a crash cannot leave some of them old
+and others new (``bookie.storage.disk.loss_marks``):
 
     offset  size  field
     0       8     magic "LLMARKS1"
@@ -31,8 +38,8 @@ could tear (``bookie.storage.disk.loss_marks``):
     12      1     unclean: 0 or 1
     13      3     zero
     16      8     fenced through (i64), -1: no ledger
-    24      4     how many ranges
-    28      16    each range of ledgers in limbo: first, last (i64); growing, and not adjacent
+    24      4     number of ranges
+    28      16    each range of ledgers in limbo: first, last (i64); ascending, and not adjacent
             4     CRC-32C of all before it
 
 This module is the value: what it says, how it changes, its bytes. It knows no file.
@@ -59,24 +66,26 @@ _RANGE = struct.Struct("<qq")
 _CHECKSUM = struct.Struct("<I")
 
 Range = tuple[int, int]
-"""First and last, both included."""
+"""The first and the last id, both included."""
 
 
 @attrs.frozen
 class Marks:
-    """See the module's text. A new directory has those that the defaults make."""
+    """The marks of one bookie (see the module's text). A new directory has the defaults."""
 
     is_unclean: bool = False
+    """The bookie acknowledges, or acknowledged, entries that a crash can lose."""
     fenced_through: int = NO_LEDGER
+    """Ordinary adds of ledgers up to this id are refused; -1: of none."""
     limbo: tuple[Range, ...] = ()
-    """Growing, not adjacent."""
+    """The ranges of ledger ids in limbo, ascending and not adjacent."""
 
     def refuses_adds(self, ledger_id: int) -> bool:
         """Whether ordinary adds of the ledger are refused because its fence may have been lost."""
         return ledger_id <= self.fenced_through
 
     def denies_nothing(self, ledger_id: int) -> bool:
-        """Whether the ledger is in limbo: what is not found of it may have been there."""
+        """Whether the ledger is in limbo: an entry that is not found may have been here."""
         limbo = self.limbo
         if not limbo:
             return False
@@ -85,14 +94,18 @@ class Marks:
 
     @property
     def limbo_count(self) -> int:
-        """How many ledger ids are in limbo; most of them may be of ledgers that never touched this bookie."""
+        """How many ledger ids are in limbo. This bookie may never have stored entries of most of them."""
         return sum(last - first + 1 for first, last in self.limbo)
 
     # --- what changes them --------------------------------------------------------------------
 
     def after_loss(self, highest_ledger_id: int) -> Marks:
-        """Phase one of a boot after data may have been lost: every ledger up to the highest id given out is
-        fenced and in limbo. The unclean bit is set: it stays until a stop that lost nothing."""
+        """Return the marks of a boot after data may have been lost (phase one).
+
+        Every ledger up to ``highest_ledger_id``, the highest id given out, is fenced and in limbo. The
+        unclean bit is set and stays set until a stop that lost nothing. If no id was given out (-1), only the
+        bit is set.
+        """
         if highest_ledger_id < 0:
             return attrs.evolve(self, is_unclean=True)
         return Marks(
@@ -102,11 +115,12 @@ class Marks:
         )
 
     def serving(self, *, acknowledges_unsynced: bool) -> Marks:
-        """While the bookie serves: the bit is set exactly if a crash would lose what it acknowledged."""
+        """Return the marks while the bookie serves. The unclean bit is set exactly if a crash would lose
+        acknowledged entries."""
         return attrs.evolve(self, is_unclean=acknowledges_unsynced)
 
     def cleared(self, ledgers: Iterable[Range]) -> Marks:
-        """Without these ledgers in limbo. Their fence stays: it is for ever (rule 4)."""
+        """Return the marks without these ledgers in limbo. Their fence stays for ever (rule 4)."""
         left: list[Range] = []
         gone = iter((*_joined(ledgers), (LEDGER_ID_MAX + 1, LEDGER_ID_MAX + 1)))
         first, last = next(gone)
@@ -127,13 +141,18 @@ class Marks:
     # --- bytes --------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
+        """Return the bytes of the file."""
         head = _HEAD.pack(_MAGIC, _FORMAT, self.is_unclean, self.fenced_through, len(self.limbo))
         body = head + b"".join(_RANGE.pack(*part) for part in self.limbo)
         return body + _CHECKSUM.pack(checksum(body))
 
     @classmethod
     def decode_untrusted(cls, data: bytes, path: str) -> Marks:
-        """The inverse of ``encode``; StorageCorrupt, naming ``path``."""
+        """Decode the bytes of the file.
+
+        Raises:
+            StorageCorrupt: The bytes are not a file of marks. The error names ``path``.
+        """
         if len(data) < _HEAD.size + _CHECKSUM.size:
             raise StorageCorrupt(path, 0, f"a file of marks of {len(data)} bytes")
         body = data[: -_CHECKSUM.size]
@@ -151,7 +170,7 @@ class Marks:
 
 
 def _joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same ids, as ranges that grow and are not adjacent."""
+    """Return the same ids as ranges that ascend and are not adjacent."""
     joined: list[Range] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:

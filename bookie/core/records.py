@@ -1,6 +1,6 @@
-"""Records: what the journal says, one after the other, inside a block.
+"""Records of the journal: what stands inside a block, one after the other.
 
-A record is an 8-byte head and a body; all numbers are little endian:
+A record is an 8-byte head and a body. All numbers are little endian:
 
     offset  size  field
     0       1     kind
@@ -8,21 +8,21 @@ A record is an 8-byte head and a body; all numbers are little endian:
     4       4     length of the body
     8             the body
 
-    ADD    (1)  a frame of entries exactly as the client sent it, its header included. Ledger, key, ids, LAC
-                and LAFR are the frame's own; the frame carries its own checksum and digests, so it can be
-                proved right by itself wherever it is found.
+    ADD    (1)  a frame of entries exactly as the client sent it, with its header. Ledger, key, ids, LAC and
+                LAFR are the frame's own. The frame carries its own checksum and digests, so it can be checked
+                by itself wherever it is found.
     FENCE  (2)  ledger id (i64), key (16 bytes): from here on ordinary adds of the ledger are refused.
     START  (3)  segment (u64), offset (u64), sequence (u64): the first record that a bookie writes when it
                 starts. The journal before it ends at that offset of that segment, with the block of that
-                sequence; whatever else stands between that place and this record is the rest of a write
-                that was torn by a crash, and was never acknowledged.
-    CLOSE  (4)  no body: the bookie was stopped cleanly, everything before this record is complete.
-    DELETE (5)  ledger ids (i64 each): the metadata store said that these are gone. What is stored of them is
-                so no more, and no add of them is taken ever again.
+                sequence. Any bytes between that place and this record are the rest of a write that a crash
+                tore. They were never acknowledged.
+    CLOSE  (4)  no body: the bookie was stopped cleanly, and everything before this record is complete.
+    DELETE (5)  ledger ids (i64 each): the metadata store said that these ledgers are gone. Their entries do
+                not count any more, and no add of these ledgers is taken ever again.
 
-Records have no checksum of their own: a block has one for each of its pages (``bookie.core.block``). Bytes
-that pass it and still do not parse were written by another version or by a bug, and the difference
-between the two is for a person to find: StorageCorrupt.
+Records have no checksum of their own. A block has one for each of its pages (``bookie.core.block``). If bytes
+pass it and still do not parse, another version or a bug wrote them. A person must find out which, so this is
+StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _START = struct.Struct("<QQQ")
 
 
 class Place(NamedTuple):
-    """Where the journal ends: at ``offset`` of ``segment``, behind the block ``sequence``."""
+    """The end of the journal: ``offset`` of ``segment``, behind the block ``sequence``."""
 
     segment: int
     offset: int
@@ -57,13 +57,14 @@ class Place(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Where a frame of entries lies: consecutive or sparse ids of one ledger, as they came.
+    """Where a frame of entries lies. Its ids are consecutive or sparse ids of one ledger, as they came.
 
-    ``file`` is the number of its segment, or, negative, of its entry log. ``offset`` and ``length`` are those
-    of the frame (not of its record) in that file. The run holds ``entry_count`` entries, every id from
-    ``first`` to ``last`` where ``entry_count == last - first + 1``. ``sequence`` is that of its journal
-    block, 0 in an entry log: the run is durable once that block is. Runs of one ledger sort by their first
-    id, which no two of them share."""
+    ``file`` is the number of the segment, or the negative number of the entry log. ``offset`` and ``length``
+    are those of the frame (not of its record) in that file. The run holds ``entry_count`` entries. It holds
+    every id from ``first`` to ``last`` if ``entry_count == last - first + 1``. ``sequence`` is that of the
+    journal block, and 0 in an entry log: the run is durable once that block is. Runs of one ledger sort by
+    their first id, which no two of them share.
+    """
 
     ledger_id: int
     first: int
@@ -76,36 +77,40 @@ class Run(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
+        """Whether the run holds every id from ``first`` to ``last``."""
         return self.entry_count == self.last - self.first + 1
 
     @property
     def head_length(self) -> int:
-        """How many of the frame's first bytes hold its header, lengths, digests and ids."""
+        """The number of bytes at the frame's start that hold its header, lengths, digests and ids."""
         return HEADER_BYTES + self.entry_count * (8 if self.is_dense else 12)
 
 
 class Fence(NamedTuple):
+    """The content of a FENCE record."""
+
     ledger_id: int
     key: bytes
 
 
 def encode_fence(ledger_id: int, key: bytes) -> bytes:
-    """The body of a FENCE record."""
+    """Return the body of a FENCE record."""
     return _FENCE.pack(ledger_id, key)
 
 
 def encode_start(end: Place) -> bytes:
-    """The body of a START record."""
+    """Return the body of a START record."""
     return _START.pack(*end)
 
 
 def encode_delete(ledger_ids: Sequence[int]) -> bytes:
-    """The body of a DELETE record."""
+    """Return the body of a DELETE record."""
     return struct.pack(f"<{len(ledger_ids)}q", *ledger_ids)
 
 
 class Record(NamedTuple):
-    """``body`` is a view of the image that the record was found in; ``offset`` is the body's place there."""
+    """One record. ``body`` is a view of the image that it was found in, and ``offset`` is the place of the
+    body there."""
 
     kind: int
     offset: int
@@ -113,7 +118,11 @@ class Record(NamedTuple):
 
 
 def decode_records(image: memoryview, start: int, stop: int, path: str) -> Iterator[Record]:
-    """The records in ``image[start:stop]``; StorageCorrupt, naming ``path``, where they do not parse."""
+    """Yield the records in ``image[start:stop]``.
+
+    Raises:
+        StorageCorrupt: They do not parse. The error names ``path``.
+    """
     at = start
     while at < stop:
         if stop - at < RECORD_HEAD_BYTES:
@@ -129,7 +138,17 @@ def decode_records(image: memoryview, start: int, stop: int, path: str) -> Itera
 
 
 def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[Run, Header]:
-    """Where an ADD record's frame lies, and its header."""
+    """Return where an ADD record's frame lies, and its header.
+
+    Args:
+        record: The ADD record.
+        file: The number of the segment.
+        sequence: The sequence of the record's block.
+        path: The segment's file, for the error.
+
+    Raises:
+        StorageCorrupt: The record does not hold an ADD frame.
+    """
     if len(record.body) < HEADER_BYTES:
         raise StorageCorrupt(path, record.offset, f"a frame of {len(record.body)} bytes")
     header = Header._make(HEADER.unpack_from(record.body))
@@ -146,7 +165,8 @@ def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[
     if header.kind != Kind.ADD or header.length + 4 != run.length or run.head_length > run.length:
         raise StorageCorrupt(path, record.offset, "an ADD record that does not hold an ADD frame")
     if not 0 <= run.first <= run.last or run.entry_count < 1 or run.is_dense == bool(header.flags & SPARSE):
-        # A sparse frame whose ids happen to be consecutive never gets here: the engine writes it anew.
+        # A sparse frame whose ids happen to be consecutive never gets here: the engine rewrites it as a dense
+        # one.
         raise StorageCorrupt(
             path, record.offset, f"a frame of {run.entry_count} entries says {run.first}..{run.last}"
         )
@@ -154,14 +174,14 @@ def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[
 
 
 def decode_fence(record: Record, path: str) -> Fence:
-    """What a FENCE record says."""
+    """Decode a FENCE record. Raises StorageCorrupt, naming ``path``."""
     if len(record.body) != _FENCE.size:
         raise StorageCorrupt(path, record.offset, f"a fence of {len(record.body)} bytes")
     return Fence._make(_FENCE.unpack(record.body))
 
 
 def decode_delete(record: Record, path: str) -> tuple[int, ...]:
-    """The ledgers that a DELETE record names."""
+    """Return the ledgers that a DELETE record names. Raises StorageCorrupt, naming ``path``."""
     count, rest = divmod(len(record.body), 8)
     if rest or not count:
         raise StorageCorrupt(path, record.offset, f"a deletion of {len(record.body)} bytes")
@@ -169,7 +189,7 @@ def decode_delete(record: Record, path: str) -> tuple[int, ...]:
 
 
 def decode_start(record: Record, path: str) -> Place:
-    """What a START record says."""
+    """Decode a START record. Raises StorageCorrupt, naming ``path``."""
     if len(record.body) != _START.size:
         raise StorageCorrupt(path, record.offset, f"a start of {len(record.body)} bytes")
     return Place._make(_START.unpack(record.body))

@@ -1,7 +1,7 @@
-"""Segments: the files of the journal, and what can be said about one after a crash.
+"""Segments: the files of the journal, and how to read one after a crash.
 
-A segment is a file of fixed, preallocated size. Its first page is the file header, all after it are
-blocks (``bookie.core.block``) without gaps, then zeros:
+A segment is a file of fixed, preallocated size. Its first page is the file header. Blocks
+(``bookie.core.block``) follow without gaps, then zeros:
 
     offset  size  field
     0       8     magic      b"LLJOURN1"
@@ -14,22 +14,26 @@ blocks (``bookie.core.block``) without gaps, then zeros:
     112           padding of 0xA5
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
-Segments are numbered from 1 without gaps and written one after the other. They are where entries may stay:
-the index says where in which segment each run lies. Once nothing more can be written to a segment and the
-index has all of it, its file may be *trimmed*: cut behind its last block. Where its entries went to an entry
-log, the file goes.
+Segments are numbered from 1 without gaps and written one after the other. Entries may stay in them: the index
+says which segment each run lies in, and where. Once a segment is complete and the index has all of it, its
+file may be *trimmed*: cut behind its last block. If its entries went to an entry log, the file is deleted.
 
-**Scanning.** ``BlockWalk`` reads blocks until one is not valid and decides what that means, on the
-evidence within the segment: the end (nothing but zeros follow), a torn write (see ``bookie.core.block``), or
-damage, which is StorageCorrupt with the offset. A torn block is damage all the same when anything was
-written behind it: a later block's header, or, where the torn block's own header stands and so its size is
-known, any byte that is not zero. What later segments have to say about it is for ``bookie.core.boot``.
+**Scanning.** ``BlockWalk`` reads blocks until one is not valid. From the evidence within the segment it
+decides what follows:
 
-**Passing rot.** Damage ends a scan because nothing is known of what it hides. If it is in payloads only, it
-hides nothing: the block's header and table prove themselves, so it is known which pages are bad, and each
-record that touches one is an ADD whose frame says, under its own checksum, which entries it holds and how
-long it is. Whoever asks for it (``passes_rot``) gets such a block as any other. The entries that do not match
-their digests are found by who reads them.
+- the end: nothing but zeros follow;
+- a torn write (see ``bookie.core.block``);
+- damage: StorageCorrupt with the offset.
+
+A torn block counts as damage if anything was written behind it. A valid header of a later block proves that.
+If the torn block's own header is valid, its size is known, and any later byte that is not zero proves it too.
+``bookie.core.boot`` adds the evidence of later segments.
+
+**Passing rot.** Damage ends a scan because nobody knows what it hides. If only payloads are damaged, it hides
+nothing. The block's header and table prove themselves by their checksums, so the bad pages are known. Each
+record that touches one is an ADD. Its frame says, under its own checksum, which entries it holds and how long
+it is. A caller that sets ``passes_rot`` gets such a block like any other. The reader of the entries finds
+those that do not match their digests.
 """
 
 from __future__ import annotations
@@ -69,13 +73,15 @@ SEGMENT_NUMBER_MAX = 2**48
 
 @attrs.frozen
 class SegmentHeader:
+    """The header of a segment's file; the module's text has the fields."""
+
     number: int
     size: int
     nonce: bytes
     instance: str
 
     def encode(self) -> bytes:
-        """The file's first page."""
+        """Return the file's first page."""
         instance = self.instance.encode()
         assert len(instance) <= _INSTANCE_BYTES
         assert len(self.nonce) == NONCE_BYTES
@@ -85,8 +91,17 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, page: bytes, *, path: str, number: int, instance: str) -> SegmentHeader:
-        """The inverse of ``encode``. StorageCorrupt if it is damaged or is not that segment of that
-        bookie."""
+        """Decode a segment's first page and check whose it is.
+
+        Args:
+            page: The first page of the file.
+            path: The file, for the error.
+            number: The number that the file's name says.
+            instance: The instance of this bookie.
+
+        Raises:
+            StorageCorrupt: The header is damaged, or belongs to another segment or another bookie instance.
+        """
         if len(page) != PAGE_BYTES:
             raise StorageCorrupt(path, 0, f"the file has {len(page)} bytes, less than a segment's header")
         if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
@@ -113,23 +128,27 @@ class FoundBlock:
 
     @property
     def stop(self) -> int:
+        """The offset behind the block."""
         return self.offset + self.header.block_bytes
 
     def records(self, image: memoryview, path: str) -> Iterator[Record]:
-        """Its records; ``image`` is the segment's file. StorageCorrupt, naming ``path``, if they do not
-        parse."""
+        """Yield the block's records from ``image``, the whole file of the segment.
+
+        Raises:
+            StorageCorrupt: The records do not parse. The error names ``path``.
+        """
         start = self.offset + BLOCK_HEADER_BYTES
         return decode_records(image, start, start + self.header.content_bytes, path)
 
 
 @attrs.frozen
 class SegmentScan:
-    """What a segment holds."""
+    """The result of a walk over all blocks of a segment."""
 
     number: int
     blocks: tuple[FoundBlock, ...]
     end: int
-    """Where the last valid block ends; where the first would be if there is none."""
+    """Where the last valid block ends, or where the first would begin if there is none."""
     is_torn: bool
     """A write was begun at ``end`` and did not complete, as far as this segment tells."""
     is_trimmed: bool = False
@@ -137,17 +156,25 @@ class SegmentScan:
 
     @property
     def is_pristine(self) -> bool:
-        """Nothing was ever written behind the file's header."""
+        """Whether nothing was ever written behind the file's header."""
         return not self.blocks and not self.is_torn
 
 
 class BlockWalk:
-    """The valid blocks of a segment, to be gone through once; ``image`` is the whole file.
+    """Iterate over the valid blocks of a segment, once.
 
-    ``sequence`` is that of the first block, None if it is not known. With ``stop`` it is known where the last
-    block ends (a START record or the index says so): blocks must reach exactly there, and what stands
-    behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset; with
-    ``passes_rot`` for such only as may hide more than payloads."""
+    Args:
+        image: The whole file.
+        header: The file's header.
+        path: The file, for errors.
+        sequence: The sequence of the first block, or None if it is not known.
+        stop: Where the last block ends, if a START record or the index says so. The blocks must reach exactly
+            to this offset. The walk does not look at the bytes behind it.
+        passes_rot: Yield a damaged block too if the damage hides nothing but payloads.
+
+    Raises:
+        StorageCorrupt: The segment is damaged. The error names ``path`` and mostly the offset.
+    """
 
     def __init__(
         self,
@@ -162,7 +189,7 @@ class BlockWalk:
         self.end = SEGMENT_HEADER_BYTES
         """Where the blocks end that were walked over."""
         self.is_torn = False
-        """Once all were: a write was begun at ``end`` and did not complete."""
+        """Valid after the whole walk: a write was begun at ``end`` and did not complete."""
         self._image = image
         self._header = header
         self._path = path
@@ -212,7 +239,10 @@ def scan_segment(
     stop: int | None = None,
     passes_rot: bool = False,
 ) -> SegmentScan:
-    """What a segment holds, by a walk over all of its blocks. StorageCorrupt as ``BlockWalk``."""
+    """Walk over all blocks of a segment and return what it holds.
+
+    ``BlockWalk`` has the arguments and the errors.
+    """
     walk = BlockWalk(image, header, path=path, sequence=sequence, stop=stop, passes_rot=passes_rot)
     blocks = tuple(walk)
     is_trimmed = len(image) < header.size and walk.end == len(image)
@@ -220,7 +250,7 @@ def scan_segment(
 
 
 def _hides_nothing(view: memoryview, block: BlockHeader | None, nonce: bytes, path: str) -> bool:
-    """Whether the block at the start of ``view``, which is damaged, says all that it said but payloads."""
+    """Whether the damage to the block at the start of ``view`` affects payloads only."""
     bad = None if block is None else bad_pages(view, block, nonce=nonce)
     if block is None or bad is None:
         return False
@@ -241,7 +271,7 @@ def _hides_nothing(view: memoryview, block: BlockHeader | None, nonce: bytes, pa
 
 
 def first_block(image: memoryview, header: SegmentHeader) -> FoundBlock | None:
-    """The segment's first block, None where it is not valid."""
+    """Return the segment's first block, or None if it is not valid."""
     view = image[SEGMENT_HEADER_BYTES:]
     block = decode_header(view, nonce=header.nonce, segment=header.number)
     if block is None or block_damage(view, block, nonce=header.nonce) is not None:
@@ -259,8 +289,14 @@ def _is_torn(
     path: str,
     stop: int | None,
 ) -> bool:
-    """Decides about the place ``at``, where a valid block was looked for and not found: whether a write was
-    torn there, or none was begun. StorageCorrupt if it is damage."""
+    """Decide whether a write was torn at ``at``, where no valid block was found.
+
+    Returns:
+        True if a write was torn there, False if none was begun.
+
+    Raises:
+        StorageCorrupt: It is damage.
+    """
     if stop is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")
     if len(image) != header.size:
@@ -279,7 +315,7 @@ def _is_torn(
 
 
 def _later_block(image: memoryview, header: SegmentHeader, start: int) -> int | None:
-    """The offset of the first page from ``start`` on that begins with a block's valid header."""
+    """Return the offset of the first page from ``start`` on that begins with a valid block header."""
     for at in range(start, header.size, PAGE_BYTES):
         if decode_header(image[at:], nonce=header.nonce, segment=header.number) is not None:
             return at
