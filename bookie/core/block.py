@@ -142,8 +142,7 @@ def finish_block(
 
 
 def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeader | None:
-    """Return the block header at the start of ``view``, or None if no valid header of this segment is there.
-    """
+    """Return the block header at the start of ``view``, or None if there is no valid one of this segment."""
     if len(view) < PAGE_BYTES or view[:8] != _MAGIC:
         return None
     head = bytes(view[:BLOCK_HEADER_BYTES])

@@ -1,12 +1,11 @@
 """Entry logs: files in which each ledger's entries lie together.
 
-An entry log is written once, from runs that are known beforehand, and never changed. It takes the place of
-other files: of segments whose runs are small or of many ledgers, and of files of which little counts any
-more.
+An entry log is written once, from runs that are known beforehand, and never changed. It replaces other files:
+segments whose runs are small or belong to many ledgers, and files of which only a small part still counts.
 
     page 0     header
-               records without gaps: REPLACES first; then, in the order of ledgers, each one's LEDGER and its
-               ADDs by first entry id; FOOTER last
+               records without gaps: REPLACES first; then, in the order of ledgers, each ledger's LEDGER and
+               its ADDs by first entry id; FOOTER last
                padding of 0xA5
     -32        tail
 
@@ -26,22 +25,22 @@ All numbers are little endian. The header is a page of 4096 bytes:
 
 A record is a head of 12 bytes (kind u8, three zero bytes, length of the body u32, checksum u32) and the body.
 The checksum is the CRC-32C of the nonce, the record's offset (u64), its kind (u8), its length (u32) and its
-body, so a record proves that it is whole, and is the one that was written to this place of this file.
+body. So it proves that the record is whole and was written to this place of this file.
 
-    ADD      (1)  a frame of entries, as it came or put together from several that follow on one another; in
-                  that case its LAC and LAFR are -1. It carries its own checksum and digests besides
-    LEDGER   (6)  ledger (i64), key (16 bytes), flags (u8: 1 fenced, 2 deleted), LAC, LAFR (i64): what is
-                  known of a ledger that has a record in a file that this one replaces; if that file was
-                  rotten, of every ledger that is fenced or deleted
-    REPLACES (7)  pairs (first, last, i64): the numbers of the files that this one took the place of, and of
-                  those that these had replaced; segments are positive, entry logs negative
+    ADD      (1)  a frame of entries, as it came, or put together from several frames that follow each other.
+                  In the second case its LAC and LAFR are -1. It also carries its own checksum and digests
+    LEDGER   (6)  ledger (i64), key (16 bytes), flags (u8: 1 fenced, 2 deleted), LAC, LAFR (i64): the state
+                  of a ledger that has a record in a file that this one replaces. If that file was rotten:
+                  the state of every ledger that is fenced or deleted
+    REPLACES (7)  pairs (first, last, i64): the numbers of the files that this one replaced, and of the files
+                  that those had replaced. Segments are positive, entry logs negative
     FOOTER   (8)  runs (u64), then for each ledger with runs its id and the bytes of its runs (i64, u64)
 
 The tail is the last 32 bytes of the file: magic b"LLENDLOG", offset of the FOOTER (u64), its length (u32),
 eight zero bytes, and the CRC-32C (u32) of the nonce and the tail before it.
 
-A file under its final name is complete and durable: it is written under another one. So whatever fails a
-checksum here is damage.
+A log is written under another name first. So a file under its final name is complete and durable, and a
+checksum that fails here means damage.
 """
 
 from __future__ import annotations
@@ -90,6 +89,8 @@ assert TAIL_BYTES == 32
 
 @attrs.frozen
 class LogHeader:
+    """The header of an entry log; the module's text has the fields."""
+
     number: int
     size: int
     nonce: bytes
@@ -97,7 +98,7 @@ class LogHeader:
     level: int
 
     def encode(self) -> bytes:
-        """The file's first page."""
+        """Return the file's first page."""
         instance = self.instance.encode()
         assert len(instance) <= _INSTANCE_BYTES
         assert len(self.nonce) == NONCE_BYTES
@@ -110,7 +111,17 @@ class LogHeader:
 
     @classmethod
     def decode(cls, page: bytes, *, path: str, number: int, instance: str) -> LogHeader:
-        """The inverse of ``encode``. StorageCorrupt if it is damaged or is not that log of that bookie."""
+        """Decode the first page of an entry log and check whose it is.
+
+        Args:
+            page: The first page of the file.
+            path: The file, for the error.
+            number: The number that the file's name says.
+            instance: The instance of this bookie.
+
+        Raises:
+            StorageCorrupt: The header is damaged, or belongs to another log or another bookie instance.
+        """
         if len(page) != PAGE_BYTES:
             raise StorageCorrupt(path, 0, f"the file has {len(page)} bytes, less than an entry log's header")
         if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
@@ -140,12 +151,12 @@ class RecordHead(NamedTuple):
 
 
 def record_bytes(length: int) -> int:
-    """How many bytes a record with such a body takes."""
+    """Return how many bytes a record takes whose body has ``length`` bytes."""
     return HEAD_BYTES + length
 
 
 def encode_head(nonce: bytes, offset: int, kind: int, body: bytes) -> bytes:
-    """The head of a record that stands at ``offset``."""
+    """Return the head of a record that stands at ``offset``."""
     return _HEAD.pack(kind, len(body), _checksum(nonce, offset, kind, body))
 
 
@@ -154,7 +165,7 @@ def decode_head(data: bytes | memoryview, at: int = 0) -> RecordHead:
 
 
 def is_whole(nonce: bytes, offset: int, head: RecordHead, body: bytes) -> bool:
-    """Whether a record at ``offset`` is what was written there."""
+    """Whether a record at ``offset`` is the one that was written there."""
     return head.length == len(body) and head.checksum == _checksum(nonce, offset, head.kind, body)
 
 
@@ -164,7 +175,7 @@ def _checksum(nonce: bytes, offset: int, kind: int, body: bytes) -> int:
 
 
 class LoggedLedger(NamedTuple):
-    """What a LEDGER record says."""
+    """The content of a LEDGER record."""
 
     ledger_id: int
     key: bytes
@@ -197,7 +208,7 @@ def decode_replaces(body: bytes, path: str, offset: int) -> FileSet:
 
 
 def footer_length(ledgers: int) -> int:
-    """The length of the FOOTER's body."""
+    """Return the length of the FOOTER's body."""
     return _RUNS.size + ledgers * _USAGE.size
 
 
@@ -206,7 +217,7 @@ def encode_footer(runs: int, usage: Mapping[int, int]) -> bytes:
 
 
 def decode_footer(body: bytes, path: str, offset: int) -> tuple[int, dict[int, int]]:
-    """How many runs there are, and how many bytes of them each ledger has."""
+    """Return the number of runs, and how many bytes of them each ledger has."""
     if len(body) < _RUNS.size or (len(body) - _RUNS.size) % _USAGE.size:
         raise StorageCorrupt(path, offset, f"a footer of {len(body)} bytes")
     return _RUNS.unpack_from(body)[0], dict(_USAGE.iter_unpack(body[_RUNS.size :]))
@@ -216,7 +227,7 @@ def decode_footer(body: bytes, path: str, offset: int) -> tuple[int, dict[int, i
 
 
 def file_size(records: int) -> int:
-    """The size of a file with so many bytes of records, heads and footer included."""
+    """Return the size of a file with ``records`` bytes of records, heads and footer included."""
     return -(-(LOG_HEADER_BYTES + records + TAIL_BYTES) // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -226,7 +237,11 @@ def encode_tail(nonce: bytes, offset: int, length: int) -> bytes:
 
 
 def decode_tail(tail: bytes, header: LogHeader, path: str) -> tuple[int, int]:
-    """Offset and length of the FOOTER, its head included. StorageCorrupt if the file's end is not there."""
+    """Return offset and length of the FOOTER, its head included.
+
+    Raises:
+        StorageCorrupt: The end of the file is missing or damaged.
+    """
     at = header.size - TAIL_BYTES
     if len(tail) != TAIL_BYTES:
         raise StorageCorrupt(path, at, "the end of the entry log is missing")

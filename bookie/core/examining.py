@@ -1,18 +1,19 @@
-"""What a scrub of a range comes to: from runs that were read to ranges that are sound or not, and sums.
+"""The result of scrubbing a range of entries: which ids are sound, which are not, and sums of digests.
 
-The runs of a range come in the order of their first ids, as for a read, with what of them is damaged. They
-may interleave, and while entries are being moved two may hold the same ones. An entry is *sound* if whoever
-holds it holds it as it was written, *unsound* if one of them does not: that is what a reader may come upon.
-Of a run that cannot be read at all nothing is known but its ends and, where it is dense, its ids.
+The runs of a range come in the order of their first ids, as for a read, each with the ids of its damaged
+entries. Runs may interleave, and while entries are being moved two runs may hold the same ones. An entry is
+*sound* if every run that holds it has it as it was written. It is *unsound* if one of them does not, because
+a reader may meet that copy. Of a run that cannot be read, only its first and last id are known, and all its
+ids if it is dense.
 
     examination = Examination(first=..., last=..., classes=..., bytes_max=...)
     while examination.has_room:             # else the reply ends before the next run
         examination.add(run, entries, damaged)      # or add_unreadable(run)
     report, through = examination.close(horizon)
 
-**The work is bounded** (``bytes_max``, with ``_RUN_BYTES`` for looking at a run at all), and so is the reply:
-``last`` is brought nearer until every sum has room, and the reply ends where one list of ranges is full. The
-first run is looked at in any case, so whoever asks gets on.
+**The work is bounded** by ``bytes_max``, and each run costs ``_RUN_BYTES`` besides its bytes. The reply is
+bounded too: ``last`` is lowered until every sum has room, and the reply ends when one list of ranges is full.
+The first run is always examined, so the client always makes progress.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
 __all__ = ["Examination"]
 
 _RUN_BYTES = 4 * KIB
-"""What looking at a run costs besides its bytes, in bytes that could be read instead."""
+"""The cost of looking at a run besides its bytes, as a number of bytes that could be read instead."""
 
 Pairs = list[tuple[int, int]]
 
 
 @attrs.frozen
 class _Found:
-    """A run that was read. ``digests`` are its entries', in the order of ``ids``."""
+    """A run that was read. ``digests`` are those of its entries, in the order of ``ids``."""
 
     ids: Sequence[int]
     digests: Sequence[int]
@@ -45,7 +46,14 @@ class _Found:
 
 
 class Examination:
-    """One request; see the module's text."""
+    """The examination of one range, for one request (see the module's text).
+
+    Args:
+        first: The first id of the range.
+        last: The last id of the range. It may be lowered (``Examination.last``).
+        classes: Into how many classes the ids of a block fall, by ``id % classes``; each class has a sum.
+        bytes_max: How many bytes of runs may be examined.
+    """
 
     def __init__(self, *, first: int, last: int, classes: int, bytes_max: int) -> None:
         assert 0 <= first <= last
@@ -53,7 +61,7 @@ class Examination:
         blocks = SCRUB_SUMS_MAX // classes
         self.first = first
         self.last = min(last, (first // SCRUB_BLOCK_ENTRIES + blocks) * SCRUB_BLOCK_ENTRIES - 1)
-        """Nothing beyond is looked at."""
+        """Entries beyond this id are not examined."""
         self._classes = classes
         self._room = bytes_max
         self._found: list[_Found] = []
@@ -67,12 +75,13 @@ class Examination:
         return self._room > 0
 
     def add(self, run: Run, entries: Entries, damaged: Collection[int] = ()) -> None:
-        """The next run was read; ``damaged`` are ids of it that fail their digests."""
+        """Take the next run, which was read. ``damaged`` are the ids of its entries that fail their digests.
+        """
         self._count(run)
         self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
 
     def add_unreadable(self, run: Run) -> None:
-        """The next run is named by the index, and cannot be read."""
+        """Take the next run, which the index names but which cannot be read."""
         self._count(run)
         self._unreadable.append((run.first, run.last))
 
@@ -82,14 +91,16 @@ class Examination:
         self._reach = max(self._reach, run.last)
 
     def close(self, horizon: int) -> tuple[ScrubReport, int]:
-        """The reply, given that all runs were added that begin at or below ``horizon``; and the entry through
-        which it is complete."""
+        """Return the report, and the entry through which it is complete.
+
+        All runs that begin at or below ``horizon`` were added before.
+        """
         looked_at = through = min(self.last, horizon)
         if self._is_interleaved:
             self._merge()
         damaged = sorted(set().union(*(found.damaged for found in self._found)))
         sound = _joined(_within(self._sound_ranges(), self.first, through))
-        # What is sound in another run can be had, wherever the ids of a run that cannot be read may lie.
+        # An entry that is sound in another run can be read, so an unreadable run does not make it unsound.
         doubtful = _without(_joined(sorted(self._unreadable)), sound)
         unsound = _joined(_within(sorted([*doubtful, *_ranges(damaged)]), self.first, through))
         for ranges in (sound, unsound):
@@ -100,7 +111,7 @@ class Examination:
         return ScrubReport(sound, unsound, self._sums(through)), through
 
     def _merge(self) -> None:
-        """Take each entry once, and for damaged where one of the runs that hold it has it so."""
+        """Count each entry once, and as damaged if one of the runs that hold it has it damaged."""
         digests: dict[int, int] = {}
         damaged = frozenset().union(*(found.damaged for found in self._found))
         for found in self._found:
@@ -130,7 +141,7 @@ class Examination:
     def _slices(
         self, ids: range, digests: Sequence[int], through: int
     ) -> Iterator[tuple[tuple[int, int], int, int]]:
-        """The sums of consecutive entries: no more than a few slices for each block."""
+        """Yield the sums of consecutive entries, by a few slices for each block."""
         classes, start = self._classes, ids[0]
         at, end = max(self.first, start), min(through, ids[-1]) + 1
         while at < end:
@@ -152,7 +163,7 @@ class Examination:
 
 
 def _ranges(ids: Iterable[int]) -> Pairs:
-    """Growing ids as ranges."""
+    """Return ascending ids as ranges."""
     found: Pairs = []
     for entry_id in ids:
         if found and found[-1][1] == entry_id - 1:
@@ -163,14 +174,14 @@ def _ranges(ids: Iterable[int]) -> Pairs:
 
 
 def _within(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The parts of ranges that lie between two ids."""
+    """Yield the parts of ranges between two ids."""
     for low, high in ranges:
         if max(low, first) <= min(high, last):
             yield max(low, first), min(high, last)
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Pairs:
-    """Ranges in the order of their first ids, with those that touch or overlap put together."""
+    """Join ranges that touch or overlap. They come in the order of their first ids."""
     found: Pairs = []
     for low, high in ranges:
         if found and low <= found[-1][1] + 1:
@@ -181,7 +192,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def _without(ranges: Pairs, taken: Pairs) -> Pairs:
-    """The parts of ranges that are in none of ``taken``; both grow."""
+    """Return the parts of ranges that are in none of ``taken``. Both ascend."""
     found: Pairs = []
     rest = iter(taken)
     away = next(rest, None)

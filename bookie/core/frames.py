@@ -1,10 +1,11 @@
-"""The frame of a run as it was read back: whether it is that frame, and what of it can be believed.
+"""Frames of runs as they are read back: checking a frame, and deciding what can be trusted in it.
 
-A frame proves itself in two parts. Its checksum covers the header and the index part, which are the lengths,
-digests and ids of its entries; each digest covers one payload, together with the ledger's id and the entry's.
-So where the checksum holds it is known which entries the run has and what each of them should be, and of each
-payload whether it is that. Where it does not hold, an entry that matches the digest beside it is what was
-written all the same: the digest and the place of the payload were not made to fit each other by damage.
+A frame proves itself in two parts. Its checksum covers the header and the index part (lengths, digests and
+ids of its entries). Each digest covers one payload, together with the ledger's id and the entry's id. So if
+the checksum holds, the ids and the digests of the run's entries are known, and each payload can be checked.
+
+If the checksum does not hold, an entry that matches the digest beside it is still the entry that was written.
+Damage would not make the digest and the place of the payload fit each other.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ def _is_frame_of(run: Run, header: Header) -> bool:
 
 
 def decode_head(run: Run, head: bytes, path: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Ids and digests of a run, from the first ``run.head_length`` bytes of its frame. StorageCorrupt, naming
-    ``path``, if these are not the bytes that were written."""
+    """Return ids and digests of a run.
+
+    Args:
+        run: The run as the index knows it.
+        head: The first ``run.head_length`` bytes of its frame.
+        path: The file, for the error.
+
+    Raises:
+        StorageCorrupt: These are not the bytes that were written. The error names ``path``.
+    """
     count = run.entry_count
     if len(head) != run.head_length:
         raise StorageCorrupt(path, run.offset, "the file ends inside a frame")
@@ -48,8 +57,8 @@ def decode_head(run: Run, head: bytes, path: str) -> tuple[Sequence[int], Sequen
 
 
 def is_head_sound(frame: memoryview) -> bool:
-    """Whether an ADD's frame says rightly which entries it holds and how long it is, whatever became of their
-    payloads."""
+    """Whether an ADD's frame says correctly which entries it holds and how long it is. Payloads may be
+    damaged."""
     try:
         run, _ = decode_add(Record(ADD, 0, frame), file=0, sequence=0, path="")
         head = bytes(frame[: run.head_length])
@@ -61,7 +70,11 @@ def is_head_sound(frame: memoryview) -> bool:
 
 
 def decode_run(run: Run, raw: bytes) -> Entries:
-    """The entries of a run's frame. WireError if the bytes are not that frame; digests are not looked at."""
+    """Return the entries of a run's frame. Digests are not checked.
+
+    Raises:
+        WireError: The bytes are not that frame.
+    """
     if len(raw) != run.length or run.head_length > run.length:
         raise WireError(f"{len(raw)} bytes of a frame of {run.length}")
     header = Header._make(HEADER.unpack_from(raw))
@@ -75,7 +88,7 @@ def decode_run(run: Run, raw: bytes) -> Entries:
 
 
 def damaged_entries(entries: Entries) -> list[int]:
-    """The ids of entries that do not match their digests."""
+    """Return the ids of entries that do not match their digests."""
     actual = entry_digests(entries.ledger_id, entries.ids, entries.payloads())
     if actual == entries.digests:
         return []
@@ -83,7 +96,7 @@ def damaged_entries(entries: Entries) -> list[int]:
 
 
 def salvage(run: Run, raw: bytes) -> dict[int, tuple[int, bytes]]:
-    """Digest and payload of each entry that proves itself, by id, in a run's frame whose head does not."""
+    """Return the entries that prove themselves in a frame whose head is damaged: id to (digest, payload)."""
     count, start = run.entry_count, run.head_length
     if len(raw) != run.length or start > run.length:
         return {}

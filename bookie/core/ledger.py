@@ -25,8 +25,8 @@ writer saw from other bookies. So they hold even if the add that told them is no
     index_last  no higher id lies in a run that only the index knows
     widest      the largest ``last - first`` of any run
     straddle    the run that holds an entry may begin this far before the entry although another run begins
-                in between. For example, a sparse run holds 0 and 6, and another run holds 4: the run of entry 6
-                begins 6 ids before it, and run 4 begins in between. It is 0 while runs never overlapped.
+                in between. For example, a sparse run holds 0 and 6, and another run holds 4. The run of 6
+                begins 6 ids before 6, and the other run in between. It is 0 while runs never overlapped.
                 Striping and resends alone never make runs overlap
 
 ``runs`` lists the runs that the index does not have yet, sorted by first id. Their segments are still in

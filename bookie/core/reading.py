@@ -1,27 +1,27 @@
-"""Putting a reply together out of runs.
+"""Building a reply to a read out of runs.
 
-A read asks for the entries first, first + stride, ... up to last; what a ledger has of them lies in runs that
-are sorted by their first id, and may interleave after striping and resends. While entries are being moved two
-runs may hold the same ones: the first to come is taken.
-``RangeReader`` takes them one at a time, only as far as it needs them, and emits entries in the order of
-their ids:
+A read asks for the entries first, first + stride, ... up to last. The ledger's runs are sorted by their first
+id. They may interleave after striping and resends. While entries are being moved, two runs may hold the same
+entries; then the first one to come is taken. ``RangeReader`` takes runs one at a time, and only those that it
+needs. It emits entries in the order of their ids:
 
     reader = RangeReader(...)
     reader.extend(runs, horizon)            # runs known, complete through ``horizon``
     while (run := reader.wanted()):         # not None: this run is needed next
         reader.on_entries(run, entries)     # or on_unreadable(run, status)
 
-A run that is alone in its stretch of ids is emitted by slices, whatever its length; only where runs
-interleave are entries taken one by one. The reply ends at ``bytes_max`` payload bytes (a first entry
-always fits), at ``limits.FRAME_ENTRIES_MAX`` entries, and before an id that is 2**32 past its first,
-because a frame has 32 bits for the distance.
+If no other run begins inside a run, it is emitted by slices, whatever its length. Entries are taken one by
+one only where runs interleave. The reply ends at ``bytes_max`` payload bytes (a first entry always fits) and
+at ``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 past its first, because a
+frame has 32 bits for the distance.
 
-However far apart the ids that are asked for may lie, a reply looks at runs of no more than about
-``EXAMINED_BYTES_MAX`` together, and ends before the next one: a request of a few bytes must not read a ledger
-of any size. The first asked entry is always judged, so whoever asks goes on behind it.
+One reply looks at runs of about ``EXAMINED_BYTES_MAX`` bytes in total at most, and ends before the next run.
+Otherwise a request of a few bytes, with a large stride, could read a whole ledger. The reader always decides
+about the first entry asked for, so a client always makes progress with its next request.
 
-``through`` says up to where the reply is complete: an asked entry up to there that is not in it does not
-exist. It never passes an entry that exists and could not be read (rule 8), which ends the reply.
+``through`` is the id up to which the reply is complete: an entry up to it that was asked for and is not in
+the reply does not exist. ``through`` never passes an entry that exists and could not be read (rule 8). Such
+an entry ends the reply.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from ledgerlog.wire.frame import Status
 _SPAN_MAX = 2**32
 
 EXAMINED_BYTES_MAX = 16 * MIB
-"""The frames that one reply is made from, with ``_RUN_BYTES`` for each. A striped ledger of the largest
-ensemble fills a reply of usual size from half as much as this."""
+"""The total size of the frames that one reply is made from, with ``_RUN_BYTES`` added for each. A striped
+ledger of the largest ensemble fills a reply of usual size from half as much."""
 
 _RUN_BYTES = 4 * KIB
-"""What looking at a run costs besides its bytes, in bytes that could be read instead."""
+"""The cost of looking at a run besides its bytes, as a number of bytes that could be read instead."""
 
 
 class _Cursor:
@@ -69,7 +69,7 @@ class _Cursor:
         self.ids = ids
         self.at = 0
         self.payload = memoryview(entries.payload)
-        # Where each payload begins; entries are seldom of one size and a slice of them needs both ends.
+        # Where each payload begins. Entries are seldom of one size, and a slice of them needs both ends.
         self.starts = array("Q", itertools.accumulate(entries.lengths, initial=0))
 
     def __lt__(self, other: _Cursor) -> bool:
@@ -84,14 +84,22 @@ class _Cursor:
         return self.at >= len(self.indices)
 
     def count_below(self, bound: int) -> int:
-        """How many of the entries left have an id below ``bound``."""
+        """Return how many of the remaining entries have an id below ``bound``."""
         rest = self.indices[self.at :]
         ids = self.ids
         return bisect_left(rest, bound, key=lambda index: ids[index])
 
 
 class RangeReader:
-    """One read of one ledger; see the module's text."""
+    """One read of one ledger (see the module's text).
+
+    Args:
+        ledger_id: The ledger.
+        first: The first id asked for.
+        last: No id above this one is asked for.
+        stride: Distance between the ids that are asked for, at least 1.
+        bytes_max: Most payload bytes in the reply. A first entry that is larger is a reply of its own.
+    """
 
     def __init__(self, *, ledger_id: int, first: int, last: int, stride: int, bytes_max: int) -> None:
         assert stride >= 1
@@ -99,6 +107,7 @@ class RangeReader:
         self.through = first - 1
         """The reply is complete up to this id."""
         self.status = Status.OK
+        """Why the reply ended before an entry that cannot be read; OK otherwise."""
         self._first = first
         self._last = last
         self._stride = stride
@@ -109,7 +118,7 @@ class RangeReader:
         self._active: list[_Cursor] = []  # a heap by next id
         self._is_over = first > last
         self._barrier = last + 2
-        """The first asked entry that cannot be read; nothing from there on is answered."""
+        """The first entry asked for that cannot be read. The reply ends before it."""
         self._barrier_status = Status.OK
         self._ids: list[int] = []
         self._lengths: array[int] = array("I")
@@ -118,21 +127,21 @@ class RangeReader:
 
     @property
     def is_over(self) -> bool:
-        """The reply is complete, or is full, or met an entry that cannot be read."""
+        """Whether the reply is complete or full, or met an entry that cannot be read."""
         return self._is_over
 
     @property
     def horizon(self) -> int:
-        """The id through which all runs are known; ask for runs from the next id on."""
+        """The id through which all runs are known. Ask for runs from the next id on."""
         return self._horizon
 
     @property
     def upcoming(self) -> Sequence[Run]:
-        """The runs that may be wanted next, in order; for reading ahead."""
+        """The runs that may be wanted next, in order. Use them to read ahead."""
         return self._runs
 
     def extend(self, runs: Sequence[Run], horizon: int) -> None:
-        """These runs, sorted, hold all entries behind the horizon so far and up to ``horizon``."""
+        """Take more runs, sorted. They hold all entries from behind the old horizon up to ``horizon``."""
         assert horizon > self._horizon
         assert not self._runs
         self._active.clear()  # A run that reaches over the old horizon is among the new ones again.
@@ -140,14 +149,14 @@ class RangeReader:
         self._horizon = horizon
 
     def wanted(self) -> Run | None:
-        """The run to be read next; None: the reply is over, or it needs ``extend``."""
+        """Return the run to read next. None: the reply is over, or it needs ``extend``."""
         while not self._is_over:
             limit = min(self._horizon, self._last, self._barrier - 1)
             upcoming = self._runs[0].first if self._runs else limit + 1
             emitting = self._active[0].next_id if self._active else limit + 1
             if upcoming <= limit and upcoming <= emitting:
                 if self._unexamined <= 0 and upcoming > self._first:
-                    # All that begins before it was looked at, and what was found there is emitted.
+                    # Every run that begins before it was looked at, and its entries are emitted.
                     self.through = max(self.through, upcoming - 1)
                     self._is_over = True
                     break
@@ -164,8 +173,13 @@ class RangeReader:
         return None
 
     def on_entries(self, run: Run, entries: Entries, damaged: Sequence[int] = ()) -> None:
-        """The entries of the run that was wanted, and which of them are damaged. Bytes are copied as far as
-        they are asked for."""
+        """Take the entries of the wanted run. Only bytes that are asked for are copied.
+
+        Args:
+            run: The run that ``wanted`` returned.
+            entries: All its entries.
+            damaged: The ids of those that fail their digests, ascending.
+        """
         popped = self._runs.popleft()
         assert popped is run
         self._unexamined -= run.length + _RUN_BYTES
@@ -179,7 +193,7 @@ class RangeReader:
             heapq.heappush(self._active, cursor)
 
     def on_unreadable(self, run: Run, status: Status) -> None:
-        """The run that was wanted cannot be read: the reply ends before its first id that was asked for."""
+        """The wanted run cannot be read. The reply ends before the first id of the run that was asked for."""
         popped = self._runs.popleft()
         assert popped is run
         self._unexamined -= run.length + _RUN_BYTES
@@ -197,10 +211,11 @@ class RangeReader:
             self._barrier, self._barrier_status = entry_id, status
 
     def _emit(self, limit: int) -> None:
-        """Emit from the run with the lowest id, as far as no other run and no limit comes in between."""
+        """Emit from the run with the lowest id until another run or the limit comes."""
         cursor = heapq.heappop(self._active)
         if cursor.next_id <= self.through:
-            # Two runs have it: entries that are being moved are for a while in two places, alike in both.
+            # Two runs hold this entry: entries that are being moved are in two places for a while, alike in
+            # both.
             cursor.at += cursor.count_below(self.through + 1)
             if not cursor.is_done:
                 heapq.heappush(self._active, cursor)
@@ -219,7 +234,7 @@ class RangeReader:
             heapq.heappush(self._active, cursor)
 
     def _take(self, cursor: _Cursor, count: int) -> int:
-        """Copy up to ``count`` entries into the reply; how many the limits allowed."""
+        """Copy up to ``count`` entries into the reply. Return how many the limits allowed."""
         entries, starts = cursor.entries, cursor.starts
         indices = cursor.indices[cursor.at : cursor.at + min(count, FRAME_ENTRIES_MAX - len(self._ids))]
         if self._ids:
@@ -259,19 +274,21 @@ class RangeReader:
         return fit
 
     def take_entries(self) -> Entries:
-        """What was found, in bytes of its own."""
+        """Return the entries of the reply, in bytes of its own."""
         payload = self._payload[0] if len(self._payload) == 1 else b"".join(self._payload)
         return Entries(self.ledger_id, compact_ids(self._ids), self._lengths, self._digests, payload)
 
 
 def no_entries(ledger_id: int) -> Entries:
-    """A reply's entries where there are none."""
+    """Return the entries of an empty reply."""
     return Entries(ledger_id, range(0), array("I"), array("I"), b"")
 
 
 class RangeLister:
-    """Joins the ids of runs to growing ranges that are not adjacent; the same walk as ``RangeReader``, over
-    ids."""
+    """Join the ids of runs to ascending ranges that are not adjacent.
+
+    It walks over the runs as ``RangeReader`` does, but takes ids only.
+    """
 
     def __init__(self, *, first: int, pairs_max: int) -> None:
         assert pairs_max >= 1
@@ -281,7 +298,7 @@ class RangeLister:
         self._open: list[tuple[int, int]] = []  # a heap of ranges not joined yet
 
     def add(self, run: Run, ids: Sequence[int] | None) -> None:
-        """The next run, sorted by first id; ``ids`` where it is sparse."""
+        """Take the next run, sorted by first id. ``ids`` are its ids if it is sparse, else None."""
         if ids is None:
             heapq.heappush(self._open, (run.first, run.last))
         else:
@@ -289,8 +306,8 @@ class RangeLister:
                 heapq.heappush(self._open, (low, high))
 
     def settle(self, bound: int) -> bool:
-        """No run to come begins below ``bound``: join what lies below it. False once there are enough
-        pairs."""
+        """Join everything below ``bound``, because no later run begins there. Return False once there are
+        enough pairs."""
         while self._open and self._open[0][0] < bound:
             low, high = heapq.heappop(self._open)
             if high >= bound:
@@ -309,6 +326,7 @@ class RangeLister:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
+        """The ranges joined so far, as pairs of first and last id."""
         return self._pairs
 
 

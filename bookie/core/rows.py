@@ -1,24 +1,25 @@
-"""Rows of the index: keys that sort, values that prove themselves.
+"""Rows of the index: keys that sort, and values with a checksum.
 
-Keys are a letter and big-endian numbers, so that they sort as the numbers do; values are little endian and
-end in a CRC-32C of key and value, because the checksums of a key-value store cover its files and not the
-way from there to here:
+Keys are a letter and big-endian numbers, so they sort as the numbers do. Values are little endian and end in
+a CRC-32C of key and value. The checksums of a key-value store cover its files, but not the way from the files
+to here:
 
     key                        value
     I                          instance of the bookie (UTF-8)
     M                          mark: segment u64, sequence u64, optional u8, end: 3 x u64
     L  ledger                  key 16 bytes, flags u8, lac, lafr, last entry, widest, straddle (i64);
-                               flags: 1 fenced, 2 deleted, 4 nothing else is left of it here
+                               flags: 1 fenced, 2 deleted, 4 nothing else of the ledger is left here
     R  ledger, first entry     last i64, count u32, file i64, offset u64, length u32, sequence u64
     S  segment                 end u64, last sequence u64, runs u32, run bytes u64, live bytes u64,
                                ledgers u32, level u8
     E  entry log               the same; end is its size, the last sequence 0
     U  file i64                for each ledger that has runs in it: ledger u64, bytes u64
 
-``R`` says where a run lies: in the segment of that number or, where it is negative, in that entry log. ``S``
-and ``E`` say that a file holds runs that count, where its last block ends, and how many bytes of runs belong
-to ledgers that are not deleted; ``U`` which ledgers those are. ``M`` is where replay begins. All functions
-are pure; a row that does not decode is StorageCorrupt, naming the index's path.
+``R`` says where a run lies: in the segment of that number, or in an entry log if the number is negative.
+``S`` and ``E`` say that a file holds runs that count, where its last block ends, and how many bytes of runs
+belong to ledgers that are not deleted. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
+
+All functions are pure. If a row does not decode, they raise StorageCorrupt, naming the index's path.
 """
 
 from __future__ import annotations
@@ -56,28 +57,29 @@ _FENCED, _DELETED, _PURGED = 1, 2, 4
 
 Row = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
-"""What is to be written: a row, or a key whose row is to go."""
+"""A row to write, or a key whose row is to be removed (its value is None)."""
 
 
 @attrs.frozen
 class FileRow:
-    """A segment or an entry log that holds runs which count."""
+    """A segment or an entry log that holds runs that count."""
 
     file: int
-    """The number of a segment, or that of an entry log, negative."""
+    """The number of a segment, or the negative number of an entry log."""
     end: int
-    """Where a segment's last block ends; how long an entry log is."""
+    """Where a segment's last block ends, or the size of an entry log."""
     last_sequence: int = 0
-    """Of the last block of the journal up to and including this segment; 0 of an entry log."""
+    """The sequence of the journal's last block up to and including this segment; 0 for an entry log."""
     runs: int = 0
+    """How many runs are in it."""
     run_bytes: int = 0
-    """Of all runs in it."""
+    """The bytes of all runs in it."""
     live_bytes: int = 0
-    """Of the runs of ledgers that are not deleted."""
+    """The bytes of the runs of ledgers that are not deleted."""
     ledgers: int = 0
-    """How many have runs in it, the deleted ones included."""
+    """How many ledgers have runs in it, deleted ones included."""
     level: int = 0
-    """How often what it holds was merged with what other files held."""
+    """How often the entries in it were merged with those of other files."""
 
     @classmethod
     def of(
@@ -90,7 +92,16 @@ class FileRow:
         usage: Mapping[int, int],
         level: int = 0,
     ) -> FileRow:
-        """Of a file with these runs, all of them of ledgers that are not deleted."""
+        """Make the row of a file with these runs. All of them belong to ledgers that are not deleted.
+
+        Args:
+            file: The file's number, negative for an entry log.
+            end: Where its last block ends, or its size.
+            last_sequence: The sequence of its last block; 0 for an entry log.
+            runs: All its runs.
+            usage: The bytes of runs that each ledger has in it.
+            level: How often its entries were merged.
+        """
         size = sum(usage.values())
         return cls(file, end, last_sequence, len(runs), size, size, len(usage), level)
 
@@ -143,7 +154,7 @@ def ledger_key(ledger_id: int) -> bytes:
 
 
 def ledger_of_key(key: bytes) -> int:
-    """Whose state it is."""
+    """Return the ledger of a ``ledger_key``."""
     ledger_id: int = _LEDGER_KEY.unpack(key)[1]
     return ledger_id
 
@@ -190,7 +201,7 @@ def is_run_key(key: bytes) -> bool:
 
 
 def ledger_of_run_key(key: bytes) -> int:
-    """Whose run it is."""
+    """Return the ledger of a ``run_key``."""
     ledger_id: int = _RUN_KEY.unpack(key)[1]
     return ledger_id
 
@@ -231,7 +242,7 @@ def encode_file(row: FileRow) -> Row:
 
 
 def encode_file_and_usage(row: FileRow, usage: Mapping[int, int]) -> tuple[Row, Row]:
-    """Both rows of a file, which are written in one batch."""
+    """Encode both rows of a file. They are written in one batch."""
     return encode_file(row), encode_usage(row.file, usage)
 
 
@@ -241,7 +252,7 @@ def decode_file(key: bytes, value: bytes, path: str) -> FileRow:
 
 
 def usage_of(runs: Iterable[Run]) -> dict[int, int]:
-    """How many bytes of these runs each ledger has."""
+    """Return how many bytes of these runs each ledger has."""
     usage: dict[int, int] = {}
     for run in runs:
         usage[run.ledger_id] = usage.get(run.ledger_id, 0) + run.length
@@ -253,7 +264,7 @@ def usage_key(file: int) -> bytes:
 
 
 def encode_usage(file: int, usage: Mapping[int, int]) -> Row:
-    """Which ledgers have runs in a file, and how many bytes."""
+    """Encode which ledgers have runs in a file, and how many bytes."""
     flat = array("Q", itertools.chain.from_iterable(sorted(usage.items())))
     return _row(usage_key(file), u64_bytes(flat))
 

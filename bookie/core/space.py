@@ -1,25 +1,27 @@
-"""Where entries stay, and which files are written again: every decision about space is made here.
+"""All decisions about disk space: where entries stay, and which files are rewritten.
 
-Entries come to the disk once, in a segment of the journal. There they may *stay*: the segment is kept as it
-is, and the index says where in it each run lies. Nothing is written twice then. That is good while runs
-are large, because reading a ledger costs by the run and hardly by the distance between runs; a segment
-of small ones costs a row of the index for each, and mostly room for headers and padding. So a segment whose
-runs are smaller than ``small_run_bytes`` on average is written again at once, sorted, with its runs put
-together (``bookie.core.merging``), and is free. So is each segment where the journal has a device of its own.
+Entries are first written to a segment of the journal. There they may *stay*: the segment is kept as it is,
+and the index says where in it each run lies. Then nothing is written twice. That is good if runs are large,
+because a read costs by the run and hardly by the distance between runs. A segment of small runs costs a row
+of the index for each run, and much of the segment is headers and padding. So a full segment whose runs are
+smaller than ``small_run_bytes`` on average is rewritten at once: its runs are sorted and put together
+(``bookie.core.merging``) into an entry log, and the segment is free. If the journal has a device of its own,
+every full segment is rewritten.
 
-Later, a file is written again, with others or alone, when
+Later, a file is rewritten, alone or with others, for one of these reasons:
 
-    dead        no ledger that has runs in it exists any more: only fences are carried over
+    dead        no ledger that has runs in it exists any more. Only fences are carried over
     foreign     it is a segment, and the journal has a device of its own
     sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
-    small       its runs are small, or it is, and there are ``merge_width`` such files of its level: then they
+    small       its runs are small, or the file is, and there are ``merge_width`` such files of its level.
+    They
                 become one file of the next level. Each level has runs ``merge_width`` times as large, so an
-                entry is written a few times at most however many ledgers are interleaved
-    wasteful    less than ``eventual_ratio`` of it counts. Asked now and then only
-    rotten      some of it does not read as it was written, and nothing that counts. Before all others
+                entry is written a few times at most, however many ledgers are interleaved
+    wasteful    less than ``eventual_ratio`` of its bytes counts. Checked only now and then
+    rotten      some of it does not read as it was written, but nothing that counts. Comes before all others
 
-A job takes as many such files at once as give one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
-runs, because they are sorted in memory.
+A job takes as many such files at once as fit one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
+runs. These bounds exist because runs are sorted in memory.
 """
 
 from __future__ import annotations
@@ -36,15 +38,24 @@ from ledgerlog.limits import KIB, MIB
 
 @attrs.frozen(kw_only=True)
 class SpacePolicy:
+    """The thresholds of the decisions (see the module's text)."""
+
     small_run_bytes: int = 8 * KIB
+    """A file has small runs if they are smaller than this on average."""
     small_file_bytes: int = MIB
+    """A file with fewer bytes of runs is small."""
     merge_width: int = 8
+    """How many small files of one level are merged into one; at least 2."""
     soon_ratio: float = 0.2
+    """Rewrite a file if a smaller share of its bytes counts; from 0 to ``eventual_ratio``."""
     eventual_ratio: float = 0.8
+    """Rewrite a file eventually if a smaller share of its bytes counts; from ``soon_ratio`` to 1."""
     log_bytes_max: int = 256 * MIB
+    """Most bytes of entries in one entry log."""
     log_runs_max: int = 128 * 1024
+    """Most runs in one entry log."""
     is_journal_apart: bool = False
-    """The journal has a device of its own, where nothing is to stay."""
+    """The journal has a device of its own, where no entries stay."""
 
     def __attrs_post_init__(self) -> None:
         if self.merge_width < 2 or not 0 <= self.soon_ratio <= self.eventual_ratio <= 1:
@@ -54,7 +65,7 @@ class SpacePolicy:
             )
 
     def stays(self, runs: int, run_bytes: int) -> bool:
-        """Whether what a full segment holds stays in it. One without runs stays: there is nothing to
+        """Whether the entries of a full segment stay in it. A segment without runs stays: there is nothing to
         sort."""
         return not self.is_journal_apart and run_bytes >= runs * self.small_run_bytes
 
@@ -64,7 +75,10 @@ class SpacePolicy:
         ) or row.run_bytes < self.small_file_bytes
 
     def reason(self, row: FileRow, *, is_eventual: bool = True) -> str | None:
-        """Why a file is to be written again, or would be if there were enough like it; None: it is not."""
+        """Return why a file is to be rewritten, or None if it is not.
+
+        "small" applies only once there are enough such files. "wasteful" needs ``is_eventual``.
+        """
         if row.runs and not row.live_bytes:
             return "dead"
         if row.file > 0 and self.is_journal_apart:
@@ -79,7 +93,7 @@ class SpacePolicy:
 
 
 def why_kept(row: FileRow | None, policy: SpacePolicy) -> str:
-    """Why a file is there, for a person. None: the index does not name it."""
+    """Explain to a person why a file exists. ``row`` is None if the index does not name the file."""
     if row is None:
         return (
             "the index does not know it: it was replaced, or was not taken over yet; the next start decides"
@@ -110,7 +124,7 @@ class Job:
 
     @property
     def level(self) -> int:
-        """That of the log which takes their place."""
+        """The level of the log that replaces them."""
         return max(row.level for row in self.sources) + (self.reason == "small")
 
 
@@ -119,7 +133,13 @@ _REASONS = ("dead", "foreign", "sparse", "small", "wasteful")
 
 
 def next_job(rows: Iterable[FileRow], policy: SpacePolicy, *, is_eventual: bool) -> Job | None:
-    """What is to be written again next; None: nothing. ``rows`` are all files that may be touched."""
+    """Return the next files to rewrite, or None if there are none.
+
+    Args:
+        rows: All files that may be touched.
+        policy: The thresholds.
+        is_eventual: Whether to include wasteful files.
+    """
     found: dict[str, list[FileRow]] = defaultdict(list)
     for row in rows:
         reason = policy.reason(row, is_eventual=is_eventual)
@@ -151,7 +171,7 @@ def _small_ones(candidates: Sequence[FileRow], policy: SpacePolicy) -> list[File
 
 
 def _fitting(rows: Sequence[FileRow], policy: SpacePolicy) -> list[FileRow]:
-    """The first few that fit one log; at least one, where there is one."""
+    """Return the first rows that fit one log, and at least one if there is one."""
     chosen: list[FileRow] = []
     size = runs = 0
     for row in rows[: 4 * policy.merge_width]:
