@@ -75,8 +75,7 @@ class Examination:
         return self._room > 0
 
     def add(self, run: Run, entries: Entries, damaged: Collection[int] = ()) -> None:
-        """Take the next run, which was read. ``damaged`` are the ids of its entries that fail their digests.
-        """
+        """Take the next run, which was read. ``damaged`` are the ids in it that fail their digests."""
         self._count(run)
         self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
 

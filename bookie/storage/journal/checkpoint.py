@@ -1,24 +1,25 @@
-"""Checkpoints: bringing what the journal holds into the index, so that replay need not.
+"""Checkpoints: bring full segments into the index, so that replay can begin behind them.
 
-A segment that is full may be its entries' home for good (``bookie.core.space`` decides); what a checkpoint
-adds then is the index's knowledge of where in it each run lies. The order of durability:
+The entries of a full segment may stay in it for good (``bookie.core.space`` decides). Then the checkpoint
+tells the index where in the segment each run lies. The order of durability:
 
     1  the segment's last block             (the journal's own sync)
     2  rows of its runs                     each batch synced, in pieces
     3  rows of all ledgers that changed
     4  the segment's row and the mark       from here on replay begins at the next segment
-    5  the segment's file is trimmed        what was allocated and never written is given back
+    5  the segment's file is trimmed        space that was allocated and never written is given back
 
-A segment whose entries do not stay is *flushed*: they are written sorted into an entry log, from memory
-(``bookie.storage.entrylog.rewriting``), and the mark moves in the same batch that makes the log count. Then
-the segment's file goes. Where the disk has no room for the log, the entries stay after all.
+If the entries do not stay, the segment is *flushed*: its entries are written from memory into an entry log,
+sorted (``bookie.storage.entrylog.rewriting``). The batch that makes the log count also moves the mark. Then
+the segment's file is removed. If the disk has no room for the log, the entries stay in the segment after all.
 
-A crash in between repeats some of it: rows are the same again, and ledger states only grow. States may run
-ahead of the mark, and may speak of adds that were not durable yet: as bounds they are right all the same
-(``LedgerState``). A fence they have only where the journal has it, durably: one that stood in the index alone
-would be answered for after a start, and be gone when the index is made again.
+A crash in between repeats some of the steps. That is safe: the rows are the same again, and ledger states
+only grow. States may run ahead of the mark and may include adds that are not durable yet. As bounds they are
+still right (``LedgerState``). They include a fence only if the journal has it durably. Otherwise a start
+would answer for a fence that only the index has, and the fence would be gone if the index is made again.
 
-It runs beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never holds it up.
+Checkpoints run beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never hold
+it up.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _PIECE_ROWS = 1024
 
 
 class Checkpointer:
+    """The task that checkpoints segments; also the last part of a clean stop."""
+
     def __init__(
         self,
         *,
@@ -60,7 +63,9 @@ class Checkpointer:
         policy: SpacePolicy,
     ) -> None:
         self.checkpoints = 0
+        """How many segments were checkpointed."""
         self.flushes = 0
+        """How many of them went to an entry log."""
         self._journal = journal
         self._files = files
         self._ledgers = ledgers
@@ -70,7 +75,11 @@ class Checkpointer:
         self._lock = trio.Lock()
 
     async def run(self) -> None:
-        """Checkpoint segments as they fill up, for ever. StorageError if the index fails."""
+        """Checkpoint segments as they fill up, for ever.
+
+        Raises:
+            StorageError: The index failed.
+        """
         journal = self._journal
         while True:
             if journal.sealed:
@@ -84,8 +93,10 @@ class Checkpointer:
                 await journal.progress.park()
 
     async def flush(self) -> None:
-        """Returns once everything appended so far is durable and in the index. The mark stays: replay after a
-        crash still begins at the oldest segment that was not full."""
+        """Wait until everything appended so far is durable and in the index.
+
+        The mark stays. After a crash, replay still begins at the oldest segment that was not full.
+        """
         journal = self._journal
         sequence = journal.commit.newest
         await journal.wait_durable(sequence)
@@ -96,8 +107,11 @@ class Checkpointer:
             await self._ledgers.save()
 
     async def close(self) -> None:
-        """The clean stop: everything is made durable and indexed, and the index says where the journal ends.
-        Nothing may be appended any more."""
+        """Finish a clean stop: make everything durable, index it, and store in the index where the journal
+        ends.
+
+        Nothing may be appended any more.
+        """
         journal = self._journal
         await self.flush()
         journal.append_close()
@@ -122,7 +136,8 @@ class Checkpointer:
         self._journal.on_files_changed()
 
     async def _flush(self, segment: Segment) -> bool:
-        """Move what a full segment holds into an entry log, and the mark behind it; False: it stays."""
+        """Move the entries of a full segment into an entry log, and the mark behind it. Return False if they
+        stay."""
         runs = segment.runs
         if self._policy.stays(len(runs), sum(map(_LENGTH, runs))):
             return False
@@ -148,8 +163,8 @@ class Checkpointer:
         return True
 
     async def _pass(self, segment: Segment, *, is_optional: bool) -> None:
-        """Bring the rest of a segment that takes no more records into the index, and move the mark behind
-        it."""
+        """Bring the rest of a segment that takes no more records into the index, and move the mark behind it.
+        """
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
         await self._index_runs(segment, segment.final_sequence)

@@ -1,28 +1,27 @@
-"""The journal: group commit against the disk, and the supply of segments.
+"""The journal: group commit on the disk, and the supply of segments.
 
-``append`` copies a record into the current segment's arena and wakes the writer. Two tasks:
+``append`` copies a record into the current segment's arena and wakes the writer. Two tasks serve it:
 
-* ``run_writer`` takes whatever has gathered as one block, writes it with one sync, and tells everybody who
-  waits (callbacks for the many, ``wait_durable`` for the few). It waits for nothing else but for adds that
-  are at hand: who appends in turns says ``more_follows`` between them, and gets one sync for up to
-  ``limits.JOURNAL_GATHER_BYTES`` of them instead of one for each turn. Nobody else waits for that
-  (``release``), and whoever says it and brings nothing delays the sync by two passes of the event loop.
-  A group that is small may be written right where it was appended instead (``hold`` and ``release``): for a
-  lone append the way to the writer and back, one more pass of the event loop, costs as much as all that the
-  append needs.
-* ``run_supply`` keeps the next segment ready: a file, allocated and named durably, and an arena. An arena
-  comes free when the oldest segment in memory is indexed; then its runs are forgotten by the ledgers,
-  which find them in the index from there on, and its arena is the next segment's.
+* ``run_writer`` takes all records that have gathered as one block, writes it with one sync, and wakes
+everybody who waits: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for adds
+that are about to come. A connection that appends its adds in turns calls ``more_follows`` after each turn. It
+then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds instead of one sync for each turn. If
+somebody else waits too (``release``), the delay ends. A caller that says ``more_follows`` and appends nothing
+delays the sync by two passes of the event loop. A small group may be written right where it was appended
+(``hold`` and ``release``). For a single append, the way to the writer and back is one more pass of the event
+loop. That costs as much as the whole append.
+* ``run_supply`` keeps the next segment ready: an arena, and a file that is allocated and named durably. An
+arena comes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
+segment and find them in the index from there on.
 
-A write that fails is not tried again: the error leaves ``run_writer`` and with it the engine ends; nothing
-that the write held is ever acknowledged.
+A write that fails is not tried again. The error leaves ``run_writer``, which ends the engine. Nothing in that
+write is ever acknowledged.
 
-**Room.** A record that does not fit into the current segment while no next one is ready is refused. So
-that this does not happen to adds in ordinary operation, ``has_room`` turns false well before: it asks for
-a next segment, or for space for two of the largest frames in this one. When the disk has no room for
-another segment, ``is_disk_full`` is set and the supply asks again from time to time; ordinary adds are
-refused from then on, and what is left of the segments that exist is the reserve for fences and
-recovery.
+**Room.** A record is refused if it does not fit into the current segment and no next one is ready.
+``has_room`` turns false well before, so in ordinary operation this does not happen to adds: it needs a next
+segment, or space for two of the largest frames in this one. If the disk has no room for another segment,
+``is_disk_full`` is set and the supply tries again from time to time. Ordinary adds are refused from then on.
+The rest of the existing segments is the reserve for fences and recovery.
 """
 
 from __future__ import annotations
@@ -45,8 +44,17 @@ from ledgerlog.wire.frame import Status
 
 
 class Journal:
-    """The journal of a running bookie. ``active`` is its current segment, in which the START block is
-    durable."""
+    """The journal of a running bookie.
+
+    Args:
+        disk: Where the segments are.
+        files: The journal directory.
+        arenas: The memory of segments.
+        config: The limits and the pauses.
+        active: The current segment. Its START block is durable.
+        commit: The group commit, whose image is that of ``active``.
+        new_nonce: Makes the nonce of a new segment, 16 random bytes.
+    """
 
     def __init__(
         self,
@@ -63,22 +71,24 @@ class Journal:
         self.active = active
         """The segment that takes records."""
         self.residents: dict[int, Segment] = {active.number: active}
-        """The segments in memory, oldest first."""
+        """The segments in memory by number, oldest first."""
         self.sealed: deque[Segment] = deque()
         """Segments that are full and not indexed yet, oldest first."""
         self.is_index_stuck = False
-        """Whether nothing leaves memory because the index waits for room on its disk."""
+        """Whether no segment can leave memory because the index waits for room on its disk."""
         self.stopped: Status | None = None
-        """Why nothing is taken any more; None while it is."""
+        """The status with which adds and fences are refused; None while they are accepted."""
         self.syncs = 0
+        """How many blocks were written."""
         self.bytes_written = 0
+        """The bytes of these blocks."""
         self.progress = trio.lowlevel.ParkingLot()
-        """Woken when a segment is sealed or indexed, or the next one is ready: for the few who look after
-        segments. Never for each block, which would wake all of them for nothing."""
+        """Woken when a segment is sealed or indexed, or the next one is ready. The few tasks that look after
+        segments park here. Blocks do not wake it, because that would wake all of them for nothing."""
         self.room = trio.lowlevel.ParkingLot()
         """Woken whenever ``has_room`` may have turned true."""
         self.files_changed = trio.Event()
-        """Set, and another put in its place, when a file of entries was begun, filled or written again."""
+        """Set, and replaced by another event, when a file of entries is begun, filled or rewritten."""
         self._disk = disk
         self._files = files
         self._arenas = arenas
@@ -90,9 +100,9 @@ class Journal:
         self._is_awake = True
         self._is_held = False
         self._follows = False
-        """Whether somebody said ``more_follows`` since the writer last looked."""
+        """Whether a caller said ``more_follows`` since the writer last looked."""
         self._is_urgent = False
-        """Whether somebody else waits for what has gathered."""
+        """Whether somebody else waits for the records that have gathered."""
         self._failure: StorageError | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._waiters: list[tuple[int, trio.Event]] = []
@@ -100,8 +110,18 @@ class Journal:
     # --- appending --------------------------------------------------------------------------------
 
     def append(self, kind: int, body: bytes | memoryview) -> int | None:
-        """Copy a record into the journal: the offset of its body in ``active``, None if there is no room now.
-        It is durable once ``commit.durable`` reaches ``commit.sequence`` as it is right after this."""
+        """Copy a record into the journal.
+
+        It is durable once ``commit.durable`` reaches the value that ``commit.sequence`` has right after this
+        call.
+
+        Args:
+            kind: The record's kind (``bookie.core.records``).
+            body: The record's body.
+
+        Returns:
+            The offset of the body in ``active``, or None if there is no room now.
+        """
         commit = self.commit
         if self.active.records >= self._config.segment_records_max and not commit.leave_segment():
             return None
@@ -116,13 +136,17 @@ class Journal:
         return offset
 
     def hold(self) -> None:
-        """Until ``release``, which the caller comes to in this same step, appending wakes nobody."""
+        """Let appends wake nobody until ``release``. The caller calls that in this same step, without a wait.
+        """
         self._is_held = True
 
     def release(self, *, at_once: bool) -> None:
-        """Have what was appended meanwhile written: ``at_once`` by this very call, callbacks included, where
-        the disk is quick enough for that and nothing else is being written; else by ``run_writer``. Raises
-        nothing: a write that fails leaves ``run_writer``, like every other."""
+        """Have the records written that were appended since ``hold``.
+
+        With ``at_once``, this call writes them itself, callbacks included, if the disk is quick enough for
+        that and nothing else is being written. Otherwise ``run_writer`` does. It raises nothing: a write that
+        fails leaves ``run_writer``, like every other.
+        """
         self._is_held = False
         commit = self.commit
         self._is_urgent = commit.newest != commit.durable
@@ -136,8 +160,8 @@ class Journal:
         self._rouse()
 
     def more_follows(self) -> None:
-        """The caller has appended and has more at hand, which it appends in the next pass of the event loop:
-        the writer waits for that."""
+        """Say that the caller will append more in the next pass of the event loop. The writer waits for that.
+        """
         self._follows = True
 
     def _write_now(self) -> None:
@@ -147,7 +171,7 @@ class Journal:
         try:
             self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
-            # The block stays taken, so nothing is written any more until the writer has ended the engine.
+            # The block stays taken, so nothing is written any more before the writer has ended the engine.
             self._failure = error
         else:
             self._on_written(block)
@@ -173,7 +197,7 @@ class Journal:
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether there is no room for another segment, or none to let one leave memory."""
+        """Whether there is no room for another segment, or for the index to let one leave memory."""
         return self._is_disk_full or self.is_index_stuck
 
     def on_index_stuck(self, is_stuck: bool) -> None:
@@ -183,7 +207,7 @@ class Journal:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch of adds should be brought."""
+        """Whether the journal can take another batch of adds."""
         commit = self.commit
         if commit.pending_bytes >= BOOKIE_INFLIGHT_BYTES:
             return False
@@ -195,13 +219,15 @@ class Journal:
     # --- waiting ----------------------------------------------------------------------------------
 
     def on_durable(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after every block that becomes durable."""
         self._callbacks.append(callback)
 
     def remove_on_durable(self, callback: Callable[[], None]) -> None:
+        """Stop calling ``callback``."""
         self._callbacks.remove(callback)
 
     async def wait_durable(self, sequence: int) -> None:
-        """Returns once the block ``sequence`` is durable."""
+        """Wait until the block ``sequence`` is durable."""
         if self.commit.durable >= sequence:
             return
         event = trio.Event()
@@ -214,25 +240,31 @@ class Journal:
                 self._waiters.remove(waiter)
 
     def stop(self, status: Status) -> None:
-        """Have adds and fences refused from now on, with this status. What is appended by others than
-        clients, such as the end of a clean stop, still is."""
+        """Refuse adds and fences from now on, with this status.
+
+        Records that do not come from clients are still appended, for example the end of a clean stop.
+        """
         self.stopped = status
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Have everybody look again."""
+        """Wake all tasks that wait for segments or for room."""
         self.progress.unpark_all()
         self.room.unpark_all()
 
     def on_files_changed(self) -> None:
-        """The disk has more to hold than before, or less."""
+        """The bookie's files hold more than before, or less."""
         changed, self.files_changed = self.files_changed, trio.Event()
         changed.set()
 
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_writer(self) -> None:
-        """Write what is appended, for ever. StorageError if the disk fails a write."""
+        """Write the records that are appended, for ever.
+
+        Raises:
+            StorageError: The disk failed a write.
+        """
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -243,17 +275,18 @@ class Journal:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Let those go on who said ``more_follows``, as long as they say it again."""
+        """Let the callers go on that said ``more_follows``, as long as they say it again."""
         while self._follows and not self._is_urgent and self.commit.pending_bytes < JOURNAL_GATHER_BYTES:
             self._follows = False
             await trio.lowlevel.checkpoint()
             if not self._follows and not self._is_urgent:
-                # Tasks run in any order: whoever comes last in one pass and first in the next was not missed.
+                # Trio runs tasks in any order. A caller that ran last in one pass and first in the next needs
+                # one more.
                 await trio.lowlevel.checkpoint()
         self._follows = self._is_urgent = False
 
     async def write_block(self) -> bool:
-        """Write the next block, if there is one, and tell everybody. Whether there was one."""
+        """Write the next block and wake everybody who waits for it. Return whether there was one."""
         block = self.commit.take_block()
         if block is None:
             return False
@@ -284,8 +317,14 @@ class Journal:
             event.set()
 
     async def run_supply(self, forgetter: Forgetter) -> None:
-        """Keep the next segment ready, for ever. ``forgetter`` makes ledgers forget the runs of a segment.
-        StorageError if the disk fails; a full disk is waited for."""
+        """Keep the next segment ready, for ever. A full disk is waited for.
+
+        Args:
+            forgetter: Makes ledgers forget the runs of a segment that leaves memory.
+
+        Raises:
+            StorageError: The disk failed.
+        """
         while True:
             if self._next is None:
                 view = await self._free_arena(forgetter)

@@ -1,15 +1,16 @@
-"""Replay: from the journal that a bookie left, cleanly or not, to an index that has all of it.
+"""Replay: bring the journal that a bookie left, cleanly or not, into the index.
 
-``replay`` follows the journal from the mark to its end (``bookie.core.boot``), a segment at a time:
+``replay`` follows the journal from the mark to its end (``bookie.core.boot``), one segment at a time:
 
     1  scan the segment; damage is StorageCorrupt
-    2  write its last valid block again, durably. Every earlier block is known to have been synced, because
-       another followed; this one may be in a cache only, and must not be shown to anybody before it is on
-       the disk (a lone sync would not do: after a failed one the cache may hold what the disk never got)
+    2  write its last valid block again, durably. Every earlier block is known to be synced, because another
+       block followed it. The last one may be in a cache only, and nobody may see it before it is on the
+       disk. A sync alone is not enough: after a failed sync the cache may hold data that never reached the
+       disk
     3  take its runs, fences, LACs and LAFRs, and write them to the index
 
-then moves the mark to the end. Doing all that again, after a crash anywhere in between, gives the same. The
-memory it takes is one segment's image, the runs of one segment, and the states of the ledgers in it.
+Then it moves the mark to the end. If a crash interrupts it anywhere, doing all of it again gives the same
+result. It needs memory for one segment's image, the runs of one segment, and the states of the ledgers in it.
 
 ``bookie.storage.upkeep.rebuild`` does the same from the first segment on, into a new index.
 """
@@ -37,19 +38,32 @@ _NOTHING = FileSet()
 
 @attrs.frozen
 class Replayed:
-    """Where a journal goes on."""
+    """Where a journal goes on after replay."""
 
     end: Place
+    """Where the journal ends."""
     next_segment: int
-    """The segment to go on in; ``pristine`` if it exists, else to be made."""
+    """The segment to go on in. If it exists, it is in ``pristine``; otherwise it must be made."""
     pristine: tuple[SegmentHeader, ...]
-    """Segments behind the end to which nothing was ever written."""
+    """The headers of segments behind the end that were never written to."""
     segments: int
+    """How many segments were replayed."""
     runs: int
+    """How many runs were brought into the index."""
 
 
 class Replay:
-    """Follows the journal and writes what it holds to the index."""
+    """Follow a journal, one segment at a time, and write what it holds to the index.
+
+    Args:
+        disk: Where the journal is.
+        files: The journal directory.
+        catalogue: The index.
+        mark: Where replay begins.
+        replaced: Segments whose runs the index knows from entry logs.
+        may_be_trimmed: Accept trimmed segments (``bookie.core.boot.JournalWalk``).
+        passes_rot: Accept damaged payloads (``bookie.core.segment.BlockWalk``).
+    """
 
     def __init__(
         self,
@@ -66,7 +80,8 @@ class Replay:
         self.runs = 0
         self.pristine: list[SegmentHeader] = []
         self.is_closed = True
-        """The last block seen is the CLOSE of a clean stop, or there is none, or its file is whole."""
+        """The last block seen is the CLOSE of a clean stop; or no block was seen, or its file is not trimmed.
+        """
         self._disk = disk
         self._files = files
         self._catalogue = catalogue
@@ -74,7 +89,8 @@ class Replay:
         self._passes_rot = passes_rot
 
     async def take_segment(self, number: int, seal: int | None) -> None:
-        """The next segment; ``seal`` is where its last valid block ends, if a later START record says so."""
+        """Take the next segment. ``seal`` is where its last valid block ends, if a later START record says
+        so."""
         path = self._files.path(number)
         header, image = await self._files.read(number)
         scan = scan_segment(image, header, path=path, sequence=None, stop=seal, passes_rot=self._passes_rot)
@@ -98,7 +114,7 @@ class Replay:
         facts = (fact for block in scan.blocks for fact in block_facts(image, block, path))
         found = [run for fact in facts if (run := ledgers.take(fact, path)) is not None]
         if number in self._replaced:
-            await ledgers.save()  # An entry log has its runs, and the index knows them from there.
+            await ledgers.save()  # The index has its runs already, from the entry log.
             return
         for start in range(0, len(found), _PIECE_ROWS):
             await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])
@@ -121,10 +137,18 @@ class Replay:
 async def replay(
     directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, replaced: FileSet = _NOTHING
 ) -> Replayed:
-    """Bring everything that the journal holds into the index, and move the mark to the journal's end. Of
-    segments that are ``replaced`` the index knows the runs already, in the entry logs that they went to.
+    """Bring everything in the journal into the index, and move the mark to the journal's end.
 
-    Raises StorageCorrupt, naming file and offset, for damage; IndexBehind for a segment that is missing."""
+    Args:
+        directory: The bookie's directory.
+        files: The journal directory.
+        catalogue: The index.
+        replaced: Segments whose runs are in entry logs. The index knows them from there.
+
+    Raises:
+        StorageCorrupt: Damage. The error names file and offset.
+        IndexBehind: A segment is missing.
+    """
     await files.prepare()
     numbers = await files.numbers()
     present = frozenset(numbers)

@@ -1,8 +1,9 @@
-"""Segments as files: their names, and making one. Entries are read from them through
-``bookie.storage.entrylog.file_pool``.
+"""Segments as files: their names, making them, reading them whole.
 
-A new segment is made under a name that no boot looks at, gets its size and its header, and only then,
-durably, its real name: a segment that exists has its full size and a valid header, whatever happened.
+``bookie.storage.entrylog.file_pool`` reads single entries from them.
+
+A new segment is made under a name that a boot ignores. It gets its size and its header there, and only then,
+durably, its real name. So a segment that exists has its full size and a valid header, whatever happened.
 """
 
 from __future__ import annotations
@@ -25,32 +26,34 @@ _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
 
 _PACED_PIECE_BYTES = MIB
-"""What is read at once of a file that is read at a pace."""
+"""How much of a file is read at once, if it is read at a pace."""
 
 
 @attrs.define(eq=False)
 class Segment:
-    """A segment that is in memory: being written, or recently written."""
+    """A segment in memory: being written, or recently written."""
 
     image: SegmentImage
     file: File
     runs: list[Run] = attrs.field(factory=list)
-    """In the order in which they were appended."""
+    """Its runs, in the order in which they were appended."""
     marked: set[int] = attrs.field(factory=set)
-    """Ledgers that have other records than adds in it."""
+    """The ledgers that have records other than adds in it."""
     restored: set[tuple[int, int]] = attrs.field(factory=set)
-    """Ledger and first id of runs whose entries are stored elsewhere already, though rotten (``scrub``)."""
+    """Ledger and first id of runs in it whose entries rotted and are stored elsewhere already
+    (``bookie.storage.upkeep.scrub``)."""
     records: int = 0
+    """How many records were appended to it."""
     indexed: int = 0
     """How many of ``runs`` the index has."""
     end: int = SEGMENT_HEADER_BYTES
     """Where the last durable block ends."""
     last_sequence: int = 0
-    """Of the last durable block."""
+    """The sequence of the last durable block."""
     final_sequence: int | None = None
-    """Of the last block that it will ever have; None while it takes records."""
+    """The sequence of the last block that it will ever have; None while it takes records."""
     is_indexed: bool = False
-    """The mark has passed it: all that it holds is in the index."""
+    """The index has everything in it, and the mark has passed it."""
 
     @property
     def number(self) -> int:
@@ -58,7 +61,15 @@ class Segment:
 
 
 class SegmentFiles:
-    """The journal directory."""
+    """The journal directory.
+
+    Args:
+        disk: Where it is.
+        directory: Its path.
+        instance: The bookie's instance, which every segment names.
+        ballast: What must stay free on the disk, if anything.
+        recycler: Where files go that are not needed any more, and where new ones come from, if anywhere.
+    """
 
     def __init__(
         self,
@@ -75,13 +86,15 @@ class SegmentFiles:
         self._ballast = ballast
         """What must stay free, if anything."""
         self._recycler = recycler
-        """Where files that are not needed any more go, and new ones come from, if anywhere."""
+        """Where files go that are not needed any more, and where new ones come from, if anywhere."""
 
     def path(self, number: int) -> str:
+        """Return the path of a segment's file."""
         return f"{self.directory}/{number:016x}.journal"
 
     async def numbers(self) -> list[int]:
-        """The numbers of all segments, sorted. Files of other names are not ours and are left alone."""
+        """Return the numbers of all segments, sorted. Files with other names are not ours and are left alone.
+        """
         names = await self._names()
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
 
@@ -94,9 +107,12 @@ class SegmentFiles:
             ) from missing
 
     async def prepare(self) -> None:
-        """Before anything is built on the segments that are there: make their names durable, since a life
-        that was killed between a name and its sync left it in a cache; and remove what an interrupted
-        ``create`` left, and spares: nobody knows how far they are zeros."""
+        """Clean the directory up before anything is built on its segments.
+
+        It makes the names durable: if the last process was killed between a name and its sync, the name may
+        be in a cache only. And it removes the leftovers of an interrupted ``create``, and spare files,
+        because nobody knows how far they are filled with zeros.
+        """
         names = await self._names()
         await self.disk.sync_directory(self.directory)
         for name in names:
@@ -107,8 +123,17 @@ class SegmentFiles:
     async def create(
         self, number: int, view: memoryview, nonce: bytes, *, is_last_resort: bool = False
     ) -> Segment:
-        """Make the file of a new segment that will be written from ``view``. DiskFull if there is no room;
-        ``is_last_resort``: it may take what is kept for others."""
+        """Make the file of a new segment that will be written from ``view``.
+
+        Args:
+            number: The segment's number.
+            view: Its memory, as large as the file is to be.
+            nonce: 16 random bytes.
+            is_last_resort: The file may take room that is kept for others.
+
+        Raises:
+            DiskFull: There is no room. Nothing was made.
+        """
         path = self.path(number)
         unfinished = path + _UNFINISHED
         header = SegmentHeader(number=number, size=len(view), nonce=nonce, instance=self.instance)
@@ -134,15 +159,17 @@ class SegmentFiles:
         return Segment(SegmentImage(number, nonce, view), file)
 
     async def reopen(self, header: SegmentHeader, view: memoryview) -> Segment:
-        """The segment with this header, to which nothing was written yet, to be written from ``view``."""
+        """Open the segment with this header to write it from ``view``. It was never written to."""
         assert len(view) == header.size
         view[:SEGMENT_HEADER_BYTES] = header.encode()
         file = await self.disk.open(self.path(header.number), for_writing=True)
         return Segment(SegmentImage(header.number, header.nonce, view), file)
 
     async def remove(self, number: int, *, used: int | None = None) -> None:
-        """Remove a segment's file, durably, or let it become another's if ``used`` says how many of its first
-        bytes were written."""
+        """Remove a segment's file, durably, or recycle it.
+
+        It can be recycled if ``used`` says how many of its first bytes were written.
+        """
         recycler = self._recycler
         if recycler is None or used is None or not await recycler.take_in(self.path(number), used):
             await self.disk.unlink(self.path(number))
@@ -153,7 +180,7 @@ class SegmentFiles:
         await self.disk.truncate(self.path(number), end)
 
     async def size(self, number: int) -> int:
-        """How long a segment's file is."""
+        """Return the size of a segment's file in bytes."""
         file = await self.disk.open(self.path(number))
         try:
             return await self.disk.size(file)
@@ -167,8 +194,19 @@ class SegmentFiles:
         *,
         pace: Pace | None = None,
     ) -> tuple[SegmentHeader, memoryview]:
-        """A segment's header, and the image of the whole file or of its first ``bytes_max`` bytes; at a
-        ``pace`` read a piece at a time. StorageCorrupt if the header is damaged."""
+        """Read a segment.
+
+        Args:
+            number: The segment's number.
+            bytes_max: Read only so many first bytes; None: the whole file.
+            pace: Read piece by piece at this pace; None: all at once.
+
+        Returns:
+            The header, and the bytes read, header included.
+
+        Raises:
+            StorageCorrupt: The header is damaged.
+        """
         path = self.path(number)
         file = await self.disk.open(path)
         try:
