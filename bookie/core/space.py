@@ -18,7 +18,7 @@ Later, a file is rewritten, alone or with others, for one of these reasons:
                 become one file of the next level. Each level has runs ``merge_width`` times as large, so an
                 entry is written a few times at most, however many ledgers are interleaved
     wasteful    less than ``eventual_ratio`` of its bytes counts. Checked only now and then
-    rotten      some of it does not read as it was written, but nothing that counts. Comes before all others
+    rotten      it is damaged, but only in parts that no entry that counts needs. Comes before all others
 
 A job takes as many such files at once as fit one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
 runs. These bounds exist because runs are sorted in memory.

@@ -1,19 +1,20 @@
 """The disk capability: every effect that a bookie has on its files goes through it.
 
-``RealDisk`` (``bookie.storage.disk.real``) does it for real, ``MemoryDisk`` (``bookie.storage.disk.memory``)
-in memory; a recording one enumerates the states that a crash can leave behind. What the code above may rely
-on, and no more, is written here, and holds for all of them:
+``RealDisk`` (``bookie.storage.disk.real``) uses the file system, ``MemoryDisk``
+(``bookie.storage.disk.memory``) memory. A recording disk in the tests enumerates the states that a crash can
+leave behind. Code above may rely on these promises, which hold for all of them, and on nothing else:
 
-* what ``write_sync`` wrote is durable when it returns; until then any part of it, in sectors of 512 bytes,
-  may or may not be found after a crash, and what was not written reads as before;
-* a file that ``create`` made reads as zeros in its full size;
-* names (``create``, ``rename``, ``unlink``, ``make_directory``) are durable after ``sync_directory`` of the
-  directory that holds them, and any first few of them may be found after a crash before that;
-* an operation that raises may or may not have happened. A failed ``write_sync`` must not be retried: the
-  kernel may have dropped the data and call the next one a success.
+* Data is durable when its ``write_sync`` returns. If a crash comes earlier, each sector of 512 bytes of it
+may or may not be found. A sector that was not written reads as before.
+* A file that ``create`` made has its full size and reads as zeros.
+* Changes of names (``create``, ``rename``, ``unlink``, ``make_directory``) are durable after
+``sync_directory`` of the directory that holds them. If a crash comes earlier, the first few of them may be
+found, in their order. For example, of three renames the first two.
+* An operation that raises may or may not have happened. Do not retry a failed ``write_sync``: the kernel may
+have dropped the data and report success for the next one.
 
-Offsets are explicit, there is no append. Calls are few: one for each group commit, each batch of reads,
-each file. Paths are made of fixed names and integers only, below the directory that the operator named.
+Offsets are explicit; there is no append. Calls are few: one for each group commit, each batch of reads, each
+file. Paths are made of fixed names and integers only, below the directory that the operator named.
 """
 
 from __future__ import annotations
@@ -30,35 +31,47 @@ class FileMissing(StorageError):
 
 
 class File(Protocol):
-    """An open file. Several tasks may use it at once; only one writes."""
+    """An open file. Several tasks may use it at once, but only one writes."""
 
     @property
     def path(self) -> str: ...
 
 
 class Lock(Protocol):
+    """The lock of a directory."""
+
     def release(self) -> None:
-        """Give the lock up. Idempotent."""
+        """Release the lock. Idempotent."""
         ...
 
 
 class Disk(Protocol):
-    """All methods raise StorageError (DiskFull where there is no room, FileMissing where there is no such
-    file). Cancelling one does not interrupt what it began: the call ends first."""
+    """Files and directories.
+
+    All methods raise StorageError: DiskFull if there is no room, FileMissing if there is no such file. If you
+    cancel a call, it ends what it began before it returns.
+    """
 
     # --- directories and names --------------------------------------------------------------------
 
     async def make_directory(self, path: str) -> None:
-        """Make a directory that only its owner may enter, unless it exists already."""
+        """Make a directory that only its owner may enter. Do nothing if it exists."""
         ...
 
     async def lock_directory(self, path: str) -> Lock:
-        """Become the only process that uses the directory. StorageLocked, naming the holder, if another does.
-        The lock ends with the process at the latest."""
+        """Become the only process that uses the directory. The lock ends with the process at the latest.
+
+        Raises:
+            StorageLocked: Another process holds the lock. The error names that process.
+        """
         ...
 
     async def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted. FileMissing if there is no such directory."""
+        """Return the names in a directory, sorted.
+
+        Raises:
+            FileMissing: There is no such directory.
+        """
         ...
 
     async def sync_directory(self, path: str) -> None:
@@ -66,99 +79,128 @@ class Disk(Protocol):
         ...
 
     async def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name in the same directory, replacing a file of that name."""
+        """Give a file or directory another name in the same directory. Replace a file of that name."""
         ...
 
     async def unlink(self, path: str) -> None:
-        """Remove a file. FileMissing if there is none."""
+        """Remove a file.
+
+        Raises:
+            FileMissing: There is no such file.
+        """
         ...
 
     async def remove_directory(self, path: str) -> None:
-        """Remove a directory with the files in it; nothing if there is none."""
+        """Remove a directory with the files in it. Do nothing if it does not exist."""
         ...
 
     async def truncate(self, path: str, size: int) -> None:
-        """Cut the end of a file off. After a crash it may not have happened."""
+        """Cut a file to its first ``size`` bytes. After a crash the file may be uncut."""
         ...
 
     async def space(self, path: str) -> DiskSpace | None:
-        """What the file system of a directory has; None where nothing bounds it."""
+        """Return the space of a directory's file system, or None if nothing bounds it."""
         ...
 
     # --- small files ------------------------------------------------------------------------------
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Make a file with this content, replacing one of that name. Content is durable, the name is not."""
+        """Make a file with this content, or replace one of that name. The content is durable, the name is
+        not."""
         ...
 
     async def read_file(self, path: str, bytes_max: int) -> bytes:
-        """The whole content of a file, cut after ``bytes_max`` bytes. FileMissing if there is none."""
+        """Return the first ``bytes_max`` bytes of a file, or all of it if it is shorter.
+
+        Raises:
+            FileMissing: There is no such file.
+        """
         ...
 
     # --- segments ---------------------------------------------------------------------------------
 
     async def create(self, path: str, size: int) -> File:
-        """Make a file of ``size`` zero bytes, all of them allocated, for ``write_sync``. Its size is durable,
-        its name is not. DiskFull leaves no file behind. The file must not exist."""
+        """Make a file of ``size`` zero bytes, all of them allocated, for ``write_sync``.
+
+        The file must not exist. Its size is durable, its name is not.
+
+        Raises:
+            DiskFull: There is no room. No file is left behind.
+        """
         ...
 
     async def open(self, path: str, *, for_writing: bool = False) -> File:
-        """Open an existing file for reading, and for ``write_sync`` where that is asked for."""
+        """Open an existing file for reading, and with ``for_writing`` also for ``write_sync``."""
         ...
 
     async def make_buffer(self, size: int) -> memoryview:
-        """Memory that ``write_sync`` may write from, aligned as it wants it and really there. ``size`` is a
-        multiple of 4096."""
+        """Return memory that ``write_sync`` can write from.
+
+        It is aligned as ``write_sync`` needs it and already backed by real pages. ``size`` is a multiple of
+        4096.
+        """
         ...
 
     async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-        """Write, durably. ``view`` is a part of a ``make_buffer``; its place there, its length and ``offset``
-        are multiples of 4096, and its bytes do not change until this returns. Writes of a disk happen one
-        after the other, in the order of the calls."""
+        """Write durably.
+
+        Writes of a disk happen one after the other, in the order of the calls.
+
+        Args:
+            file: A file that is open for writing.
+            offset: Where to write, a multiple of 4096.
+            view: A part of a ``make_buffer``. Its place there and its length are multiples of 4096. Its bytes
+                must not change until this returns.
+        """
         ...
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
-        """As ``write_sync``, for what nobody waits for: it stands in no other write's way, may come to its
-        end before or after others, and only one of it is under way for a file."""
+        """Write durably, as ``write_sync``, if no caller waits for the data.
+
+        It never holds up another write, and may end before or after others. Only one may be under way for a
+        file.
+        """
         ...
 
     def may_write_now(self, size: int) -> bool:
-        """Whether a ``write_sync`` of so many bytes may be made without letting other tasks run, which is for
-        disks that answer at once."""
+        """Whether a ``write_now`` of ``size`` bytes is allowed. Only disks that answer at once allow it."""
         ...
 
     def write_now(self, file: File, offset: int, view: memoryview) -> None:
-        """As ``write_sync``, without letting other tasks run. Only where ``may_write_now`` has just said so,
-        and never while a ``write_sync`` is under way."""
+        """Write durably, as ``write_sync``, without letting other tasks run.
+
+        Call it only if ``may_write_now`` has just returned True, and never while a ``write_sync`` is under
+        way.
+        """
         ...
 
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes at (offset, length) for each of ``ranges``, in one go; fewer where the file ends
-        before."""
+        """Return the bytes at each (offset, length) of ``ranges``, in one go. A range behind the file's end
+        is cut."""
         ...
 
     async def read_many(
         self, requests: Sequence[tuple[File, Sequence[tuple[int, int]]]]
     ) -> list[list[bytes]]:
-        """As ``read`` for each of several files, in one go."""
+        """Read from several files in one go, from each as ``read`` does."""
         ...
 
     def read_now(self, file: File, offset: int, length: int) -> bytes:
-        """As ``read``, of one range, without letting other tasks run. For rare and small things only."""
+        """Read one range without letting other tasks run. Use it only for rare and small reads."""
         ...
 
     def open_now(self, path: str) -> File:
-        """As ``open`` for reading, without letting other tasks run."""
+        """Open a file for reading without letting other tasks run."""
         ...
 
     async def size(self, file: File) -> int:
-        """The file's size in bytes."""
+        """Return the file's size in bytes."""
         ...
 
     def close(self, file: File) -> None:
-        """Give the file up. Idempotent. Nothing that was not durable becomes durable."""
+        """Close the file. Idempotent. It makes nothing durable."""
         ...
 
     async def aclose(self) -> None:
-        """Give up what the disk itself holds, such as threads. No call may follow."""
+        """Release what the disk itself holds, such as threads. No call may follow."""
         ...

@@ -1,8 +1,9 @@
-"""The disk capability in memory: what a bookie without files has, and tests that want one at once.
+"""The disk capability in memory, for bookies without files and for tests that want a quick disk.
 
-Names and contents live as long as the object does. Every call takes effect at once and yields to other
-tasks, as a real one does; nothing ever fails for another reason than the caller's, but for want of space
-where ``capacity_bytes`` says how much there is."""
+Names and contents live as long as the object does. Every call takes effect at once and yields to other tasks,
+as a real one does. Nothing fails unless the caller made a mistake, or ``capacity_bytes`` is set and the space
+is used up.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 
 @attrs.define(eq=False)
 class MemoryFile:
+    """An open file: its path, and the content that all open files of that path share."""
+
     path: str
     content: bytearray
 
@@ -36,8 +39,11 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
+        """The content of each file, by path."""
         self.directories: set[str] = set()
+        """The paths of all directories."""
         self.capacity_bytes: int | None = None
+        """How many bytes all files together may have; None: no bound."""
         self._locks: set[str] = set()
 
     async def make_directory(self, path: str) -> None:

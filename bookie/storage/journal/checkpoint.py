@@ -163,8 +163,7 @@ class Checkpointer:
         return True
 
     async def _pass(self, segment: Segment, *, is_optional: bool) -> None:
-        """Bring the rest of a segment that takes no more records into the index, and move the mark behind it.
-        """
+        """Bring the rest of a segment that takes no more records into the index. Move the mark behind it."""
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
         await self._index_runs(segment, segment.final_sequence)

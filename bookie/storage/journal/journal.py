@@ -136,8 +136,7 @@ class Journal:
         return offset
 
     def hold(self) -> None:
-        """Let appends wake nobody until ``release``. The caller calls that in this same step, without a wait.
-        """
+        """Let appends wake nobody until ``release``. The caller calls that in this same step."""
         self._is_held = True
 
     def release(self, *, at_once: bool) -> None:
@@ -160,8 +159,7 @@ class Journal:
         self._rouse()
 
     def more_follows(self) -> None:
-        """Say that the caller will append more in the next pass of the event loop. The writer waits for that.
-        """
+        """Announce more appends in the next pass of the event loop. The writer waits for them."""
         self._follows = True
 
     def _write_now(self) -> None:

@@ -80,8 +80,8 @@ class Replay:
         self.runs = 0
         self.pristine: list[SegmentHeader] = []
         self.is_closed = True
-        """The last block seen is the CLOSE of a clean stop; or no block was seen, or its file is not trimmed.
-        """
+        """False if the last block seen should be the CLOSE of a clean stop and is not. A trimmed file must
+        end with a CLOSE, unless a later START record says where it ends."""
         self._disk = disk
         self._files = files
         self._catalogue = catalogue

@@ -93,8 +93,7 @@ class SegmentFiles:
         return f"{self.directory}/{number:016x}.journal"
 
     async def numbers(self) -> list[int]:
-        """Return the numbers of all segments, sorted. Files with other names are not ours and are left alone.
-        """
+        """Return the numbers of all segments, sorted. Files with other names are left alone."""
         names = await self._names()
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
 
@@ -150,7 +149,7 @@ class SegmentFiles:
             await self.disk.write_sync(file, 0, view[:SEGMENT_HEADER_BYTES])
             await self.disk.rename(unfinished, path)
         except DiskFull:
-            await self.disk.unlink(unfinished)  # It is made anew when there is room.
+            await self.disk.unlink(unfinished)  # The caller tries again when there is room.
             raise
         finally:
             self.disk.close(file)
