@@ -94,8 +94,8 @@ class Ballast:
             await self.give_up(f"{free} bytes are free")
 
     async def make_way_for_good(self) -> None:
-        """Do the same before a stop. From now on, large files need not leave anything free, and the ballast
-        is not taken again."""
+        """Do the same before a stop. From now on, large files need not leave room, and ``restore`` does
+        nothing."""
         self._is_ending = True
         await self.make_way()
 

@@ -1,34 +1,35 @@
-"""The disk capability, for real.
+"""The disk capability on the file system.
 
-**Synced writes.** ``write_sync`` is one thread hop and, where the file system has it, one system call:
-``pwritev`` with RWF_DSYNC on a file that is open with O_DIRECT, from page-aligned memory. There is no copy
-into the page cache and no second call to flush it. What a directory's file system supports is found out once,
-by a trial write (``_Method``); elsewhere it is a plain ``pwritev`` and an ``fdatasync``.
+**Synced writes.** ``write_sync`` is one thread hop and, if the file system supports it, one system call:
+``pwritev`` with RWF_DSYNC on a file that is open with O_DIRECT, from page-aligned memory. Nothing is copied
+into the page cache, and no second call flushes it. A trial write finds out once for each directory what its
+file system supports (``_Method``). The fallback is a plain ``pwritev`` and an ``fdatasync``.
 
-The hop goes to a thread that does nothing else, by way of a SimpleQueue, and comes back by
-``run_sync_soon``: about 55 microseconds, where ``trio.to_thread.run_sync`` takes 65 to 85
-(tests/bench/bench_journal.py prints both beside the bare call). The thread is a daemon: a process that dies
-on an exception is not held up by it.
+The hop goes to a thread that does nothing else, through a SimpleQueue, and comes back by ``run_sync_soon``.
+That takes about 55 microseconds, and ``trio.to_thread.run_sync`` takes 65 to 85 (tests/bench/bench_journal.py
+prints both beside the bare call). The thread is a daemon, so it does not hold up a process that dies on an
+exception.
 
-**Small writes on a quick disk skip the hop** (``_Haste``). Handing a lone append of a few hundred bytes to
+**Small writes on a quick disk skip the hop** (``_Haste``). Handing a single append of a few hundred bytes to
 the thread and back costs about as much as writing it: two wake-ups between processors. So a write of up to
-INLINE_BYTES_MAX is made in the event loop itself as long as the disk answers within INLINE_S. One that takes
-longer sends the next INLINE_PENALTY writes to the thread, so a disk that is slow, or has become slow, holds
-the loop up for no more than one such write in so many. Large groups always go to the thread: there the
-loop has the next group to gather meanwhile.
+INLINE_BYTES_MAX is made in the event loop itself as long as the disk answers within INLINE_S. A write that
+takes longer sends the next INLINE_PENALTY writes to the thread. So a slow disk holds up the loop for at most
+one such write in INLINE_PENALTY + 1. Large groups always go to the thread, because the loop can gather the
+next group meanwhile.
 
-**Writes that nobody waits for** (``write_behind``: entry logs) are made the same way, a piece at a time in a
-thread of trio's, and so beside the journal's. Each piece is synced by itself: what is written behind never
-gathers in the page cache, where its flush would hold up the journal's next sync.
+**Writes that no caller waits for** (``write_behind``: entry logs) are made in the same way, one piece at a
+time, in a thread of trio's. So they run beside the journal's writes. Each piece is synced by itself.
+Otherwise the pieces would gather in the page cache, and flushing them would hold up the journal's next sync.
 
-**Reads** and everything else go through trio's threads, at most ``_READERS`` at a time, so that a slow read
-never stands before the journal.
+**Reads** and everything else go through trio's threads, at most ``_READERS`` at a time. So a slow read never
+holds up the journal.
 
-**No descriptor left** (EMFILE, ENFILE) is no failure of the disk: what would open a file waits until one is
-free. Who cannot wait, a read in the event loop, takes the one that is kept for that (``SpareDescriptor``).
+**No descriptor left** (EMFILE, ENFILE) is not a failure of the disk. A call that needs to open a file waits
+until a descriptor is free. A read in the event loop cannot wait, so it uses a descriptor that is kept for
+this case (``SpareDescriptor``).
 
-**A short write** is continued behind what was written: with RWF_DSYNC that part is durable, and nothing that
-failed is tried again. An error is an error: the file is not written again by anyone above.
+**A short write** is continued behind the part that was written. With RWF_DSYNC that part is durable, so
+nothing that failed is tried again. An error is an error: no code above writes the file again.
 """
 
 from __future__ import annotations
@@ -59,8 +60,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 16 * 1024
+"""The largest write that may be made in the event loop."""
 INLINE_S = 0.002
+"""A write in the event loop that takes more seconds than this is slow."""
 INLINE_PENALTY = 128
+"""So many writes go to the thread after a slow one."""
 
 _READERS = 4
 _PAGE_BYTES = 4096
@@ -72,7 +76,7 @@ _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EN
 
 
 class _Method(enum.Enum):
-    """How a file is written durably, the best first."""
+    """How a file is written durably, the best method first."""
 
     DIRECT_DSYNC = "O_DIRECT, RWF_DSYNC"
     DSYNC = "RWF_DSYNC"
@@ -80,7 +84,7 @@ class _Method(enum.Enum):
 
 
 def _raise(action: str, path: str, cause: OSError) -> NoReturn:
-    """Translate a failure of the operating system."""
+    """Translate an error of the operating system into ours."""
     text = f"cannot {action} {path}: {cause.strerror or cause}"
     if is_exhaustion(cause):
         raise OutOfDescriptors(text) from cause
@@ -93,13 +97,15 @@ def _raise(action: str, path: str, cause: OSError) -> NoReturn:
 
 @attrs.define(eq=False)
 class RealFile:
+    """An open file."""
+
     path: str
     descriptor: int
-    """For reading; also for writing where ``method`` is not DIRECT_DSYNC. -1 once closed."""
+    """For reading, and for writing if ``method`` is not DIRECT_DSYNC. -1 once closed."""
     direct: int = -1
-    """Open with O_DIRECT, for writing."""
+    """Open with O_DIRECT, for writing; -1 if there is none."""
     method: _Method | None = None
-    """How it is written; None: it is open for reading only."""
+    """How the file is written, or None if it is open for reading only."""
 
 
 class _RealLock:
@@ -124,11 +130,11 @@ class _Writer:
         while (job := self._jobs.get()) is not None:
             function, token, done = job
             token.run_sync_soon(done, outcome.capture(function))
-            # Nothing may be kept alive, or shown in a debugger as current, while the thread waits.
+            # Keep nothing alive, and show no old job in a debugger, while the thread waits.
             del job, function, token, done
 
     async def run(self, function: Callable[[], None]) -> None:
-        """Run ``function`` in the thread. Cancelling waits for its end."""
+        """Run ``function`` in the thread. If you cancel this, it still waits for the end of ``function``."""
         task = trio.lowlevel.current_task()
 
         def done(result: outcome.Outcome[None]) -> None:
@@ -142,35 +148,38 @@ class _Writer:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def stop(self) -> None:
+        """End the thread and wait for it."""
         self._jobs.put(None)
         self._thread.join()
 
 
 class _Haste:
-    """Whether the next synced write may be done in the event loop."""
+    """Whether the next synced write may be made in the event loop."""
 
     def __init__(self) -> None:
         self._penalty = 0
 
     def allows(self, size: int) -> bool:
-        """Asked once for each write that could as well go to the thread."""
+        """Decide about one write of ``size`` bytes. Call this once for each write that could also go to the
+        thread."""
         if self._penalty:
             self._penalty -= 1
             return False
         return size <= INLINE_BYTES_MAX
 
     def would_allow(self, size: int) -> bool:
-        """As ``allows``, and it costs nothing to ask."""
+        """Return the answer that ``allows`` would give, without counting the write."""
         return not self._penalty and size <= INLINE_BYTES_MAX
 
     def on_written(self, took_s: float) -> None:
-        """A write in the event loop took so long."""
+        """A write in the event loop took ``took_s`` seconds."""
         if took_s > INLINE_S:
             self._penalty = INLINE_PENALTY
 
 
 class RealDisk:
-    """``Disk`` on the file system of this machine. One bookie uses one; ``aclose`` ends its thread."""
+    """``Disk`` on the file system of this machine. Each bookie has one of its own; ``aclose`` ends its
+    thread."""
 
     def __init__(self) -> None:
         self._writer: _Writer | None = None
@@ -188,7 +197,7 @@ class RealDisk:
             self._writer = None
 
     async def _run(self, action: str, path: str, function: Callable[[], T]) -> T:
-        """Run ``function`` in a thread; again and again while there is no descriptor for it."""
+        """Run ``function`` in a thread. If no descriptor is free, wait and run it again."""
         while True:
             try:
                 result = await trio.to_thread.run_sync(function, limiter=self._limiter)
@@ -240,7 +249,7 @@ class RealDisk:
     async def space(self, path: str) -> DiskSpace:
         def ask() -> DiskSpace:
             found = os.statvfs(path)
-            # What only root may use counts as used, as df has it.
+            # Space that only root may use counts as used, as in df.
             used = found.f_blocks - found.f_bfree
             return DiskSpace((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
 
@@ -283,7 +292,8 @@ class RealDisk:
             _raise("open", path, cause)
 
     async def _method(self, path: str) -> _Method:
-        """How files beside ``path`` are written; tried out once per directory."""
+        """Return how files in the directory of ``path`` are written. It is tried out once for each directory.
+        """
         directory = os.path.dirname(path)
         method = self._methods.get(directory)
         if method is None:
@@ -386,7 +396,8 @@ def _lock(path: str) -> _RealLock:
         try:
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         except OSError as cause:
-            # Who holds it is for a message only, and on a full disk nothing was given up yet.
+            # The process id serves an error message only. On a full disk the start has not given up any room
+            # yet.
             if cause.errno not in _NO_ROOM:
                 raise
     except BaseException:
@@ -409,9 +420,9 @@ def _sync_directory(path: str) -> None:
 
 
 def _probe(directory: str) -> _Method:
-    """How files in this directory are written durably, found out by trying it."""
+    """Find out, by a trial write, how files in this directory are written durably."""
     path = os.path.join(directory, _PROBE_NAME)
-    with mmap.mmap(-1, _PAGE_BYTES) as page:  # Anonymous memory begins at a page, as O_DIRECT wants it.
+    with mmap.mmap(-1, _PAGE_BYTES) as page:  # O_DIRECT needs memory that begins at a page.
         try:
             for method in (_Method.DIRECT_DSYNC, _Method.DSYNC):
                 flags = _O_DIRECT if method is _Method.DIRECT_DSYNC else 0
@@ -471,10 +482,10 @@ def _with_direct(file: RealFile) -> RealFile:
 
 
 def _make_buffer(size: int) -> memoryview:
-    view = memoryview(mmap.mmap(-1, size))  # Anonymous memory begins at a page, as O_DIRECT wants it.
+    view = memoryview(mmap.mmap(-1, size))  # O_DIRECT needs memory that begins at a page.
     zeros = bytes(min(size, 1024 * 1024))
     for at in range(0, size, len(zeros)):
-        view[at : at + len(zeros)] = zeros[: size - at]  # Now, so that no page fault falls into an add.
+        view[at : at + len(zeros)] = zeros[: size - at]  # Touch every page now, so that no add pays for a page fault.
     return view
 
 
