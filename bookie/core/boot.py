@@ -1,4 +1,4 @@
-"""Boot: where a journal ends, taken from the scans of its segments.
+"""Boot: find where a journal ends from the scans of its segments.
 
 The bookie writes one block at a time, and one segment after the other. So the journal is a chain of blocks
 with growing sequences that ends in one place. At most one torn block may stand behind that place:
@@ -15,13 +15,13 @@ with growing sequences that ends in one place. At most one torn block may stand 
 
 **Cutting.** The torn block is never overwritten. The bookie makes everything that it replayed durable in the
 index, together with the place where the journal ended. It goes on in a segment that was never written to. The
-first record there is a START record, which names the same place again. It serves a start without the index
-(``bookie.storage.upkeep.rebuild``). A crash during this start leaves at most a torn START block. The index
-already says that nothing before that block counts.
+first record there is a START record, which names the same place again. A rebuild without the index needs it
+(``bookie.storage.upkeep.rebuild``). If the bookie crashes during this start, it leaves at most a torn START
+block. The mark in the index already excludes everything before that block, the old torn block included.
 
-**The mark** is the index's word where replay begins: the index has everything before the mark's segment. If
-``is_optional`` is set, nothing was acknowledged from that segment on, so the segment may be missing.
-Otherwise a missing segment was lost, which is damage.
+**The mark** is stored in the index and says where replay begins. The index has everything before the mark's
+segment. If ``is_optional`` is set, nothing was acknowledged from that segment on, so the segment may be
+missing. Otherwise a missing segment was lost, which is damage.
 """
 
 from __future__ import annotations

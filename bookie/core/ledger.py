@@ -94,7 +94,7 @@ class LedgerState:
     is_fence_durable: bool = False
     """The journal has the fence, durably. ``fence_sequence`` does not matter then."""
     is_fence_told: bool = False
-    """An ordinary add was refused because of the fence."""
+    """An ordinary add was refused because of the fence, so its client knows of the fence."""
     fencers: int = 0
     """How many fences are under way."""
     pins: int = 0
@@ -215,8 +215,8 @@ class LedgerState:
         """The last fence that was under way has ended, with or without success. Take the fence back if it did
         not take effect.
 
-        It did not take effect if it got no place in the journal and nobody was told of it. A fence that is
-        only in memory must not refuse a writer that is not deposed, for as long as this process lives.
+        It did not take effect if it got no place in the journal and nobody was told of it. If it stayed in
+        memory, it would refuse a writer that is not deposed until this process ends.
         """
         assert not self.fencers
         if self.is_fenced and not (self.fence_sequence or self.is_fence_durable or self.is_fence_told):
@@ -240,7 +240,7 @@ class LedgerState:
         self.is_dirty = True
 
     def on_merge(self, width: int) -> None:
-        """A sparse run takes the place of several runs. Its width (last - first) is ``width``."""
+        """A sparse run of this width (last - first) replaces several runs."""
         self.widest = max(self.widest, width)
         if width > self.straddle:
             self.straddle = width

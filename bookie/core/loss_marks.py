@@ -1,17 +1,17 @@
-"""Loss marks: how a bookie that may have lost data limits its own answers (protocol A.3, D27).
+"""Loss marks: limits on the answers of a bookie that may have lost data (protocol A.3, D27).
 
 If a bookie acknowledges entries before they are synced, a crash loses the last of them. If its disk was
-emptied, it loses everything, fences included. Such a bookie must not say two things, because recovery
+emptied, it loses everything, fences included. Such a bookie must not give two answers, because recovery
 believes both:
 
-* "this add is stored", if a recoverer had fenced the ledger here: the entry would be acknowledged beyond the
-ledger's end;
-* "there is no such entry", if the bookie had acknowledged the entry: enough of these answers cut a ledger
-short.
+* "This add is stored", if a recoverer had fenced the ledger here. The entry would be acknowledged beyond the
+  ledger's end.
+* "There is no such entry", if the bookie had acknowledged the entry. Enough of these answers cut a ledger
+  short.
 
 So the bookie writes marks, durably, before it serves again. The marks cannot be a list of the ledgers that
 name the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a recoverer may
-have replaced the bookie, so that only the old owner's own view of the ensemble still names it (T30). But all
+have replaced the bookie; then only the old owner's own view of the ensemble still names it (T30). But all
 ledger ids come from one counter, so one number covers every ledger, deleted ones included:
 
     fenced_through   ordinary adds of ledgers up to this id are refused, for ever
@@ -22,12 +22,12 @@ ledger ids come from one counter, so one number covers every ledger, deleted one
     is_unclean       set while the bookie acknowledges entries that are not synced. If it is set at a start,
                      data may be lost
 
-For example, the counter stands at 80: ordinary adds of ledgers 0 to 80 are refused, and ledgers 0 to 80 are
-in limbo.
+For example, if the highest id given out is 80, ordinary adds of ledgers 0 to 80 are refused, and ledgers 0 to
+80 are in limbo.
 
 A ledger that gets its id after the boot cannot have lost anything here and needs no mark (D27.5). A ledger
-may get its id before the boot and its metadata after it. Its first add meets the fence, and its owner takes
-another ledger. That costs one ledger. A list would have to be complete instead.
+may get its id before the boot and its metadata after it. Then its first add meets the fence, and its owner
+takes another ledger. That costs one ledger, but a list would have to be complete.
 
 All marks are one value in one file, which is replaced in one step. So a crash cannot leave some of them old
 and others new (``bookie.storage.disk.loss_marks``):
@@ -42,7 +42,7 @@ and others new (``bookie.storage.disk.loss_marks``):
     28      16    each range of ledgers in limbo: first, last (i64); ascending, and not adjacent
             4     CRC-32C of all before it
 
-This module is the value: what it says, how it changes, its bytes. It knows no file.
+This module is the value: its meaning, its changes, its bytes. It does no I/O.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ A segment is a file of fixed, preallocated size. Its first page is the file head
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
 Segments are numbered from 1 without gaps and written one after the other. Entries may stay in them: the index
-says which segment each run lies in, and where. Once a segment is complete and the index has all of it, its
+says in which segment each run lies, and where. Once a segment is complete and the index has all of it, its
 file may be *trimmed*: cut behind its last block. If its entries went to an entry log, the file is deleted.
 
 **Scanning.** ``BlockWalk`` reads blocks until one is not valid. From the evidence within the segment it

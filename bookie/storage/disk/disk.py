@@ -5,13 +5,13 @@
 leave behind. Code above may rely on these promises, which hold for all of them, and on nothing else:
 
 * Data is durable when its ``write_sync`` returns. If a crash comes earlier, each sector of 512 bytes of it
-may or may not be found. A sector that was not written reads as before.
+  may or may not be found. A sector that was not written reads as before.
 * A file that ``create`` made has its full size and reads as zeros.
 * Changes of names (``create``, ``rename``, ``unlink``, ``make_directory``) are durable after
-``sync_directory`` of the directory that holds them. If a crash comes earlier, the first few of them may be
-found, in their order. For example, of three renames the first two.
+  ``sync_directory`` of the directory that holds them. If a crash comes earlier, the first few of them may be
+  found, in their order. For example, of three renames the first two.
 * An operation that raises may or may not have happened. Do not retry a failed ``write_sync``: the kernel may
-have dropped the data and report success for the next one.
+  have dropped the data and report success for the next one.
 
 Offsets are explicit; there is no append. Calls are few: one for each group commit, each batch of reads, each
 file. Paths are made of fixed names and integers only, below the directory that the operator named.

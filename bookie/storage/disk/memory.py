@@ -145,7 +145,7 @@ class MemoryDisk:
         return False
 
     def write_now(self, file: File, offset: int, view: memoryview) -> None:
-        raise AssertionError("may_write_now says no: whoever holds writes up here holds all of them up")
+        raise AssertionError("write_now was called, though may_write_now returns False")
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
         await self.write_sync(file, offset, view)

@@ -292,8 +292,7 @@ class RealDisk:
             _raise("open", path, cause)
 
     async def _method(self, path: str) -> _Method:
-        """Return how files in the directory of ``path`` are written. It is tried out once for each directory.
-        """
+        """Return how files in the directory of ``path`` are written. Try it out once for each directory."""
         directory = os.path.dirname(path)
         method = self._methods.get(directory)
         if method is None:
@@ -485,7 +484,7 @@ def _make_buffer(size: int) -> memoryview:
     view = memoryview(mmap.mmap(-1, size))  # O_DIRECT needs memory that begins at a page.
     zeros = bytes(min(size, 1024 * 1024))
     for at in range(0, size, len(zeros)):
-        view[at : at + len(zeros)] = zeros[: size - at]  # Touch every page now, so that no add pays for a page fault.
+        view[at : at + len(zeros)] = zeros[: size - at]  # Touch every page now, not in an add.
     return view
 
 

@@ -3,16 +3,16 @@
 ``append`` copies a record into the current segment's arena and wakes the writer. Two tasks serve it:
 
 * ``run_writer`` takes all records that have gathered as one block, writes it with one sync, and wakes
-everybody who waits: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for adds
-that are about to come. A connection that appends its adds in turns calls ``more_follows`` after each turn. It
-then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds instead of one sync for each turn. If
-somebody else waits too (``release``), the delay ends. A caller that says ``more_follows`` and appends nothing
-delays the sync by two passes of the event loop. A small group may be written right where it was appended
-(``hold`` and ``release``). For a single append, the way to the writer and back is one more pass of the event
-loop. That costs as much as the whole append.
+  everybody who waits: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for
+  adds that are about to come. A connection that appends its adds in turns calls ``more_follows`` after each
+  turn. It then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds instead of one sync for each
+  turn. If somebody else waits too (``release``), the delay ends. A caller that says ``more_follows`` and
+  appends nothing delays the sync by two passes of the event loop. A small group may be written right where it
+  was appended (``hold`` and ``release``). For a single append, the way to the writer and back is one more
+  pass of the event loop. That costs as much as the whole append.
 * ``run_supply`` keeps the next segment ready: an arena, and a file that is allocated and named durably. An
-arena comes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
-segment and find them in the index from there on.
+  arena comes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
+  segment and find them in the index from there on.
 
 A write that fails is not tried again. The error leaves ``run_writer``, which ends the engine. Nothing in that
 write is ever acknowledged.
