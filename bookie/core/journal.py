@@ -42,8 +42,10 @@ _pack_head = RECORD_HEAD.pack_into
 
 @attrs.define(eq=False)
 class SegmentImage:
-    """The number and the nonce of a segment, and the memory that its file is written from (as large as the
-    file)."""
+    """The number and the nonce of a segment, and the memory that its file is written from.
+
+    The memory is as large as the file.
+    """
 
     number: int
     nonce: bytes
@@ -148,8 +150,8 @@ class GroupCommit:
 
     @property
     def room(self) -> int:
-        """A record whose body has at most this many bytes (its head of 8 bytes not counted) fits the current
-        segment."""
+        """The largest body, in bytes, of a record that certainly fits the current segment. Its head is not
+        counted."""
         return content_capacity(self._pages_left(self._next_start())) - RECORD_HEAD_BYTES
 
     def _next_start(self) -> int:

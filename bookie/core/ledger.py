@@ -212,8 +212,7 @@ class LedgerState:
         self.is_fence_durable = True
 
     def give_up_fence(self) -> None:
-        """The last fence that was under way has ended, with or without success. Take the fence back if it did
-        not take effect.
+        """Take the fence back if it did not take effect. Call this after the last fence under way has ended.
 
         It did not take effect if it got no place in the journal and nobody was told of it. If it stayed in
         memory, it would refuse a writer that is not deposed until this process ends.
@@ -228,8 +227,10 @@ class LedgerState:
         return self.last_entry == self.lac == self.lafr == NO_ENTRY and not self.is_fenced
 
     def settle_fence(self, durable: int) -> None:
-        """The journal is durable up to block ``durable``. If the fence record is in it, the index may have
-        the fence from now on."""
+        """Note that the journal is durable up to block ``durable``.
+
+        If the fence record is in these blocks, the index may have the fence from now on.
+        """
         self.is_fence_durable = self.is_fence_settled(durable)
 
     def on_delete(self) -> None:

@@ -30,8 +30,8 @@ If the torn block's own header is valid, its size is known, and any later byte t
 ``bookie.core.boot`` adds the evidence of later segments.
 
 **Passing rot.** Damage ends a scan because nobody knows what it hides. If only payloads are damaged, it hides
-nothing. The block's header and table prove themselves by their checksums, so the bad pages are known. Each
-record that touches one is an ADD. Its frame says, under its own checksum, which entries it holds and how long
+nothing. The block's header and table prove themselves by their checksums, so the bad pages are known. If each
+record that touches one is an ADD, its frame says, under its own checksum, which entries it holds and how long
 it is. A caller that sets ``passes_rot`` gets such a block like any other. The reader of the entries finds
 those that do not match their digests.
 """

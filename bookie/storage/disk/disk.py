@@ -175,8 +175,10 @@ class Disk(Protocol):
         ...
 
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes at each (offset, length) of ``ranges``, in one go. A range behind the file's end
-        is cut."""
+        """Return the bytes at each (offset, length) of ``ranges``, in one go.
+
+        A range that passes the end of the file is cut there.
+        """
         ...
 
     async def read_many(
