@@ -1,30 +1,35 @@
-"""Phase two after a loss: ledger by ledger out of limbo, while the bookie serves (D27, points 6, 8 and 9).
+"""Phase two after a loss: the bookie takes its ledgers out of limbo while it serves (D27, points 6, 8 and 9).
 
     for each ledger id that is in limbo
-      no such ledger              it was deleted, or was never written: nothing is missing
-      not closed, names us last   recover it: its end has to be known (its owner is refused here anyway)
-      not closed otherwise        its owner or a recoverer ends it; until then it stays in limbo, since a
-                                  private ensemble may have counted on us
-      closed                      copy from other bookies what is ours and not here, entry by entry
-    flush; only then, and durably, the ledgers that are CLOSED and whole leave limbo
+      no such ledger              it was deleted or never written: nothing is missing
+      not closed, this bookie     recover it: the repair must know its end (this bookie refuses the adds of its
+        is in the last ensemble   owner anyway)
+      not closed otherwise        its owner or a recoverer will close it; until then it stays in limbo, because
+                                  an owner may count on this bookie in an ensemble that the metadata does not
+                                  show
+      closed                      copy from other bookies each entry that belongs here and is not here
+    flush; only then do the CLOSED and whole ledgers leave limbo, durably
 
-Then again, with growing pauses, for what is left: bookies that were down come back, ledgers are closed. What
-no bookie has any more stays in limbo for good, and the log says which entries: a reader is told that they are
-unavailable, never that they do not exist. An operator who has given them up deletes the ledger, or, where its
-end cannot be found, closes it (``ledgerlog ledger recover --accept-loss``).
+The repair then looks again at the remaining ledgers, after growing pauses: bookies that were down come back,
+and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the lost
+entries. Readers are told that such an entry is unavailable, never that it does not exist. An operator who
+gives the entries up deletes the ledger. If the end of a ledger cannot be found, the operator closes it with
+``ledgerlog ledger recover --accept-loss``.
 
-While ledgers stay, the log says which, why, and whom each of them waits for: at once, again when that
-changes, and in any case every ``LIMBO_TELL_S`` seconds, in one line that names ``_TOLD_LEDGERS`` of them at
-most. There is never more than one such line in ``LIMBO_TELL_AGAIN_S`` seconds.
+While ledgers stay in limbo, a log line names them, with the reason and the bookies that each one waits for.
+The line comes at once, again when its text changes, and in any case every ``LIMBO_TELL_S`` seconds. It names
+at most ``_TOLD_LEDGERS`` ledgers. Two such lines are at least ``LIMBO_TELL_AGAIN_S`` seconds apart.
 
-All copying together goes at ``limbo_bytes_per_s`` at most. That is a setting of the bookie's own and not the
-one of auto-recovery, which moves copies that somebody else has too, and has time: a ledger in limbo can
-neither be recovered nor read to its end by whoever needs this bookie's answer.
+All copying together runs at ``limbo_bytes_per_s`` at most. This is a setting of the bookie, and the limit of
+auto-recovery does not apply. Auto-recovery makes copies of entries that other bookies have too, so it has
+time. A ledger in limbo is more urgent: whoever needs this bookie's answer can neither recover it nor read it
+to its end.
 
-A crash at any point leaves marks that say too much and never too little; the next life goes on from them.
-What was copied and not yet durable then is copied again.
+After a crash at any point, the marks may name too many ledgers, never too few. The next start continues from
+them. It copies again the entries that were copied and not yet durable.
 
-The bookie knows no client: who opens it hands in ``OpenPeers``, and that is opened only while there is work.
+The bookie imports no client. The code that opens the bookie hands in ``OpenPeers``, and the repair opens it
+only while there is work.
 """
 
 from __future__ import annotations
@@ -59,20 +64,20 @@ from ledgerlog.wire.frame import Status, decode_frame_untrusted
 logger = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE = 8
-"""Ledgers looked at side by side: one whose bookies do not answer must not hold up the others."""
+"""Repair this many ledgers at the same time, because one with silent bookies must not hold up the others."""
 
 _CLEARED_TOGETHER = 256
-"""So many ledgers leave limbo with one flush, and with one write of the marks, at least."""
+"""At least this many ledgers leave limbo with one flush and one write of the marks."""
 
 _RANGES_PER_LEDGER = 16
-"""The marks are written whole. Mostly they are one range that shrinks from below; ledgers that stay in limbo
-between others that leave make them longer, sixteen bytes each. Of long ones more ledgers leave together, so
-that all writes of a repair come to a few hundred bytes for each ledger, however many stay. A log of changes
-would save that, and bring back the question in what order its parts were written, which one file does not
-have."""
+"""Each write of the marks writes the whole file. Usually the marks are one range that shrinks from its low
+end. If some ledgers stay in limbo and others between them leave, there are more ranges, of 16 bytes each. If
+there are many ranges, more ledgers leave together: one for every ``_RANGES_PER_LEDGER`` ranges. A repair then
+writes a few hundred bytes for each ledger, however many stay. A log of changes would save these writes. But it
+would raise the question in which order its parts were written, and a single file avoids that question."""
 
 _TOLD_LEDGERS = 8
-"""Ledgers that one line names."""
+"""One log line names at most this many ledgers."""
 
 _LIST_PAIRS = 4096
 _FETCH_ENTRIES = 4096
@@ -81,27 +86,37 @@ _PAUSE_MAX_S = 30.0
 
 
 class Peers(Protocol):
-    """The other bookies, and the ledgers of the cluster (``ledgerlog.repair.peers``)."""
+    """Access to the other bookies and to the cluster's ledgers (``ledgerlog.repair.peers`` implements it)."""
 
     async def list_ledgers(self) -> list[int]:
-        """All ids, growing; at least those of ledgers that existed before the call."""
+        """Return all ledger ids in ascending order; at least those that existed before the call."""
         ...
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None: ...
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Close it; its CLOSED metadata."""
+        """Close the ledger and return its CLOSED metadata."""
         ...
 
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Some of the bookie's entries first..last, with digests that matched, ``first`` among them, or why
-        it is not."""
+        """Read copies of entries that the bookie should have.
+
+        Args:
+            metadata: The metadata of the ledger.
+            bookie_id: The bookie that needs the entries.
+            first: The first entry to read.
+            last: The last entry to read.
+
+        Returns:
+            The entries, with digests that matched, and a failure. The result may lack some of first..last. It
+            has ``first``, or the failure says why not.
+        """
         ...
 
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
-        """Have somebody else look after a copy of the bookie's that is damaged."""
+        """Ask auto-recovery to look after a damaged copy of the bookie."""
         ...
 
 
@@ -109,19 +124,19 @@ OpenPeers = Callable[[], AbstractAsyncContextManager[Peers]]
 
 
 class _Refused(LedgerLogError):
-    """The bookie's own storage does not take a copy."""
+    """The bookie's own storage refuses a copy."""
 
 
 class LimboRepair:
-    """Takes the ledgers of one bookie out of limbo. ``run`` it while the bookie serves."""
+    """Takes the ledgers of one bookie out of limbo. Run ``run`` while the bookie serves."""
 
     def __init__(
         self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None, *, bytes_per_s: int
     ) -> None:
         self.copied = 0
-        """Entries copied from others since the start."""
+        """How many entries were copied from other bookies since the start."""
         self.lost: dict[int, list[Range]] = {}
-        """Ranges of entries that no bookie has, by ledger, as the last look at each found them."""
+        """Ranges of entries that no bookie has, by ledger id, as of the last look at each ledger."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._marks = engine.marks
@@ -129,17 +144,23 @@ class LimboRepair:
         self._pace = Pace(bytes_per_s)
         self._is_done = trio.Event()
         self._why: dict[int, str] = {}
-        """Why ledgers stay in limbo, as the present look found."""
+        """Why ledgers stay in limbo, as of the current look, by ledger id."""
         self._told: dict[int, str] = {}
         self._told_at = -math.inf
 
     async def wait_done(self) -> None:
-        """Return once nothing is in limbo."""
+        """Wait until no ledger is in limbo."""
         await self._is_done.wait()
 
     async def run(self) -> None:
-        """Return once nothing is in limbo. StorageError where the bookie's own storage fails; a full disk is
-        waited for."""
+        """Repair until no ledger is in limbo.
+
+        It waits while the disk is full. Without ``open_peers`` it returns at once, and the ledgers stay in
+        limbo.
+
+        Raises:
+            StorageError: The bookie's own storage failed.
+        """
         if self._marks.now.limbo and self._open_peers is None:
             logger.warning(
                 "bookie=%s: ledgers up to %d are in limbo, and nobody here can copy what is missing: they "
@@ -163,17 +184,17 @@ class LimboRepair:
             except LedgerLogError as trouble:
                 if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
                     raise
-                # A full disk is waited for: to end here would lose what clients have in memory.
+                # Wait while the disk is full. Raising would stop the bookie and lose what clients have in memory.
                 self._why = {NO_LEDGER: str(trouble)}
                 self._tell_why()
                 await trio.sleep(backoff.next_s())
         self._is_done.set()
 
     async def _look(self, peers: Peers) -> bool:
-        """Look at every ledger that is in limbo, once; whether some are left."""
+        """Look once at every ledger that is in limbo. Return whether some are left."""
         marks = self._marks
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
-        # What has no metadata was deleted, or got its metadata after the boot: nothing of it can be missing.
+        # A ledger without metadata was deleted, or gets its metadata after this boot. It can lack nothing here.
         await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
         start = 0
         self._why = {}
@@ -187,7 +208,7 @@ class LimboRepair:
         return bool(marks.now.limbo)
 
     def _tell_why(self) -> None:
-        """Say what keeps ledgers in limbo, if that is news or was said long ago."""
+        """Log why ledgers stay in limbo, if the reasons are new or were logged long ago."""
         why, now = self._why, trio.current_time()
         pause_s = LIMBO_TELL_S if why == self._told else LIMBO_TELL_AGAIN_S
         if not why or now - self._told_at < pause_s:
@@ -217,13 +238,18 @@ class LimboRepair:
         await gather_each(ledger_ids, work, at_once=_LEDGERS_AT_ONCE)
         if whole:
             await self._engine.flush()
-            # Somebody's repair may have named us meanwhile, for copies that we took before the loss (D27.6).
+            # A repair may have named this bookie meanwhile, for copies that it took before the loss (D27.6).
+            # A ledger whose metadata changed therefore stays in limbo until the next look.
             same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
             await self._marks.replace(self._marks.now.cleared((e, e) for e in same))
 
     async def _repair(self, peers: Peers, ledger_id: int) -> tuple[LedgerMetadata | None, bool]:
-        """Recover the ledger where that is ours to do, and copy what is missing. By what metadata that was
-        done, and whether the ledger may leave limbo once all that was copied is durable."""
+        """Recover the ledger if this bookie is in its last ensemble, and copy the missing entries.
+
+        Returns:
+            The metadata that this work used (None: the ledger is deleted), and whether the ledger may leave
+            limbo once all copies are durable.
+        """
         metadata = await peers.metadata(ledger_id)
         if metadata is None:
             return None, True
@@ -270,7 +296,7 @@ class LimboRepair:
     async def _copy(
         self, peers: Peers, metadata: LedgerMetadata, share: Share, low: int, high: int
     ) -> list[Range]:
-        """Copy the share's entries low..high; those that nobody has."""
+        """Copy the share's entries low..high. Return the ranges that no bookie has."""
         lost: list[Range] = []
         at, stop = low, min(high, low + _FETCH_ENTRIES - 1)
         while True:
@@ -279,7 +305,9 @@ class LimboRepair:
             rest = share.ids(at, high)
             following = next((e for e in rest if e not in found), None)
             if following == at and stop > at:
-                stop = at  # The failure may be about an entry of another write set: ask for this one alone.
+                stop = (
+                    at  # The failure may be about an entry of another write set: ask for entry ``at`` alone.
+                )
                 continue
             if following == at:
                 assert failure is not None
@@ -294,7 +322,7 @@ class LimboRepair:
 
     async def _store(self, metadata: LedgerMetadata, share: Share, found: dict[int, bytes]) -> None:
         engine = self._engine
-        # Of a closed ledger the end is confirmed; of an open one all before its last fragment (rule 23).
+        # Confirmed are all entries of a closed ledger, and those before the last fragment of an open one (rule 23).
         lac = share.last if metadata.last_entry is None else metadata.last_entry
         lafr = lac if metadata.replication.guaranteed else -1
         for part in cut_to_frames(found):
@@ -312,7 +340,7 @@ class LimboRepair:
 
 
 def _complement(ledger_ids: list[int], through: int) -> list[Range]:
-    """The ranges of ids from 0 to ``through`` that are not among the growing ``ledger_ids``."""
+    """Return the ranges of ids from 0 to ``through`` that are not among the ascending ``ledger_ids``."""
     found: list[Range] = []
     at = 0
     for ledger_id in (*ledger_ids, through + 1):

@@ -1,40 +1,42 @@
-"""A whole bookie in the current event loop: its directory, its storage, its clients, its registration.
+"""A whole bookie in the current event loop: its directory, storage, clients and registration.
 
-The command ``bookie run``, embedded clusters and tests open bookies here and nowhere else. The nesting says
-what ends with what:
+The command ``bookie run``, embedded clusters and tests all open bookies here. The nesting shows what ends
+together:
 
     disk, directory lock
-     listener                       nothing below is begun where the address cannot be had
-      cookie check                  nothing below is begun for a directory that is not ours (``identity``)
-      phase one                     and nothing while it may have lost data and is not marked (``phase_one``)
+     listener                       if the address is taken, nothing below starts
+      cookie check                  if the directory is not this bookie's, nothing below starts (``identity``)
+      phase one                     if it may have lost data, it is marked before anything below
+                                    starts (``phase_one``)
         storage (open_engine)       replays the journal; its failure is fatal
           service                   registration; accepting clients
             connections             one for each client
-            repair                  phase two, while something is in limbo (``limbo``)
-            repair of rot           what scrubbing finds is copied from others (``rot``)
-            draining                whether it is to be emptied (``draining``)
-            disk watch              whether there is room for more (``disk_watch``)
+            repair                  phase two, while a ledger is in limbo (``limbo``)
+            corruption              copies damaged entries that scrubbing finds from others (``corruption``)
+            draining                whether the bookie is to be emptied (``draining``)
+            disk watch              whether the disk has room for more (``disk_watch``)
 
-**Starting.** The listener is opened first of all, behind the lock: a bookie whose address is taken leaves no
-cookie and no registration behind, and who finds the registration can reach it. Until the storage is open
-who connects is turned away at once, as if nobody listened. Then clients wait, and nobody is answered before
-the registration is there: a second process under this identity, which the cookie cannot tell from the
-first, is found by it (``registration``).
+**Starting.** The bookie takes the directory lock and then opens the listener, before all else. If its address
+is taken, it leaves no cookie and no registration behind. Every client that finds its registration can reach
+it. Until the storage is open, the bookie closes each new connection at once, as if nobody listened. After
+that, clients wait, and the bookie answers none of them before it is registered. Registration finds a second
+process with the same identity, for example one on a copy of the directory; the cookie cannot
+(``registration``).
 
-**Stopping.** Leaving the body stops gracefully: nobody is accepted any more, what clients have begun is
-answered within ``limits.BOOKIE_DRAIN_S``, the registration is removed, and the storage flushes and marks a
-clean stop. A body that is cancelled stops at once: clients are dropped, the registration is removed if that
-goes quickly, and the storage still ends cleanly.
+**Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers within
+``limits.BOOKIE_DRAIN_S`` what clients have begun, and removes its registration. Then the storage flushes and
+marks a clean stop. If the body is cancelled, the bookie stops at once: it drops its clients, and removes the
+registration if that takes at most ``_UNREGISTER_S``. The storage still ends cleanly.
 
-**Failing.** When the storage fails, everything inside is cancelled and the failure is raised: a bookie that
-cannot write must not answer (a failed sync is never acknowledged and never retried). What is raised is the
-one exception that ended it and not a group around it (``nursery``).
+**Failing.** If the storage fails, everything inside is cancelled and the failure is raised. A bookie that
+cannot write must not answer: a failed sync is never acknowledged and never retried. You get the one exception
+that ended the bookie, not a group around it (``ledgerlog.concurrency.nurseries``).
 
-**Coming back after a loss.** Repair needs to recover and read ledgers, which is a client's work and no
-storage node's: whoever opens the bookie hands in a ``Peers``. Without one limbo stays as it is, which loses
-nothing, and the log says so.
+**Repair after a loss.** Repair recovers and reads ledgers. That is a client's work, and a storage node
+imports no client. The code that opens the bookie therefore hands in ``OpenPeers``. Without it, ledgers in
+limbo stay there. Nothing is lost by that, and the log says so.
 
-Assertions guard what is acknowledged, so a bookie refuses to start where they are switched off.
+Assertions guard the acknowledgements, so a bookie refuses to start if they are switched off.
 """
 
 from __future__ import annotations
@@ -75,43 +77,56 @@ from ledgerlog.wire.hello import Hello
 logger = logging.getLogger(__name__)
 
 _UNREGISTER_S = 2.0
-"""A stopping bookie waits so long for the metadata store; after that its session's end does it."""
+"""A stopping bookie waits this long for the metadata store. After that, the end of its session removes the
+registration."""
 
 
 @attrs.frozen(eq=False)
 class Node:
-    """A bookie that serves. Given by ``open_bookie``; not to be used after its body."""
+    """A bookie that serves. ``open_bookie`` yields it; do not use it after the body."""
 
     info: BookieInfo
-    """What is registered: id, address, instance, labels."""
+    """The registration: id, address, instance, labels."""
     cookie: Cookie
+    """The identity of the bookie's directory."""
     engine: Engine
+    """The bookie's storage."""
     server: Server
+    """The server that accepts clients."""
     repair: LimboRepair
-    """Takes ledgers out of limbo, where there are any."""
+    """Takes ledgers out of limbo, if there are any."""
     rot: RotRepair
-    """Copies what is rotten from other bookies."""
+    """Copies damaged entries from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
-    """Who wants ordinary adds refused; they are taken again when nobody does."""
+    """Who wants ordinary adds refused, for example "disk". The bookie takes them again if the set is empty."""
 
     @property
     def bookie_id(self) -> BookieId:
+        """The bookie's id."""
         return self.info.bookie_id
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
         return self.info.address
 
     @property
     def is_read_only(self) -> bool:
-        """Whether ordinary adds are refused. Setting it also moves the registration, soon."""
+        """Whether the bookie refuses ordinary adds."""
         return self.engine.is_read_only
 
     def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
-        """Refuse ordinary adds from now on, or take them again unless somebody else wants them refused;
-        recovery's and repair's always pass. The registration moves to the other list soon after."""
+        """Refuse ordinary adds from now on, or withdraw that wish.
+
+        The bookie takes ordinary adds again once nobody wants them refused. It always takes the adds of
+        recovery and repair. The registration moves to the other list soon after.
+
+        Args:
+            value: Whether ``wanted_by`` wants ordinary adds refused.
+            wanted_by: Who wants it. For example, if the "operator" and the "disk" want adds refused, both
+                must withdraw that before the bookie takes adds again.
+        """
         if value:
             self._read_only_for.add(wanted_by)
         else:
@@ -140,23 +155,46 @@ async def open_bookie(
     peers: OpenPeers | None = None,
     connections_max: int | None = None,
 ) -> AsyncIterator[Node]:
-    """A bookie that serves the directory ``path`` for the body of the ``async with``.
+    """Serve the directory ``path`` as a bookie for the body of the ``async with``.
 
-    ``bookie_id`` None is whoever the directory belongs to, or a generated id for a new one. ``listen`` is
-    an address of ``network``, and ``advertise`` what is registered in its place where clients see another.
-    ``find_place`` is asked once the directory is locked (``BookieInfo.place``); without it, what a killed
-    process has left in the store is waited out. ``random_bytes`` makes ids and secrets (``os.urandom``).
-    The ``store`` stays the caller's and must outlive the body. Without ``disk`` and ``indexes`` the
-    directory is a real one. ``journal_directory`` is where the journal lies, if not in it. ``fix_cookie``
-    takes a directory that was emptied or exchanged into service (``identity``), and ``peers`` is what copies
-    to it what is missing. It serves ``connections_max`` connections at most, by default
-    ``limits.BOOKIE_CONNECTIONS_MAX``.
+    Args:
+        path: The bookie's directory. It is made if it does not exist.
+        store: The cluster's metadata store. It stays yours and must outlive the body.
+        bookie_id: The id that you expect. None: the id that the directory has, or a generated one if the
+            directory is new.
+        network: The network to listen on.
+        listen: The address to listen at, in the form of ``network``.
+        random_bytes: Makes ids and secrets; ``os.urandom`` is one.
+        config: The settings of the storage. None: the defaults.
+        labels: The labels to register, for example the zone.
+        advertise: The address to register, if clients reach the bookie at another one than ``listen``.
+        find_place: Returns ``BookieInfo.place``; called once the directory is locked. Without it, the bookie
+            waits until the registration that a killed process left has expired.
+        disk: The disk of the directory. None: the real one.
+        indexes: Opens the index. None: on the real disk.
+        journal_directory: The directory of the journal, if it is not in ``path``.
+        fix_cookie: Take a directory that was emptied or exchanged into service (see ``identity``).
+        peers: Opens the access to other bookies, which repair copies missing entries from. None: the bookie
+            repairs nothing.
+        connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
 
-    The directory is made where there is none. Raises StorageLocked if another process serves it,
-    CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
-    StorageCorrupt naming file and offset, DiskFull and other StorageErrors; InvalidArgument for arguments and
-    where assertions are off; ConnectionLost if the address is taken; MetadataUnavailable and MetadataCorrupt.
-    A StorageError may also come at any time later: the body is cancelled and it is raised from here."""
+    Yields:
+        The bookie, while it serves.
+
+    Raises:
+        StorageLocked: Another process serves the directory.
+        CookieMismatch: The directory is not this bookie's, or a live process is registered under its id.
+        StorageCorrupt: The directory is damaged. The error names file and offset.
+        DiskFull: The disk is full.
+        StorageError: The storage failed in another way. This error may come at any later time too: then the
+            body is cancelled, and the error is raised here.
+        InvalidArgument: An argument is malformed, or assertions are switched off.
+        ConnectionLost: The address is taken.
+        ClusterNotFound: The metadata store has no cluster in it.
+        MetadataUnavailable: The metadata store could not be reached.
+        MetadataOutcomeUnknown: The cookie may or may not be in the metadata store; the next start looks.
+        MetadataCorrupt: A record in the metadata store is damaged.
+    """
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
     async with (
@@ -184,9 +222,9 @@ async def open_bookie(
                 instance=cookie.instance,
                 labels=dict(labels or {}),
                 journal_write_data=engine_config.journal_write_data,
-                # Only now: what is locked has a place that is nobody else's.
+                # Only now: while the directory is locked, no other process has the same place.
                 place=find_place() if find_place is not None else "",
-                # It grows in phase one only, which is over.
+                # Only phase one raises it, and phase one is over.
                 fences_through=marks.now.fenced_through,
             )
             registration = Registration(store, info)
@@ -207,7 +245,7 @@ async def open_bookie(
 
 
 class _Door:
-    """A listener, and the task that turns everybody away from it."""
+    """A listener, and the task that closes each new connection until the door is unlocked."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -215,26 +253,26 @@ class _Door:
         self._is_unlocked = trio.Event()
 
     async def unlock(self) -> Listener:
-        """The listener; who connects from now on is the caller's to accept."""
+        """Stop turning clients away. Return the listener; the caller accepts from now on."""
         self._turning_away.cancel()
         await self._is_unlocked.wait()
         return self._listener
 
     async def turn_away(self) -> None:
-        """A client goes on elsewhere at once, where it would wait for an answer in vain otherwise."""
+        """Close each new connection at once: its client then tries another bookie and does not wait in vain."""
         try:
             with self._turning_away:
                 while True:
                     (await self._listener.accept()).close()
         except ConnectionLost as broken:
-            logger.debug("%s", broken)  # Whoever serves there will meet it.
+            logger.debug("%s", broken)  # The server that accepts next will raise it.
         finally:
             self._is_unlocked.set()
 
 
 @asynccontextmanager
 async def _open_door(network: Network, address: str) -> AsyncIterator[_Door]:
-    """Listen at ``address``, and turn everybody away until the door is unlocked."""
+    """Listen at ``address``, and close each new connection until the door is unlocked."""
     listener = await network.listen(address)
     try:
         async with open_nursery() as nursery:
@@ -265,7 +303,7 @@ async def _serving(
             kept.set()
 
     try:
-        await watch.look()  # Who starts on a full disk is never seen as writable.
+        await watch.look()  # A bookie that starts on a full disk is never registered as writable.
         await registration.register()
     except BaseException:
         listener.close()

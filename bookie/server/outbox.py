@@ -1,27 +1,27 @@
-"""What a connection has to say to its client, and in which order it is said.
+"""The messages that a connection sends to its client, and their order.
 
-Three kinds of messages leave a bookie, and only two of them care for order:
+A bookie sends three kinds of messages. The order matters for two of them:
 
-* a **refusal** of add number k goes out before any acknowledgement that passes k, because the client
-  takes an acknowledgement of n as the success of everything up to n that was not refused *before*;
-* an **acknowledgement** is cumulative, so there is never more than one to send: the highest number.
-  While the socket is full it is not queued but remembered, and said once, at its newest, when there is
-  room. It therefore costs nothing that a client reads slowly;
-* a **reply** belongs to one request and may be said at any time.
+* A **refusal** of add number k goes out before any acknowledgement of k or more. The client reads an
+  acknowledgement of n as the success of all adds up to n that were not refused *before*.
+* An **acknowledgement** is cumulative: it carries the highest number, so one message covers all before it.
+  While the socket is full, the outbox does not queue acknowledgements. It remembers the highest number and
+  sends it once there is room. A slow client therefore costs no memory for acknowledgements.
+* A **reply** belongs to one request and may go out at any time.
 
-So each batch that is sent is: refusals, one acknowledgement, then replies. A follower that reads
-megabytes on a connection does not delay the acknowledgements on it by more than one batch.
+Each batch therefore holds refusals first, then one acknowledgement, then replies. For example, if a follower
+reads megabytes on a connection, they delay the acknowledgements on it by one batch at most.
 
-**Two ways out.** When nothing waits, a message goes straight from whoever says it (for an
-acknowledgement that is the callback of the journal's sync) into the socket, with no task switch. What
-the socket does not take waits for the connection's sending task, ``run``, and from then on everything
-does until it has caught up. ``send_nowait`` is never called while ``run`` is inside ``send_all``:
-``_is_idle`` says so, and it becomes true again only in ``run``.
+**Two ways out.** If nothing waits, a message goes straight into the socket, in the task of its caller and
+without a task switch. For an acknowledgement the caller is the callback of the journal's sync. If the socket
+does not take all of it, the rest waits for the connection's sending task, ``run``. From then on all messages
+wait for that task until it has caught up. ``send_nowait`` is never called while ``run`` is inside
+``send_all``: only ``run`` sets ``_is_idle``, and messages go straight only while it is set.
 
-**Bounds.** ``unsent_bytes`` counts what has been said and not handed to the network yet; the
-connection stops reading from a client that lets it grow. A client that takes less than one batch
-within ``limits.FRAME_PROGRESS_TIMEOUT_S`` is given up: a batch is at most one message beyond
-``BATCH_BYTES``, and what it waited for has timed out at the client long before.
+**Bounds.** ``unsent_bytes`` counts the bytes that are given to the outbox and not yet handed to the network.
+If it grows too large, the connection stops reading from its client. If a client takes less than one batch
+within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. A batch is at most one message larger than
+``BATCH_BYTES``, and by then the client's own requests have long timed out.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ BATCH_BYTES = limits.READ_REPLY_BYTES_TARGET
 
 
 class ClientTooSlow(Exception):
-    """The client did not take a batch of messages in time; its connection is to be closed."""
+    """The client did not take a batch of messages in time. The connection must be closed."""
 
 
 @attrs.frozen
 class _Message:
-    """Bytes to send, or what is left of them, and whom to tell when they are gone."""
+    """Bytes to send, or the rest of them, and a callback for when they are gone."""
 
     buffers: Sequence[Buffer]
     size: int
@@ -70,27 +70,32 @@ class Outbox:
     )
 
     def __init__(self, stream: Stream, on_lost: Callable[[ConnectionLost], None]) -> None:
-        """``on_lost`` is told when a message that went the straight way met a broken connection, perhaps
-        more than once; it must not raise. ``run`` raises ConnectionLost itself."""
+        """Create the outbox of a stream.
+
+        Args:
+            stream: The connection to the client.
+            on_lost: Called if the connection breaks while a message goes straight into it, perhaps more than
+                once. It must not raise. ``run`` raises ConnectionLost itself.
+        """
         self._stream = stream
         self._on_lost = on_lost
         self._unfinished: _Message | None = None
-        """What is left of a message that went the straight way as far as it could: it is always next."""
+        """The rest of a message that went straight into the socket as far as possible. It is always next."""
         self._refusals: list[_Message] = []
         self._replies: deque[_Message] = deque()
         self._ack_due = 0
         self._ack_sent = 0
         self._is_idle = False
-        """True while ``run`` waits and nothing is queued: messages may go the straight way."""
+        """True while ``run`` waits and nothing is queued. Messages may then go straight into the socket."""
         self._wake = trio.Event()
         self._changed = trio.Event()
         self.unsent_bytes = 0
-        """Bytes said and not yet handed to the network."""
+        """Bytes that are given to the outbox and not yet handed to the network."""
 
-    # --- saying ---------------------------------------------------------------------------------
+    # --- giving messages to the outbox ------------------------------------------------------------
 
     def acknowledge(self, number: int) -> None:
-        """All adds up to ``number`` are durable or were refused before."""
+        """Tell the client that all adds up to ``number`` are durable or were refused before."""
         assert number >= self._ack_due, "acknowledgements never go back"
         self._ack_due = number
         if self._is_idle and number > self._ack_sent:
@@ -98,7 +103,15 @@ class Outbox:
             self._send_now(_acknowledgement(number))
 
     def refuse(self, number: int, status: int, *, ledger_id: int, first: int, last: int) -> None:
-        """Add ``number`` of this connection was refused and nothing of it is stored."""
+        """Tell the client that add ``number`` of this connection was refused and nothing of it is stored.
+
+        Args:
+            number: The number of the add on this connection.
+            status: The reason, a ``Status``.
+            ledger_id: The ledger of the add.
+            first: The first entry of the add.
+            last: The last entry of the add.
+        """
         assert number > self._ack_due, "an add was refused after it had been acknowledged"
         head = encode_head(
             Kind.REFUSED, status=status, request=number, ledger_id=ledger_id, first=first, last=last
@@ -111,8 +124,13 @@ class Outbox:
             self._queued(message)
 
     def reply(self, buffers: Sequence[Buffer], on_sent: Callable[[], None] | None = None) -> None:
-        """A reply, whole. The buffers must not change any more. ``on_sent`` is called once they have been
-        handed to the network; it is not called when the connection ends before."""
+        """Send a whole reply.
+
+        Args:
+            buffers: The bytes. They must not change any more.
+            on_sent: Called once the bytes are handed to the network. It is not called if the connection ends
+                before that.
+        """
         message = _Message(buffers, buffers_bytes(buffers), on_sent)
         if self._is_idle:
             self._send_now(message)
@@ -130,8 +148,8 @@ class Outbox:
             if message.on_sent is not None:
                 message.on_sent()
             return
-        # Idle means that nothing else is unfinished; and even a message of which nothing went yet keeps
-        # its place, since a refusal must not fall behind the acknowledgement that passes it.
+        # While idle, nothing else is unfinished. The message keeps its place at the front even if none of its
+        # bytes went yet: a refusal must not fall behind the acknowledgement that passes it.
         assert self._unfinished is None
         self._unfinished = _Message(unsent(message.buffers, sent), message.size - sent, message.on_sent)
         self._queued(self._unfinished)
@@ -144,7 +162,12 @@ class Outbox:
     # --- sending --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send what could not go the straight way, for ever. ClientTooSlow, ConnectionLost."""
+        """Send for ever the messages that could not go straight into the socket.
+
+        Raises:
+            ClientTooSlow: The client did not take a batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``.
+            ConnectionLost: The connection broke.
+        """
         while True:
             batch = self._take_batch()
             if not batch:
@@ -188,12 +211,12 @@ class Outbox:
         self._changed = trio.Event()
 
     async def wait_below(self, unsent_bytes: int) -> None:
-        """Return once at most ``unsent_bytes`` are unsent, at once where they are already."""
+        """Wait until at most ``unsent_bytes`` are unsent."""
         while self.unsent_bytes > unsent_bytes:
             await self._changed.wait()
 
     async def wait_all_sent(self) -> None:
-        """Return once nothing is left to be handed to the network."""
+        """Wait until all bytes are handed to the network."""
         while not self._is_idle:
             await self._changed.wait()
 
