@@ -1,15 +1,16 @@
-"""What rotted here is copied again from bookies that have it.
+"""Copy damaged entries again from bookies that have them intact.
 
-Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written; here their
-entries are fetched from the other members of the ledger, checked against the digests that its writer made,
-and stored in the place of the rotten ones. Until then, and where nobody has them, the bookie says of each
-such entry that it is damaged, and never that it does not exist.
+Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written. ``RotRepair``
+fetches their entries from the other members of the ledger, checks them against the digests that the ledger's
+writer made, and stores them in the place of the damaged ones. Until then, and if no bookie has them, the
+bookie answers that such an entry is damaged, and never that it does not exist.
 
-Only what the metadata says is this bookie's can be copied, of fragments whose end is known: of a closed
-ledger, or before the last fragment of an open one (rule 23). What lies in the last fragment of an open ledger
-waits until it is closed. A run is restored as a whole or not at all. What could not be had is tried again
-every ``_RETRY_S``, since bookies that were down come back. Auto-recovery is told of it meanwhile: it may find
-another place for the ledger, and its operators see what is not mended.
+The repair can copy only entries that the metadata assigns to this bookie and that lie in fragments with a
+known end: all fragments of a closed ledger, or those before the last fragment of an open one (rule 23). A run
+in the last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or
+nothing of it. It tries again every ``_RETRY_S``, because bookies that were down come back. Meanwhile it tells
+auto-recovery, which may find another place for the ledger and shows its operators the runs that are not
+repaired.
 """
 
 from __future__ import annotations
@@ -40,22 +41,25 @@ _FETCH_ENTRIES = 4096
 
 
 class _NotNow(LedgerLogError):
-    """A run cannot be restored as things are."""
+    """A run cannot be restored now."""
 
 
 class RotRepair:
-    """Restores the rotten runs of one bookie. ``run`` it while the bookie serves."""
+    """Restores the damaged runs of one bookie. Run ``run`` while the bookie serves."""
 
     def __init__(self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None) -> None:
         self.unrepaired: dict[tuple[int, int], str] = {}
-        """Why runs are rotten still, by ledger and first id, as of the last attempt."""
+        """Why runs are still damaged, by ledger id and first entry, as of the last attempt."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._open_peers = open_peers
 
     async def run(self) -> None:
-        """Restore what scrubbing finds, for ever. StorageError where the bookie's own storage fails; a full
-        disk is waited for."""
+        """Restore for ever the runs that scrubbing finds damaged. Wait while the disk is full.
+
+        Raises:
+            StorageError: The bookie's own storage failed.
+        """
         scrubber = self._engine.scrubber
         while True:
             found = scrubber.found
@@ -90,7 +94,7 @@ class RotRepair:
             else:
                 self.unrepaired.pop(key, None)
         if self._engine.replacer.replaced != restored_before:
-            await self._engine.flush()  # The index names the copies, and nothing rotten any more.
+            await self._engine.flush()  # The index then names the copies and no damaged run.
         for ledger_id in sorted(stuck):
             await peers.ask_for_repair(ledger_id, self._bookie_id)
 
@@ -98,13 +102,13 @@ class RotRepair:
         run = rotten.run
         metadata = await peers.metadata(run.ledger_id)
         if metadata is None:
-            return  # It is deleted, and collection has yet to find out.
+            return  # The ledger is deleted, and collection has yet to find out.
         share = next(
             (s for s in shares(metadata, self._bookie_id) if s.first <= run.first and run.last <= s.last),
             None,
         )
         ids = [] if share is None else list(share.ids(run.first, run.last))
-        # All that the run holds must be among what is stored in its place: what is named is never denied.
+        # The copies must cover all entries of the run: the bookie never denies an entry that the index names.
         if share is None or len(ids) < run.entry_count or (ids[0], ids[-1]) != (run.first, run.last):
             raise _NotNow(
                 "the metadata does not name this bookie for all of them, or their end is not known yet"
@@ -116,7 +120,7 @@ class RotRepair:
                 found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, last)
                 copies.update((e, payload) for e, payload in found.items() if run.first <= e <= run.last)
                 if entry_id not in found and last > entry_id:
-                    # The failure may be about an entry of another write set: ask for this one alone.
+                    # The failure may be about an entry of another write set: ask for ``entry_id`` alone.
                     found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, entry_id)
                     copies.update(found)
                 if entry_id not in copies:

@@ -1,14 +1,14 @@
-"""The metadata store's word on which ledgers are gone, for the bookie's garbage collection.
+"""The metadata store's answer to the question which ledgers are deleted, for the bookie's garbage collection.
 
-What a bookie deletes cannot be brought back, so the word must be positive (rule 25): the store was asked
-after a ``sync``, it answered, and there is no node of the ledger. A listing alone is not enough: it decides
-only whom to ask about one by one. An id that the store never gave out is none of its ledgers' (it may be
-another store, or an old copy of the right one), and nothing is said of it. Whatever cannot be asked raises
-MetadataUnavailable, and no part of the answer is then of use.
+A bookie cannot bring back what it deletes, so it needs positive evidence (rule 25): the store answered after a
+``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides about which ledgers
+to ask the store one by one. If the store never gave out an id, the oracle says nothing about that ledger: the
+store may be another one, or an old copy of the right one. If any question fails, MetadataUnavailable is
+raised, and no part of the answer counts.
 
-A store that is not the cluster's answers readily that everything is gone. The store itself refuses that
-(``WrongCluster``, see ``MetadataStore.belong_to``). It is asked once more, after a ``sync``, when all answers
-are there: the node that says whose it is may be the last one to go while a store is being emptied.
+A store of another cluster would answer that everything is gone. The store object itself refuses that
+(``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes it check once more, by a ``sync`` after the
+last answer: while somebody empties a store, the node that names its cluster may be the last to go.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
 
 _ASKED_AT_ONCE = 64
-"""Questions to the store that are on their way at the same time: one alone waits for a round trip each."""
+"""Ask the store about this many ledgers at the same time, because each question takes a round trip."""
 
 
 class MetadataWitness:
-    """``Witness`` of ``bookie.storage.upkeep.collector``, on the cluster's store."""
+    """Implements ``Witness`` of ``bookie.storage.upkeep.collector`` on the cluster's metadata store."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Those of some ledgers that are not in the store any more. MetadataUnavailable."""
+        """Return those of the ledgers that the store does not have any more, in ascending order.
+
+        Args:
+            ledger_ids: The ledgers to ask about, in ascending order.
+
+        Raises:
+            MetadataUnavailable: The store could not answer every question. Nothing is known.
+            WrongCluster: The store belongs to another cluster.
+        """
         store = self._store
         await store.sync()
         highest = await store.highest_id(LEDGER_COUNTER)
@@ -41,7 +49,8 @@ class MetadataWitness:
                 continue
             parent, _, name = ledger_path(ledger_id).rpartition("/")
             if parent not in listed:
-                listed = {parent: frozenset(await store.children(parent))}  # Ids grow: one is enough.
+                # Ids ascend, so one parent's listing at a time is enough.
+                listed = {parent: frozenset(await store.children(parent))}
             if name not in listed[parent]:
                 unlisted.append(ledger_id)
         gone: list[int] = []

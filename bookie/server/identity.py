@@ -1,54 +1,63 @@
-"""Whose directory is this: the cookie check that stands before everything a bookie serves.
+"""The cookie check: does this directory belong to this bookie? It comes before everything that a bookie serves.
 
-A bookie answers "no such entry", and recovery counts that answer: enough of them end a ledger. So the
-answer of a bookie whose disk was emptied or exchanged is a lie that loses acknowledged entries
-(#2612, #4812, scenario BP-46). The *cookie* binds an identity to its data: bookie id, a random *instance*
-made when the directory was formatted, and the cluster that it was formatted for. It is kept in the
-directory and in the metadata store, and a bookie serves only while the two are equal.
+A bookie answers "no such entry", and recovery counts that answer: enough of them end a ledger. If the disk of
+a bookie was emptied or exchanged, that answer is false and loses acknowledged entries (#2612, #4812, scenario
+BP-46). The *cookie* ties an identity to its data. It holds the bookie id, a random *instance* made when the
+directory was formatted, and the cluster that it was formatted for. One copy lies in the directory and one in
+the metadata store. A bookie serves only if the two are equal.
 
-**The order.** Lock the directory; read both cookies; judge; only then open the journal and serve.
+**The order.** Lock the directory, read both cookies, judge them. Only then open the journal and serve.
 
     directory      store          judgement
-    none, empty    none           format: a new instance; write the directory's cookie, then the store's
-    a cookie, no   none           complete: the format before us stopped between its two writes. Nothing
-      journal                     can have been served, since serving comes after the second write
+    none, empty    none           format: make a new instance; write the directory's cookie, then the store's
+    a cookie, no   none           complete: an earlier format stopped between its two writes. It cannot have
+      journal                     served anything, because serving comes after the second write
     equal          equal          go on
     anything else                 CookieMismatch
 
-What an interrupted format left is no data (``StorageDirectory.has_data``). A directory with a cookie has an
-index from its formatting on, and its first journal segment from the first time it was opened for clients.
-That the index and the segments are still there is for the storage to check.
+The files that an interrupted format left do not count as data (``StorageDirectory.has_data``). A directory
+with a cookie has an index since its formatting, and its first journal segment since it was first opened for
+clients. The storage checks that the index and the segments are still there.
 
-**Fixing.** Where a disk was emptied or exchanged an operator may have it served all the same
-(``fix_cookie``): under the same id, marked first for the loss of everything (``phase_one``). Before the fix
-is written down, that is: an emptied directory is formatted anew, with a new instance, and gets its marks
-before its cookie; one with another instance of this bookie is marked and then adopted, and so is one that the
-store has forgotten. The store's cookie comes last. A crash in between leaves another mismatch, to be fixed
-the same way. Data without a cookie, another bookie's or another cluster's directory stay refused: what they
-are is for a person to find out. So is an id under which somebody is registered, since he may be alive.
+**Fixing.** If a disk was emptied or exchanged, an operator may put it into service anyway (``fix_cookie``).
+The bookie keeps its id, and is first marked as if it had lost everything (``phase_one``). The marks are
+written before the fix:
 
-"Anything else" is told apart in words only, with what an operator can do: an emptied directory, data
-without a cookie, a store that forgot the bookie, another instance, another bookie, another cluster.
+* An emptied directory is formatted with a new instance. It gets its marks before its cookie.
+* A directory with another instance of this bookie is marked and then adopted.
+* A directory of a bookie that the store has forgotten is also marked and then adopted.
 
-**Why this order of the two writes.** The other way round, a crash between them would leave a store that
-knows an instance which no directory carries: an empty directory whose bookie may never start again.
-This way it leaves a directory that can say who it is, and that has no journal. A store that lost its
-cookie looks the same as that only while the directory has no journal either, and then nothing is lost.
+The store's cookie is written last. A crash before that leaves another mismatch, and you fix it in the same
+way. Three kinds of directories stay refused, because a person must find out what they are: data without a
+cookie, another bookie's directory, another cluster's directory. An id under which a process is registered
+stays refused too, because that process may be alive.
+
+The messages tell the cases of "anything else" apart and say what an operator can do. The cases are: an
+emptied directory, data without a cookie, a store that forgot the bookie, another instance, another bookie,
+another cluster.
+
+**Why the directory's cookie comes first.** If the store's came first, a crash between the two writes would
+leave an instance in the store that no directory carries. The bookie could then never start again on its
+empty directory. With this order, the crash leaves a directory that knows its identity and has no journal. A
+store that lost its cookie looks the same only while the directory has no journal either, and then nothing is
+lost.
 
 **Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
-store's cookie; one gets NodeExists, looks again, and meets the other's.
+store's cookie. One of them gets NodeExists, looks again, and finds the other's cookie.
 
-**No cluster** is made here: an empty store is one that was mistyped or lost, until an operator says otherwise
-(``ledgerlog metadata init``). From its start on the bookie belongs to the cluster of its cookie, and so does
-its store (``MetadataStore.belong_to``): what becomes of the store later is told there.
+**Clusters.** The bookie makes no cluster. If the store is empty, its address was mistyped or its content was
+lost, until an operator says otherwise (``ledgerlog metadata init``). After its start the bookie belongs to
+the cluster of its cookie, and so does its store; ``MetadataStore.belong_to`` describes what happens if the
+store changes later.
 
-**What it cannot tell** is a copy of a directory from the directory: both carry the cookie, each has a lock of
-its own. That two of them do not serve at once is for the registration to see (``registration``), which comes
-before the first client. A copy that is served after its original has stopped is an older state of the bookie
-under its name, and nothing here finds that: never start one.
+**Copies of a directory.** The cookie cannot tell a copy of a directory from the original: both carry the
+cookie, and each has its own lock. The registration (``registration``) finds two that serve at the same time,
+before the first client. If a copy is served after its original has stopped, the bookie is back in an older
+state under the same name, and nothing here finds that. Never start a copy.
 
-**A lost answer** is settled by looking (``meta.settle``): the cookie that is there is ours or not. Where that
-cannot be found out it is MetadataOutcomeUnknown, and the next start looks again.
+**A lost answer.** If the answer to the write of the store's cookie is lost, the bookie looks whether the
+cookie in the store is its own (``meta.settle``). If it cannot find out, it raises MetadataOutcomeUnknown, and
+the next start looks again.
 """
 
 from __future__ import annotations
@@ -77,14 +86,14 @@ from ledgerlog.model.ledger import MetadataCorrupt
 logger = logging.getLogger(__name__)
 
 RandomBytes = Callable[[int], bytes]
-"""Unguessable bytes, that many."""
+"""Returns the given number of unguessable bytes."""
 
 _ROLES = ("journal", "index")
 _GENERATED_ID_BYTES = 4
 _INSTANCE_BYTES = 16
 
 _FORMER_LIFE_S = SESSION_TIMEOUT_S + 2.0
-"""By then the registration of a process that is gone has gone with its session."""
+"""The registration of a dead process goes with its session. This is longer than its session lasts."""
 
 
 async def establish_identity(
@@ -95,17 +104,31 @@ async def establish_identity(
     random_bytes: RandomBytes,
     fix_cookie: bool = False,
 ) -> Cookie:
-    """The cookie of a directory that may be served from now on, formatted where it is new.
+    """Return the cookie of a directory that may be served from now on; format the directory if it is new.
 
-    ``fix_cookie``: where the directory was emptied or exchanged, mark it for the loss and take it into
-    service.
+    Args:
+        store: The cluster's metadata store.
+        directory: The locked directory.
+        bookie_id: The id that the operator expects. None: the id that the directory has, or a generated one
+            if the directory is new.
+        random_bytes: Makes the instance and a generated id.
+        fix_cookie: If the directory was emptied or exchanged, mark it for the loss and take it into service.
 
-    ``bookie_id`` is whom the operator expects; None is whoever the directory belongs to, or a new,
-    generated id. Raises ClusterNotFound where the store has no cluster in it, CookieMismatch where the two
-    sides disagree, StorageCorrupt where the directory's cookie does not decode, MetadataCorrupt where the
-    store's does not, InvalidArgument for a malformed id, StorageError, MetadataUnavailable and
-    MetadataOutcomeUnknown. Cancelled or failed, it may have formatted the directory, and the next call
-    completes that."""
+    Returns:
+        The cookie that both the directory and the store now have.
+
+    Raises:
+        ClusterNotFound: The store has no cluster in it.
+        CookieMismatch: The directory's cookie and the store's disagree.
+        StorageCorrupt: The directory's cookie does not decode.
+        StorageError: The directory cannot be read or written.
+        InvalidArgument: The id is malformed.
+        MetadataCorrupt: The store's cookie does not decode.
+        MetadataUnavailable: The store could not be reached.
+        MetadataOutcomeUnknown: The store's cookie may or may not be written.
+
+    Cancelling, and any error: the directory may be formatted already. The next call completes that.
+    """
     here = await read_cookie(directory)
     if here is not None and bookie_id is not None and here.bookie_id != bookie_id:
         raise CookieMismatch(
@@ -155,7 +178,7 @@ async def _fix(
     node: Versioned | None,
     fresh: Cookie,
 ) -> Cookie:
-    """Take a directory that lost data into service: the marks, then its cookie, then the store's."""
+    """Take a directory that lost data into service: write its marks, then its cookie, then the store's cookie."""
     if here is None:
         here = fresh
         await directory.format(here, await marks_after_loss(store, None))
@@ -184,8 +207,12 @@ async def _fix(
 
 
 async def _wait_unregistered(store: MetadataStore, bookie_id: BookieId) -> None:
-    """Return once nobody is registered under the id; CookieMismatch if that does not end, because then
-    somebody serves it, from the directory that this one is to replace."""
+    """Wait until no process is registered under the id.
+
+    Raises:
+        CookieMismatch: A process stays registered. It serves the id from the directory that this one is to
+            replace.
+    """
     places = (layout.writable_path(bookie_id), layout.read_only_path(bookie_id))
     with trio.move_on_after(_FORMER_LIFE_S):
         async with store.watch(places[0]) as writable, store.watch(places[1]) as read_only:
@@ -211,9 +238,16 @@ def judge_cookies(
     cluster: str,
     has_data: bool,
 ) -> str | None:
-    """What speaks against serving ``bookie_id`` from the directory ``path``; None where nothing does.
+    """Return the reason not to serve ``bookie_id`` from the directory ``path``; None if there is none.
 
-    ``here`` is the directory's cookie, ``there`` the metadata store's, ``cluster`` the store's own id."""
+    Args:
+        here: The directory's cookie, if it has one.
+        there: The store's cookie of ``bookie_id``, if it has one.
+        path: The directory, for the message.
+        bookie_id: The id to serve.
+        cluster: The id of the store's cluster.
+        has_data: Whether the directory has data; if it has a cookie, whether it has a journal segment.
+    """
     if here is not None and here.cluster != cluster:
         return (
             f"{path} was formatted for cluster {here.cluster}, and the metadata store is that of cluster "
@@ -254,7 +288,11 @@ def judge_cookies(
 
 
 async def read_cookie(directory: StorageDirectory) -> Cookie | None:
-    """The directory's cookie, None where there is none; StorageCorrupt where it does not decode."""
+    """Return the directory's cookie, or None if it has none.
+
+    Raises:
+        StorageCorrupt: The cookie does not decode.
+    """
     data = await directory.read_cookie()
     if data is None:
         return None
@@ -288,7 +326,7 @@ async def _store_cookie(store: MetadataStore, directory: StorageDirectory, cooki
         except NodeExists:
             there = await _stored_cookie(store, cookie.bookie_id)
             if there is None:
-                raise  # It has gone since.
+                raise  # The cookie went again.
             if there != cookie:
                 raise CookieMismatch(
                     f"bookie {cookie.bookie_id} was formatted somewhere else at the same time (instance "

@@ -1,17 +1,17 @@
-"""Phase one of a boot: what must be durable before a bookie that may have lost data answers anybody (D27).
+"""Phase one of a start: the marks that must be durable before a bookie that may have lost data answers (D27).
 
-    unclean bit in the marks, or no marks   the last life acknowledged entries before they were synced, and
+    unclean bit in the marks, or no marks   the previous run acknowledged entries before they were synced, and
                                             ended without a complete flush
     a cookie that was fixed                 the disk was emptied or exchanged (``identity``)
 
-In both cases: sync with the metadata store, read the highest ledger id ever given out, and mark everything up
-to it, fenced and in limbo (``bookie.core.loss_marks``), durably. Only then may a cookie be written, the
-journal be opened, the port, the registration. That takes one read and one write however many ledgers there
-are: no listing that could be incomplete, no question which ledgers name the bookie. Phase two (``limbo``)
-goes on beside serving.
+In both cases the bookie syncs with the metadata store and reads the highest ledger id ever given out. It marks
+all ledgers up to this id as fenced and in limbo, durably (``bookie.core.loss_marks``). Only then may it write a
+cookie, open the journal, answer clients and register. This takes one read and one write, however many ledgers
+there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the bookie.
+Phase two (``limbo``) runs while the bookie serves.
 
-The sync makes the number at least as new as any that a ledger had which this bookie's former life was written
-to. The directory's lock makes sure that that life is over. Ids that are given out after the read belong to
+Because of the sync, the number covers every ledger that the bookie's previous run was written to. The
+directory's lock ensures that the previous run is over. Ids that are given out after the read belong to
 ledgers that nobody has written to yet.
 """
 
@@ -29,16 +29,29 @@ logger = logging.getLogger(__name__)
 
 
 async def marks_after_loss(store: MetadataStore, marks: Marks | None) -> Marks:
-    """``marks``, and every ledger that exists now, fenced and in limbo. MetadataUnavailable."""
+    """Return ``marks`` with every ledger that exists now fenced and in limbo.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached.
+    """
     await store.sync()
     return (marks or Marks()).after_loss(await store.highest_id(LEDGER_COUNTER))
 
 
 async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> KeptMarks:
-    """The marks that a bookie serves this formatted directory with, after phase one where it is needed.
+    """Do phase one if it is needed, and return the marks that the bookie serves this directory with.
 
-    Raises StorageCorrupt where the marks are damaged, StorageError, and MetadataUnavailable: then it must
-    not serve. Cancelled or failed, it may be done again."""
+    Args:
+        store: The cluster's metadata store.
+        directory: The directory. It must be formatted.
+
+    Raises:
+        StorageCorrupt: The marks are damaged. The bookie must not serve.
+        StorageError: The marks cannot be read or written. The bookie must not serve.
+        MetadataUnavailable: The metadata store could not be reached. The bookie must not serve.
+
+    Cancelling, and any error: you may call it again.
+    """
     found = await read_marks(directory.disk, directory.path)
     kept = KeptMarks(directory.disk, directory.path, found or Marks(is_unclean=True))
     if kept.now.is_unclean:
