@@ -1,14 +1,14 @@
 """The metadata store's answer to the question which ledgers are deleted, for the bookie's garbage collection.
 
-A bookie cannot bring back what it deletes, so it needs positive evidence (rule 25): the store answered after a
-``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides about which ledgers
-to ask the store one by one. If the store never gave out an id, the oracle says nothing about that ledger: the
-store may be another one, or an old copy of the right one. If any question fails, MetadataUnavailable is
-raised, and no part of the answer counts.
+A bookie cannot bring back what it deletes, so it needs positive evidence (rule 25): the store answered after
+a ``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides about which
+ledgers to ask the store one by one. If the store never gave out an id, the oracle says nothing about that
+ledger: the store may be another one, or an old copy of the right one. If any question fails,
+MetadataUnavailable is raised, and no part of the answer counts.
 
 A store of another cluster would answer that everything is gone. The store object itself refuses that
-(``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes it check once more, by a ``sync`` after the
-last answer: while somebody empties a store, the node that names its cluster may be the last to go.
+(``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes it check once more, by a ``sync`` after
+the last answer: while somebody empties a store, the node that names its cluster may be the last to go.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MetadataWitness:
         """Return those of the ledgers that the store does not have any more, in ascending order.
 
         Args:
-            ledger_ids: The ledgers to ask about, in ascending order.
+            ledger_ids: The ledgers to ask about. Ascending order takes the fewest listings.
 
         Raises:
             MetadataUnavailable: The store could not answer every question. Nothing is known.

@@ -1,4 +1,4 @@
-"""The cookie check: does this directory belong to this bookie? It comes before everything that a bookie serves.
+"""The cookie check, before a bookie serves anything: does this directory belong to this bookie?
 
 A bookie answers "no such entry", and recovery counts that answer: enough of them end a ledger. If the disk of
 a bookie was emptied or exchanged, that answer is false and loses acknowledged entries (#2612, #4812, scenario
@@ -178,7 +178,8 @@ async def _fix(
     node: Versioned | None,
     fresh: Cookie,
 ) -> Cookie:
-    """Take a directory that lost data into service: write its marks, then its cookie, then the store's cookie."""
+    """Take a directory that lost data into service: write its marks, then its cookie, then the store's
+    cookie."""
     if here is None:
         here = fresh
         await directory.format(here, await marks_after_loss(store, None))

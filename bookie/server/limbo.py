@@ -2,11 +2,11 @@
 
     for each ledger id that is in limbo
       no such ledger              it was deleted or never written: nothing is missing
-      not closed, this bookie     recover it: the repair must know its end (this bookie refuses the adds of its
-        is in the last ensemble   owner anyway)
-      not closed otherwise        its owner or a recoverer will close it; until then it stays in limbo, because
-                                  an owner may count on this bookie in an ensemble that the metadata does not
-                                  show
+      not closed, this bookie     recover it: the repair must know its end (this bookie refuses the adds of
+        is in the last ensemble   its owner anyway)
+      not closed otherwise        its owner or a recoverer will close it; until then it stays in limbo,
+                                  because an owner may count on this bookie in an ensemble that the metadata
+                                  does not show
       closed                      copy from other bookies each entry that belongs here and is not here
     flush; only then do the CLOSED and whole ledgers leave limbo, durably
 
@@ -73,8 +73,8 @@ _RANGES_PER_LEDGER = 16
 """Each write of the marks writes the whole file. Usually the marks are one range that shrinks from its low
 end. If some ledgers stay in limbo and others between them leave, there are more ranges, of 16 bytes each. If
 there are many ranges, more ledgers leave together: one for every ``_RANGES_PER_LEDGER`` ranges. A repair then
-writes a few hundred bytes for each ledger, however many stay. A log of changes would save these writes. But it
-would raise the question in which order its parts were written, and a single file avoids that question."""
+writes a few hundred bytes for each ledger, however many stay. A log of changes would save these writes. But
+it would raise the question in which order its parts were written, and a single file avoids that question."""
 
 _TOLD_LEDGERS = 8
 """One log line names at most this many ledgers."""
@@ -184,7 +184,8 @@ class LimboRepair:
             except LedgerLogError as trouble:
                 if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
                     raise
-                # Wait while the disk is full. Raising would stop the bookie and lose what clients have in memory.
+                # Wait while the disk is full. Raising would stop the bookie and lose what clients have in
+                # memory.
                 self._why = {NO_LEDGER: str(trouble)}
                 self._tell_why()
                 await trio.sleep(backoff.next_s())
@@ -194,7 +195,8 @@ class LimboRepair:
         """Look once at every ledger that is in limbo. Return whether some are left."""
         marks = self._marks
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
-        # A ledger without metadata was deleted, or gets its metadata after this boot. It can lack nothing here.
+        # A ledger without metadata was deleted, or gets its metadata after this boot. It can lack nothing
+        # here.
         await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
         start = 0
         self._why = {}
@@ -322,7 +324,8 @@ class LimboRepair:
 
     async def _store(self, metadata: LedgerMetadata, share: Share, found: dict[int, bytes]) -> None:
         engine = self._engine
-        # Confirmed are all entries of a closed ledger, and those before the last fragment of an open one (rule 23).
+        # Confirmed are all entries of a closed ledger, and those before the last fragment of an open one
+        # (rule 23).
         lac = share.last if metadata.last_entry is None else metadata.last_entry
         lafr = lac if metadata.replication.guaranteed else -1
         for part in cut_to_frames(found):

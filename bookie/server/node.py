@@ -99,7 +99,8 @@ class Node:
     """Copies damaged entries from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
-    """Who wants ordinary adds refused, for example "disk". The bookie takes them again if the set is empty."""
+    """Who wants ordinary adds refused, for example "disk". The bookie takes them again if the set is
+    empty."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -259,7 +260,8 @@ class _Door:
         return self._listener
 
     async def turn_away(self) -> None:
-        """Close each new connection at once: its client then tries another bookie and does not wait in vain."""
+        """Close each new connection at once: its client then tries another bookie and does not wait in
+        vain."""
         try:
             with self._turning_away:
                 while True:

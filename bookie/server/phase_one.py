@@ -4,11 +4,11 @@
                                             ended without a complete flush
     a cookie that was fixed                 the disk was emptied or exchanged (``identity``)
 
-In both cases the bookie syncs with the metadata store and reads the highest ledger id ever given out. It marks
-all ledgers up to this id as fenced and in limbo, durably (``bookie.core.loss_marks``). Only then may it write a
-cookie, open the journal, answer clients and register. This takes one read and one write, however many ledgers
-there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the bookie.
-Phase two (``limbo``) runs while the bookie serves.
+In both cases the bookie syncs with the metadata store and reads the highest ledger id ever given out. It
+marks all ledgers up to this id as fenced and in limbo, durably (``bookie.core.loss_marks``). Only then may it
+write a cookie, open the journal, answer clients and register. This takes one read and one write, however many
+ledgers there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the
+bookie. Phase two (``limbo``) runs while the bookie serves.
 
 Because of the sync, the number covers every ledger that the bookie's previous run was written to. The
 directory's lock ensures that the previous run is over. Ids that are given out after the read belong to
