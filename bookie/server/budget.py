@@ -1,10 +1,10 @@
-"""Bytes that may be in use at once, and who waits for them.
+"""A bound on the bytes that are in use at the same time, and the queue of tasks that wait for them.
 
-A ``ByteBudget`` bounds the memory of replies: a read takes what its reply may need before it reads, and
-gives it back when the reply has been handed to the network. Waiters are served in the order in which
-they came. What asks for more than the whole budget is served when nothing else is in use, so nothing
-waits for ever; what turns out larger than it asked for is charged all the same, so the bound can be
-passed by the difference, which is one entry at most for each reply.
+A ``ByteBudget`` bounds the memory of replies. A read takes the bytes that its reply may need before it reads,
+and gives them back once the reply is handed to the network. Waiters are served in the order in which they
+came. A request for more than the whole budget is served when nothing else is in use, so nobody waits for
+ever. If a reply turns out larger than its request, the difference is charged too. It may pass the bound, by
+one entry at most for each reply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 
 class ByteBudget:
-    """``limit`` bytes, shared by tasks of one event loop."""
+    """A budget of ``limit`` bytes, shared by the tasks of one event loop."""
 
     __slots__ = ("_limit", "_waiting", "used")
 
@@ -26,7 +26,7 @@ class ByteBudget:
         self.used = 0
 
     async def take(self, count: int) -> None:
-        """Wait for ``count`` bytes. A cancelled call has taken nothing."""
+        """Wait for ``count`` bytes and take them. A cancelled call has taken nothing."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._waiting and self._fits(count):
             self.used += count
@@ -44,7 +44,7 @@ class ByteBudget:
             raise
 
     def charge(self, count: int) -> None:
-        """Take without waiting, past the limit where it must be."""
+        """Take bytes without waiting, even past the limit."""
         self.used += count
 
     def give(self, count: int) -> None:

@@ -1,8 +1,8 @@
-"""Log lines that a stranger can cause: every reason is named, and no flood of them fills a disk.
+"""Log lines that an unknown client can cause: each names its reason, and no flood of them fills a disk.
 
-A connection that sends nonsense is worth a line: it is a bug, a wrong port or an attack. But whoever can
-open connections decides how many such lines there are, so they share a bound: ``LINES`` of them in
-``PERIOD_S`` seconds. What is left out is counted and told with the next line that is let through.
+A connection that sends nonsense is worth a line: it is a bug, a wrong port or an attack. But anybody who can
+open connections decides how many such lines there are. They therefore share a bound: ``LINES`` of them in
+``PERIOD_S`` seconds. The next line that is let through says how many were left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TEXT_CHARS_MAX = 400
 
 
 class Complaints:
-    """A bounded way into one logger."""
+    """Logs to one logger, with a bound on the number of lines."""
 
     __slots__ = ("_left", "_logger", "_period_end", "_silenced", "count")
 
@@ -27,11 +27,13 @@ class Complaints:
         self._left = 0
         self._silenced = 0
         self.count = 0
-        """How many there were, told or not."""
+        """How many complaints there were, logged or left out."""
 
     def tell(self, text: str) -> None:
-        """Log ``text`` as a warning, unless there were too many of late. A long text is cut: parts of it
-        may be the stranger's."""
+        """Log ``text`` as a warning, unless there were too many lines lately.
+
+        A text of more than 400 characters is cut, because parts of it may come from the client.
+        """
         self.count += 1
         now = trio.current_time()
         if now >= self._period_end:

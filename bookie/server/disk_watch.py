@@ -1,16 +1,17 @@
-"""A bookie's disk is watched, so that it is read-only before it is full.
+"""Watch a bookie's disk and make the bookie read-only before the disk is full.
 
-It looks at the space of every directory that the bookie writes to, every ``disk_watch_interval_s`` and
-whenever storage has taken or given back a file, since a quick writer fills a small disk between two looks at
-a clock. ``bookie.core.fullness`` says what that means, and what is done is:
+``DiskWatch`` looks at the space of every directory that the bookie writes to. It looks every
+``disk_watch_interval_s``, and whenever the storage has taken or given back a file, because a fast writer can
+fill a small disk between two timed looks. ``bookie.core.fullness`` judges the space, and the watch acts:
 
-    short of space      a line in the log; collection and compaction are asked for
-    read-only           ordinary adds are refused, and the registration moves to the other list, in one step
-                        of the metadata store; new ledgers go elsewhere, writers leave
-    roomy again         both are undone, without anybody's help
+    short of space      writes a log line; asks for collection and compaction
+    read-only           refuses ordinary adds, and moves the registration to the other list in one step of the
+                        metadata store; new ledgers go elsewhere, and writers leave
+    roomy again         undoes both, without an operator
 
-The first look comes before the registration: who starts on a full disk is never seen as writable. A disk that
-cannot be asked changes nothing, and says so once. A disk that has no bounds is not watched.
+The first look comes before the registration, so a bookie that starts on a full disk is never registered as
+writable. If the space cannot be read, nothing changes, and one log line says so. A disk without bounds is not
+watched.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class DiskWatch:
-    """``look`` once, then ``run`` while the bookie serves."""
+    """Watches the disk of one bookie. Call ``look`` once, then run ``run`` while the bookie serves."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class DiskWatch:
         set_read_only: Callable[[bool], None],
     ) -> None:
         self.fullness = Fullness.ROOMY
-        """As of the last look."""
+        """The judgement of the last look."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._disk = disk
@@ -56,7 +57,7 @@ class DiskWatch:
         self._is_troubled = False
 
     async def look(self) -> bool:
-        """Look once, and do what follows from it; False where no disk has bounds that could be reached."""
+        """Look once and act on the result. Return False if none of the disks has bounds."""
         spaces: dict[str, DiskSpace] = {}
         try:
             for path in self._paths:
@@ -102,8 +103,8 @@ class DiskWatch:
         )
 
     async def run(self) -> None:
-        """Look now and then, and whenever the use of the disk has changed, for ever. Where there is nothing
-        to watch it is over at once."""
+        """Look regularly, and whenever the use of the disk has changed, for ever. Return at once if no disk
+        has bounds."""
         while True:
             changed = self._engine.files_changed
             if not await self.look():

@@ -1,10 +1,10 @@
-"""A bookie that is to be emptied takes no more ordinary adds.
+"""A bookie that an operator wants emptied takes no more ordinary adds.
 
-An operator asks for it in the metadata store (``ledgerlog bookie decommission``), by this bookie's id and the
-instance of its data. While that stands there the bookie is read-only: no new ledger is given to it, and who
-writes to it gets a refusal and goes on with another bookie, without a pause. It goes on serving reads, fences
-and recovery, so that what it holds is copied from it as well. Copying, and saying when nothing refers to it
-any more, is auto-recovery's.
+The operator asks for it in the metadata store (``ledgerlog bookie decommission``), with this bookie's id and
+the instance of its data. While that request stands, the bookie is read-only. It gets no new ledgers, and its
+writers get a refusal and go on with another bookie, without a pause. The bookie still serves reads, fences
+and recovery, so its entries can be copied from it too. Auto-recovery copies them, and says when no ledger
+refers to the bookie any more.
 
 A request for another instance is not about this data: the id was used again.
 """
@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 async def follow_draining(
     store: MetadataStore, cookie: Cookie, set_read_only: Callable[[bool], None]
 ) -> None:
-    """Tell ``set_read_only`` whether the bookie is to be emptied, whenever that changes, for ever. While the
-    store is away, or what it says is damaged, what it said last holds."""
+    """Tell ``set_read_only`` for ever, at each change, whether the bookie is to be emptied.
+
+    While the store is unreachable or its record is damaged, the last valid answer holds.
+    """
     path = draining_path(cookie.bookie_id)
     is_draining = False
 

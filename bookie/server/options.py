@@ -1,8 +1,8 @@
 """The configuration file of ``bookie run --config``: TOML, one key for each option of the storage engine.
 
-The file is flat: ``name = value``, with the names and units of ``StorageConfig``. A key that does not
-exist, a value of another type, or one that the engine refuses is an InvalidArgument that names the file,
-the key and what would be right: a bookie never runs with a setting that its operator only believes in.
+The file is flat: ``name = value``, with the names and units of ``StorageConfig``. If a key does not exist, a
+value has another type, or the engine refuses it, InvalidArgument names the file, the key and the right form.
+A bookie never runs with a setting that its operator only believes in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from ledgerlog.errors import InvalidArgument
 
 
 def read_config(path: str) -> StorageConfig:
-    """The engine's configuration from a TOML file. InvalidArgument if it cannot be read or is not right."""
+    """Read the engine's configuration from a TOML file.
+
+    Raises:
+        InvalidArgument: The file cannot be read, is not TOML, or has a wrong key or value.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
         values = tomllib.loads(text)
@@ -30,7 +34,7 @@ def read_config(path: str) -> StorageConfig:
 
 
 def parse_config(values: dict[str, Any], path: str) -> StorageConfig:
-    """The same from the file's values; ``path`` is for messages."""
+    """Make the configuration from the file's values. ``path`` is for messages."""
     kinds = get_type_hints(StorageConfig)
     known = [field.name for field in attrs.fields(StorageConfig) if field.init]
     for name, value in values.items():

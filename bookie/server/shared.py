@@ -1,8 +1,8 @@
-"""What the connections of one bookie have in common: the engine, who the bookie is, and the bounds.
+"""The state that all connections of one bookie share: the engine, the bookie's identity, and the bounds.
 
-One object for each server, made by it and handed to every connection. It has no behaviour of its own
-but to pass the news of a sync on: the engine calls ``on_durable`` once, and only the connections that
-have adds under way hear of it, however many others are open.
+The server makes one ``Shared`` and hands it to every connection. The object also passes on the news of a
+sync: the engine calls ``on_durable`` once, and only the connections with adds under way hear of it, however
+many others are open.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ledgerlog.wire.hello import Hello
 
 
 class Served(Protocol):
-    """A connection."""
+    """A connection, as the shared state sees it."""
 
     def drop(self, why: str) -> None:
-        """Close it at once."""
+        """Close the connection at once, for the reason ``why``."""
         ...
 
     def on_durable(self, position: int) -> bool:
-        """Everything up to ``position`` is durable; whether something is still under way."""
+        """Learn that everything up to ``position`` is durable. Return whether more adds are under way."""
         ...
 
 
@@ -41,9 +41,9 @@ class Shared:
     large_frames: trio.CapacityLimiter
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None
-    """The connection that brought adds last."""
+    """The connection that last brought adds."""
     requests: int = 0
-    """Requests other than adds under way."""
+    """Requests under way, other than adds."""
     counts: dict[str, int] = attrs.Factory(
         lambda: dict.fromkeys(
             ("connections_accepted", "connections_refused", "peers_cut_off", "adds_refused"), 0
@@ -52,7 +52,7 @@ class Shared:
     _awaiting: dict[Served, None] = attrs.Factory(dict)
 
     def await_sync(self, connection: Served) -> None:
-        """``connection`` has adds that are not durable yet."""
+        """Note that ``connection`` has adds that are not durable yet."""
         self._awaiting[connection] = None
 
     def forget(self, connection: Served) -> None:

@@ -1,11 +1,12 @@
-"""Connections that have not said HELLO, and which of them makes place for another.
+"""Connections that have not said HELLO, and the choice which of them is closed if there are too many.
 
-Nobody knows yet who they are, so they hold little: a small buffer each, for ``limits.HANDSHAKE_TIMEOUT_S``
-at most, and ``limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS`` places for each address. Where one more comes the
-oldest of its address goes. An honest client says HELLO in its first packet, so it is never the oldest for
-long; to refuse the newcomer instead would shut it out behind whoever holds all places and says nothing.
+The bookie does not know yet who they are, so they hold little: each has a small buffer, for at most
+``limits.HANDSHAKE_TIMEOUT_S``, and each address has ``limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS`` places. If one
+more connects, the oldest of its address is closed. An honest client says HELLO in its first packet, so it
+does not stay the oldest for long. Refusing the newcomer instead would shut honest clients out if somebody
+holds all places and says nothing.
 
-For the same reason a stranger makes place where the bookie has as many connections as it may have.
+For the same reason the bookie closes a stranger if it has as many connections as it may have.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class Strangers(Generic[T]):
-    """Those of one bookie, in the order in which they came."""
+    """The connections of one bookie that have not said HELLO, in the order in which they came."""
 
     __slots__ = ("_addresses", "_by_address")
 
@@ -30,7 +31,7 @@ class Strangers(Generic[T]):
         return len(self._addresses)
 
     def enter(self, who: T, peer: str) -> T | None:
-        """``who`` has connected from ``peer``, an address with its port. Who must go for it; None: nobody."""
+        """Add ``who``, which connected from ``peer`` (host:port). Return the one to close for it, or None."""
         host = peer.rpartition(":")[0] or peer
         others = self._by_address.setdefault(host, {})
         surplus = next(iter(others)) if len(others) >= limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS else None
@@ -41,7 +42,7 @@ class Strangers(Generic[T]):
         return surplus
 
     def leave(self, who: T) -> None:
-        """``who`` has said HELLO, or is gone. Idempotent."""
+        """Remove ``who``: it has said HELLO, or is gone. Idempotent."""
         host = self._addresses.pop(who, None)
         if host is not None:
             others = self._by_address[host]
@@ -50,7 +51,7 @@ class Strangers(Generic[T]):
                 del self._by_address[host]
 
     def take_oldest(self) -> T | None:
-        """The one that came first, which leaves; None where there is none."""
+        """Remove the oldest and return it; None if there is none."""
         who = next(iter(self._addresses), None)
         if who is not None:
             self.leave(who)
