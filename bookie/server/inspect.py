@@ -1,8 +1,8 @@
-"""Looking into a stopped bookie's directory: what its cookie, its journal and its index say.
+"""Look into a stopped bookie's directory: its cookie, its journal and its index.
 
-For people who want to know what is there and why, so damage is shown in its place and the rest goes on.
-Nothing is changed or repaired. Everything is plain data, ready to be printed or written as JSON; ledger keys
-are secrets and are left out.
+These functions serve people who want to know what is there and why. Damage is shown in its place, and the
+rest goes on. Nothing is changed or repaired. The results are plain data, ready to be printed or written as
+JSON. Ledger keys are secrets and are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from ledgerlog.model.bookie import Cookie
 
 
 async def show_cookie(directory: StorageDirectory) -> dict[str, Any]:
-    """What the directory's cookie says. StorageError where there is none, StorageCorrupt."""
+    """Return the content of the directory's cookie.
+
+    Raises:
+        StorageError: The directory has no cookie.
+        StorageCorrupt: The cookie does not decode.
+    """
     cookie = await _cookie(directory)
     return {
         "id": cookie.bookie_id,
@@ -36,7 +41,11 @@ async def show_cookie(directory: StorageDirectory) -> dict[str, Any]:
 
 
 async def show_marks(directory: StorageDirectory) -> dict[str, Any]:
-    """What may not be said because data may have been lost. StorageCorrupt."""
+    """Return the loss marks: which ledgers are fenced or in limbo because data may have been lost.
+
+    Raises:
+        StorageCorrupt: The marks are damaged.
+    """
     marks = await read_marks(directory.disk, directory.path)
     if marks is None:
         return {"marks": None}
@@ -48,8 +57,11 @@ async def show_marks(directory: StorageDirectory) -> dict[str, Any]:
 
 
 async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-    """One item for each segment, in order; the item of a damaged one has ``damage``, or ``healed``
-    if replay has passed it and no entry that counts is damaged in it."""
+    """Yield one item for each segment, in order.
+
+    The item of a damaged segment has ``damage``; or ``healed``, if replay has passed it and no entry that
+    counts is damaged in it.
+    """
     cookie = await _cookie(directory)
     files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)
     known = await known_files(directory)
@@ -73,7 +85,7 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
 
 
 async def _replay_begins_at(directory: StorageDirectory) -> int | None:
-    """The segment at which replay begins, None where the index does not say."""
+    """Return the segment at which replay begins; None if the index does not say."""
     try:
         index = await directory.indexes.open(directory.index_path)
     except StorageError:
@@ -121,7 +133,7 @@ def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[st
 
 
 async def show_index(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-    """First what the index says of itself, then one item for each ledger."""
+    """Yield one item about the index itself, then one for each ledger."""
     index = await directory.indexes.open(directory.index_path)
     try:
         catalogue = Catalogue(index)

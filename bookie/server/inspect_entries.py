@@ -1,7 +1,7 @@
-"""Looking into the entry logs of a stopped bookie: what each holds, and why it is kept.
+"""Look into the entry logs of a stopped bookie: the content of each, and why it is kept.
 
-As ``bookie.server.inspect``: damage is shown in its place and the rest goes on; nothing is changed. Where the
-index cannot be read, nothing is said of why a file is kept.
+As in ``bookie.server.inspect``, damage is shown in its place and the rest goes on; nothing is changed. If the
+index cannot be read, the reason why a file is kept is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLICY = StorageConfig().space_policy(is_journal_apart=False)
 
 
 async def known_files(directory: StorageDirectory) -> dict[int, FileRow] | None:
-    """What the index knows of segments and entry logs, by number; None where it cannot be read."""
+    """Return the index's rows of segments and entry logs, by file number; None if it cannot be read."""
     try:
         index = await directory.indexes.open(directory.index_path)
     except StorageError:
@@ -45,13 +45,16 @@ async def known_files(directory: StorageDirectory) -> dict[int, FileRow] | None:
 
 
 def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
-    """Why a file is kept, as far as the index says."""
+    """Return why a file is kept, according to the index; None if the index cannot be read."""
     return None if known is None else why_kept(known.get(file), _POLICY)
 
 
 async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
-    """Whether every run that the index names in a damaged file, of ledgers that are not deleted, reads as it
-    was written. False where the index cannot be read."""
+    """Return whether all runs that count in a damaged file are intact.
+
+    These are the runs that the index names in it, without those of deleted ledgers. False if the index cannot
+    be read.
+    """
     files = EntryFiles(
         SegmentFiles(directory.disk, directory.journal_path, instance),
         EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance),
@@ -81,15 +84,17 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
 
 
 async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-    """One item for each entry log, in order; the item of a damaged one has ``damage``, or ``healed`` if no
-    entry that counts is damaged in it."""
+    """Yield one item for each entry log, in order.
+
+    The item of a damaged log has ``damage``; or ``healed``, if no entry that counts is damaged in it.
+    """
     instance = await directory.read_instance()
     logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
     known = await known_files(directory)
     try:
         numbers = await logs.numbers()
     except FileMissing:
-        return  # A bookie that never ran.
+        return  # The bookie never ran.
     for number in numbers:
         item: dict[str, Any] = {"log": number, "file": logs.path(number)}
         try:

@@ -10,17 +10,17 @@
     bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
     bookie rebuild-index PATH
 
-Every command prints for a person by default and one JSON object (one a line) with ``--json``. Standard
-output has results only, the log goes to standard error. Exit 0: done. 1: it failed, with one line on
-standard error that says what and what to try. 2: wrong usage.
+By default, every command prints text for a person; with ``--json`` it prints JSON objects, one a line.
+Results go to standard output, the log to standard error. Exit code 0: done. 1: it failed, and one line on
+standard error says why and what to try. 2: wrong usage.
 
 ``bookie run`` prints one line once it serves, and nothing more. SIGTERM, SIGINT and SIGHUP stop it
-gracefully; a second one of the first two stops it at once. The other commands end at the first one, with exit
-code 128 and its number.
+gracefully. A second SIGTERM or SIGINT stops it at once. The other commands end at the first signal, with exit
+code 128 plus its number.
 
-This is the entry point: it makes the real capabilities (TCP, the disk, randomness) and hands them in, and a
-client for what needs one: copying what this bookie lost from others, and auto-recovery, which looks after the
-whole cluster and merely lives here.
+This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and hands them in.
+It also hands a client to the two tasks that need one: copying what this bookie lost from other bookies, and
+auto-recovery, which looks after the whole cluster and merely runs here.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ def run(
                 connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
             ) as node,
         ):
-            # What exists by now stays until the end; the collector need not look at it again.
+            # All objects that exist now stay until the end, so the garbage collector need not visit them
+            # again.
             gc.collect()
             gc.freeze()
             if as_json:
@@ -229,8 +230,8 @@ def run(
 
 
 async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
-    """Runs ``serve`` with an event that the first signal sets; the second one cancels it, unless it is
-    SIGHUP: a terminal that goes away may send that twice."""
+    """Run ``serve`` with an event that the first signal sets. A second signal ends it with an error, unless
+    it is SIGHUP: a terminal that goes away may send that twice."""
     stop = trio.Event()
     async with open_nursery() as nursery:
 
@@ -271,7 +272,8 @@ async def _look_after_the_cluster(store: MetadataStore, name: str, stop: trio.Ev
 
 
 def _find_place(path: str) -> str:
-    """What tells the locked directory ``path`` from every other that is in use now, copies included."""
+    """Return a text that differs for every two directories in use at the same time, copies included. The
+    directory ``path`` must be locked."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot_id = file.read().strip()
     lock = os.stat(os.path.join(path, "lock"))
@@ -450,7 +452,7 @@ def _print_json(item: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _usage() -> Iterator[None]:
-    """What is wrong with the arguments is wrong usage: exit 2."""
+    """Turn wrong arguments into wrong usage: exit 2."""
     try:
         yield
     except InvalidArgument as wrong:
@@ -459,7 +461,7 @@ def _usage() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """An operating fault is one line on standard error: exit 1. A bug keeps its traceback."""
+    """Turn an operating fault into one line on standard error: exit 1. A bug keeps its traceback."""
     try:
         yield
     except LedgerLogError as fault:

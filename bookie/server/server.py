@@ -1,16 +1,16 @@
 """Accepting clients: one task accepts, and each client gets a connection with tasks of its own.
 
-The server owns the listener, the connections and what they share. It knows nothing of metadata or of
-directories, and of the engine only that it tells when a sync is done.
+The server owns the listener, the connections and their shared state. It knows nothing of metadata or of
+directories. Of the engine it uses only the news that a sync is done.
 
-**How many.** At most ``connections_max`` connections at once. Where one more comes a stranger goes, who has
-not said HELLO (``strangers``). If there is none, the newcomer is told so, as far as that goes without
-waiting, and closed: a client then counts the bookie as failed and goes elsewhere, which is better for it
-than to wait in a queue.
+**How many.** At most ``connections_max`` connections are open at once. If one more comes, the server closes
+the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer: it
+sends the reason as far as that goes without waiting, and closes. The client then counts the bookie as failed
+and goes elsewhere, which is better for it than waiting in a queue.
 
 **The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
-when the last one is over. Cancelling ``serve`` drops the connections at once. A listener that breaks by
-itself is an error of the whole service: a bookie that nobody can reach must not stay registered.
+when the last one is over. Cancelling ``serve`` drops the connections at once. If the listener breaks by
+itself, the whole service fails: a bookie that nobody can reach must not stay registered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ class Server:
     """Serves the wire protocol for one engine."""
 
     def __init__(self, engine: Engine, identity: Hello, *, connections_max: int | None = None) -> None:
-        """At most ``connections_max`` connections at once, by default ``limits.BOOKIE_CONNECTIONS_MAX``."""
+        """Create a server.
+
+        Args:
+            engine: The bookie's storage.
+            identity: The bookie's id, instance and cluster.
+            connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
+        """
         self._connections_max = connections_max
         self._shared = Shared(
             engine=engine,
@@ -56,14 +62,16 @@ class Server:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Connections accepted and refused, peers cut off, adds refused; since the start."""
+        """Counts since the start: connections accepted and refused, peers cut off, adds refused."""
         return dict(self._shared.counts)
 
     async def serve(self, listener: Listener) -> None:
         """Serve clients until ``stop``, and then until the last one is finished. Closes the listener.
 
-        Raises ConnectionLost if the listener breaks, and in a group what must stop the whole bookie:
-        StorageError, AssertionError."""
+        Raises:
+            ConnectionLost: The listener broke.
+            ExceptionGroup: It holds the errors that must stop the whole bookie: StorageError, AssertionError.
+        """
         assert self._listener is None, "a server serves once"
         self._listener = listener
         shared = self._shared
@@ -84,7 +92,7 @@ class Server:
             listener.close()
 
     def stop(self) -> None:
-        """Accept nobody any more, and let ``serve`` return when what was begun is answered."""
+        """Accept nobody any more. ``serve`` returns once all requests under way are answered."""
         self._stopping.set()
         if self._listener is not None:
             self._listener.close()
@@ -117,7 +125,7 @@ class Server:
         nursery.start_soon(self._run, connection)
 
     def _drop_stranger(self, why: str) -> bool:
-        """Whether there was one."""
+        """Close the oldest connection without a HELLO. Return whether there was one."""
         stranger = self._shared.strangers.take_oldest()
         if stranger is None:
             return False

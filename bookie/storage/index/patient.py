@@ -1,19 +1,19 @@
-"""An index that is written to only while the disk has room for it, and waits while it has none.
+"""An index that waits while the disk has no room for its writes.
 
-Everything else that a bookie writes may fail for want of room and be done again: a segment, an entry log.
-What is in the index must follow what is in them, and whoever writes it is in the middle of something. So
-while the bookie serves, a batch waits for room (``bookie.storage.disk.ballast``), and with it the checkpoint,
-flush or collection that it belongs to. Fences and recovery go on in the journal as long as that has room;
-ordinary adds are refused at once (``on_stuck``).
+Other files that a bookie writes, such as a segment or an entry log, may fail for lack of room and be written
+again. Index writes are different: they must follow what those files hold, and their callers are in the middle
+of a larger step. While the bookie serves, a batch therefore waits for room
+(``bookie.storage.disk.ballast``), and its checkpoint, flush or collection waits with it. Fences and recovery
+go on in the journal while that has room. Ordinary adds are refused at once (``on_stuck``).
 
-At a start and at a stop nobody waits: the batch is tried, once more without the ballast, and then it fails.
-A stop that fails so is not a clean one: the next start replays the journal.
+At a start and at a stop nobody waits for room. The batch is tried, then once more without the ballast, and
+then it fails. A stop that fails in this way is not a clean one: the next start replays the journal.
 
-Where there is no descriptor for a file of the index a batch waits as well, also at a start and at a stop: the
-disk can take it.
+If no file descriptor is left for the index, a batch waits too, even at a start and at a stop, because the
+disk has room for it.
 
-The index underneath says DiskFull where a batch found no room, and is whole then: nothing of the batch
-counts, and it takes the next one (``LevelDbIndex``).
+If a batch finds no room, the index underneath raises DiskFull and stays whole. Nothing of the batch counts,
+and the index takes the next one (``LevelDbIndex``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class PatientIndex:
-    """``Index`` on another one."""
+    """An ``Index`` on top of another one, with writes that wait for room."""
 
     def __init__(self, inner: Index, ballast: Ballast, *, retry_s: float) -> None:
         self.path = inner.path
@@ -41,7 +41,7 @@ class PatientIndex:
         self.is_patient = False
         """Whether batches wait for room."""
         self.on_stuck: Callable[[bool], None] | None = None
-        """Told when batches begin to wait, and when they do not any more."""
+        """Called with True when batches begin to wait, and with False when they no longer do."""
         self._inner = inner
         self._ballast = ballast
         self._retry_s = retry_s
