@@ -1,8 +1,8 @@
-"""The files that hold entries, of both kinds: segments of the journal and entry logs.
+"""The files that hold entries: segments of the journal, and entry logs.
 
-One number names a file: a segment by its own, an entry log by minus its own. ``EntryFiles`` knows by it where
-a file is, removes it, and goes through it: ``facts`` is the one walk over what a file says that the index has
-passed, each part of it proved.
+One number names a file: a segment has its own number, an entry log its negative number. For example, 7 is
+segment 7 and -7 is entry log 7. ``EntryFiles`` finds the path of a file, removes it, and reads through it:
+``facts`` yields everything that a file says up to an end that the index knows, each part verified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgerlog.concurrency.pace import Pace
 from ledgerlog.limits import KIB
 
 _STEP_BYTES = 256 * KIB
-"""What is looked at without a pause, while adds wait."""
+"""Look at this many bytes without a pause, because adds wait meanwhile."""
 
 
 @attrs.frozen
@@ -33,16 +33,29 @@ class EntryFiles:
         return self.segments.path(file) if file > 0 else self.logs.path(-file)
 
     async def remove(self, file: int, *, used: int | None = None) -> None:
-        """Remove a file that the index does not name, durably. ``used``: so many of the first bytes of a
-        segment were ever written."""
+        """Remove a file durably. The index must not name it.
+
+        Args:
+            file: The number of the file.
+            used: How many of a segment's first bytes were ever written, if you know it.
+        """
         if file > 0:
             await self.segments.remove(file, used=used)
         else:
             await self.logs.remove(-file)
 
     async def facts(self, file: int, *, end: int, pace: Pace | None = None) -> AsyncGenerator[Fact, None]:
-        """What a file says up to its ``end``, which the index knows, read at a ``pace`` if there is one.
-        StorageCorrupt for damage anywhere before its end, StorageError if it cannot be read."""
+        """Yield the facts of a file up to its ``end``.
+
+        Args:
+            file: The number of the file.
+            end: The end that the index knows.
+            pace: Read at this pace. None: without a limit.
+
+        Raises:
+            StorageCorrupt: The file is damaged somewhere before its end.
+            StorageError: The file cannot be read.
+        """
         if file < 0:
             async with aclosing(self.logs.facts(-file, pace=pace)) as facts:
                 async for fact in facts:

@@ -1,13 +1,13 @@
-"""Reading from the files that hold entries, and knowing when nobody does any more.
+"""Open files for reading entries, and wait until nobody reads from them any more.
 
-Runs name the file they lie in by one number: a segment of the journal by its own, an entry log by minus its
-own. ``FilePool`` opens files for reading as they are asked for, keeps them open, and closes the least
-recently used when there are more than ``_OPEN_FILES_MAX``; one that a read is using is never closed under it.
+A run names its file by one number: a segment of the journal by its own number, an entry log by its negative
+number. ``FilePool`` opens a file when a read asks for it and keeps it open. If more than ``_OPEN_FILES_MAX``
+are open, it closes the least recently used ones, but never one that a read is using.
 
-**Retiring.** A file whose entries were written again elsewhere goes, but a read that looked into the index
-before that may be about to ask for it. So a read says when it begins to look and when it is done
-(``reading``), and ``retire`` returns once all that had begun before are done. Whoever begins later finds the
-entries where they are now.
+**Retiring.** If the entries of a file were written again elsewhere, the file goes. But a read that looked
+into the index before that may be about to ask for it. Each read therefore marks its time with ``reading``,
+and ``retire`` waits until all reads that began earlier are done. Reads that begin later find the entries in
+their new place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _OpenFile:
 
 
 class FilePool:
-    """``path_of`` tells the path of a file's number."""
+    """A pool of open files. ``path_of`` returns the path of a file number."""
 
     def __init__(self, disk: Disk, path_of: Callable[[int], str]) -> None:
         self.path_of = path_of
@@ -43,7 +43,7 @@ class FilePool:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Files that were found in the index within the block can be read until its end."""
+        """Keep the files that the index names during the block readable until the block's end."""
         era = self._era
         self._readers[era] += 1
         try:
@@ -55,13 +55,18 @@ class FilePool:
                 self._done.unpark_all()
 
     async def read(self, file: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes at each (offset, length); fewer where the file is too short. StorageError, also where
-        there is no such file."""
+        """Read the bytes at each (offset, length) of a file.
+
+        A result is shorter than asked if the file is too short.
+
+        Raises:
+            StorageError: The file cannot be read or does not exist.
+        """
         (found,) = await self.read_many([(file, ranges)])
         return found
 
     async def read_many(self, requests: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> list[list[bytes]]:
-        """As ``read``, of several files at once."""
+        """Do as ``read``, for several files at once."""
         used: list[_OpenFile] = []
         try:
             for file, _ in requests:
@@ -86,7 +91,7 @@ class FilePool:
             self._close_idle()
 
     def read_now(self, file: int, offset: int, length: int) -> bytes:
-        """As ``read``, of one range, without letting other tasks run."""
+        """Do as ``read``, for one range, without letting other tasks run."""
         opened = self._open.get(file)
         if opened is not None:
             return self._disk.read_now(opened.file, offset, length)
@@ -102,7 +107,7 @@ class FilePool:
             self._disk.close(self._open.pop(file).file)
 
     async def retire(self, files: Iterable[int]) -> None:
-        """Close files that the index names no more. Returns once nobody reads from them."""
+        """Wait until nobody reads from these files, and close them. The index must not name them any more."""
         era, self._era = self._era, self._era + 1
         while any(begun <= era for begun in self._readers):
             await self._done.park()
@@ -113,7 +118,7 @@ class FilePool:
                 self._disk.close(opened.file)
 
     def close(self) -> None:
-        """Close what is open. No read may be going on."""
+        """Close all files. No read may be under way."""
         for opened in self._open.values():
             self._disk.close(opened.file)
         self._open.clear()

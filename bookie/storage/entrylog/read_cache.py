@@ -1,9 +1,10 @@
-"""Entries that were read from files: kept for whoever reads on, or reads the same again.
+"""A cache of entries that were read from files, for readers that read on or read the same entries again.
 
-A frame on the disk holds up to some hundreds of entries; who asks for one of them, or follows a ledger in
-steps, would have it read and verified each time. So what was read is kept, verified or, where it was read
-ahead, as it came, and the least recently used goes when it is more than ``bytes_max``. An address (file and
-offset) never means something else, so nothing here is ever out of date; of files that are gone nobody asks.
+A frame on the disk holds up to some hundreds of entries. Without the cache, a reader that asks for one of
+them, or follows a ledger in steps, would have the frame read and verified each time. The cache keeps entries
+verified, or as raw frames if they were read ahead. If it holds more than ``bytes_max``, the least recently
+used go. An address (file and offset) never changes its meaning, so nothing here goes out of date. Nobody asks
+for addresses in removed files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ledgerlog.wire.entries import Entries
 
 
 class ReadCache:
-    """``bytes_max`` 0 keeps nothing."""
+    """A cache of at most ``bytes_max`` bytes; 0 keeps nothing."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_held = 0
@@ -24,7 +25,7 @@ class ReadCache:
         self._frames: OrderedDict[tuple[int, int], tuple[int, bytes | Entries]] = OrderedDict()
 
     def get(self, run: Run) -> bytes | Entries | None:
-        """The run's verified entries, or its frame as it was read, if either is here."""
+        """Return the run's verified entries, or its raw frame; None if neither is here."""
         key = (run.file, run.offset)
         found = self._frames.get(key)
         if found is None:
@@ -34,7 +35,7 @@ class ReadCache:
         return found[1]
 
     def put(self, run: Run, content: bytes | Entries) -> None:
-        """Keep a run's verified entries, or its frame. One that takes much of the room is not kept."""
+        """Keep a run's verified entries or its raw frame, unless it is over an eighth of ``bytes_max``."""
         if 8 * run.length > self._bytes_max:
             return
         key = (run.file, run.offset)

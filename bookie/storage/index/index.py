@@ -1,18 +1,18 @@
 """The index capability: sorted rows, read by key or by range, written in atomic batches.
 
-``LevelDbIndex`` (``bookie.storage.index.leveldb``) keeps them in a directory; ``MemoryIndex`` in memory, for
-bookies without files and for simulation. What rows mean is ``bookie.core.rows``; ``Catalogue`` on top of this
-module reads and writes them as runs, ledgers and segments.
+``LevelDbIndex`` (``bookie.storage.index.leveldb``) keeps the rows in a directory. ``MemoryIndex`` keeps them
+in memory, for bookies without files and for simulation. ``bookie.core.rows`` defines their meaning.
+``Catalogue`` reads and writes them as runs, ledgers and segments.
 
-The contract, for all of them:
+All implementations keep this contract:
 
-* a batch is written whole or not at all, and is durable when ``write`` returns; batches become durable in
-  the order in which they were written;
-* an operation that fails raises StorageError, StorageCorrupt where the rows are damaged. A damaged row is
-  never skipped: a range that cannot be read in full is an error, not a shorter range;
-* the ``_now`` forms do not let other tasks run. A key that is in LevelDB's cache, or is ruled out by its
-  filter, costs a few microseconds, another a read from the disk: they are for what must not be torn
-  apart by a wait.
+* A batch is written whole or not at all. It is durable when ``write`` returns. Batches become durable in the
+  order in which they were written.
+* A failed operation raises StorageError, or StorageCorrupt if the rows are damaged. A damaged row is never
+  skipped: if a range cannot be read in full, the result is an error, not a shorter range.
+* The ``_now`` forms do not let other tasks run. A key costs a few microseconds if LevelDB has it in its cache
+  or its filter rules it out. Another key costs a read from the disk. Use these forms if a wait must not come
+  between two steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ledgerlog.errors import StorageError
 
 
 def remedy(path: str) -> str:
-    """What to do about an index that is damaged, for messages."""
+    """Return the advice for a damaged index, for messages."""
     return (
         f"`bookie rebuild-index {os.path.dirname(path) or '.'}` makes the index again from the journal and "
         "the entry logs"
@@ -40,40 +40,45 @@ def remedy(path: str) -> str:
 class Index(Protocol):
     @property
     def path(self) -> str:
-        """For messages."""
+        """The path of the index, for messages."""
         ...
 
     @property
     def if_behind(self) -> str:
-        """For messages: what to look at and what to do if the last batches are missing."""
+        """The place to look at and the remedy if the last batches are missing, for messages."""
         ...
 
     def get_now(self, key: bytes) -> bytes | None:
-        """The value of a key, None where there is none."""
+        """Return the value of a key; None if there is none."""
         ...
 
     def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        """Up to ``limit`` rows with ``start <= key < stop``, in order, and in front of them the row with the
-        greatest key below ``start``, where there is one that is not below ``floor``. They are as they were
-        at one moment: of a batch that is being written, all rows or none."""
+        """Read rows in order, as they were at one moment: all rows of a batch or none.
+
+        Args:
+            start: The smallest key.
+            stop: The key behind the last one.
+            floor: Also return, in front, the last row below ``start``, if its key is at least ``floor``.
+            limit: Read at most this many rows with ``start <= key < stop``.
+        """
         ...
 
     async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        """As ``scan_now``, while other tasks run."""
+        """Do as ``scan_now``, while other tasks run."""
         ...
 
     async def write(self, rows: Sequence[Change]) -> None:
-        """Put all rows, and remove those whose value is None, atomically and durably. Of two changes of one
-        key the last counts."""
+        """Put all rows atomically and durably, and remove those with the value None. If a key changes twice,
+        the last change counts."""
         ...
 
     async def aclose(self) -> None:
-        """Give the index up; no call may follow."""
+        """Close the index. No call may follow."""
         ...
 
 
 class MemoryIndex:
-    """``Index`` in memory. It outlives the bookie that closes it, as files do."""
+    """An ``Index`` in memory. Its rows outlive the bookie that closes it, as files do."""
 
     def __init__(self, path: str = "the index in memory") -> None:
         self.path = path
@@ -123,24 +128,23 @@ class MemoryIndex:
 
 
 class Indexes(Protocol):
-    """Where indexes live, by path."""
+    """Creates and opens indexes, by path."""
 
     async def create(self, path: str) -> Index:
-        """A new, empty index. StorageError if there is one already."""
+        """Create an empty index. StorageError if there is one already."""
         ...
 
     async def open(self, path: str) -> Index:
-        """The index that is there. FileMissing if there is none; StorageCorrupt if it is damaged as far as
-        that shows on opening."""
+        """Open an index. FileMissing if there is none; StorageCorrupt if opening shows that it is damaged."""
         ...
 
     async def remove(self, path: str) -> None:
-        """Remove an index that is not open; nothing if there is none."""
+        """Remove an index that is not open. Do nothing if there is none."""
         ...
 
     async def replace(self, source: str, target: str) -> None:
-        """Let the index at ``source`` take the place of the one at ``target``, durably. Both are closed;
-        there may be none at ``target``."""
+        """Replace the index at ``target`` durably by the one at ``source``. Both must be closed. ``target``
+        may be missing."""
         ...
 
 
