@@ -163,9 +163,8 @@ class LimboRepair:
         """
         if self._marks.now.limbo and self._open_peers is None:
             logger.warning(
-                "bookie=%s: ledgers up to %d are in limbo, and nobody here can copy what is missing: they "
-                "stay "
-                "so until 'bookie run' serves this directory",
+                "bookie=%s: ledgers up to %d are in limbo, and nobody here can copy what is missing: "
+                "they stay so until 'bookie run' serves this directory",
                 self._bookie_id,
                 self._marks.now.limbo[-1][1],
             )

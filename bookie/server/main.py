@@ -355,7 +355,10 @@ def cookie_fix(
         if bookie_id is not None:
             check_bookie_id(bookie_id)
     with _failures():
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as cause:
+            raise InvalidArgument(f"{path} cannot be made: {cause.strerror}") from cause
     _show(path, journal_directory, items, as_json)
 
 

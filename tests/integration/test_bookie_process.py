@@ -459,6 +459,16 @@ def test_wrong_usage_is_exit_2_and_touches_nothing(place: Place, options: list[s
     assert not place.data.exists()
 
 
+def test_a_directory_that_cannot_be_made_is_one_line_and_no_traceback(place: Place) -> None:
+    (place.root / "file").write_bytes(b"")
+    words = ["cookie", "fix", str(place.root / "file" / "data"), "--metadata", f"sqlite:{place.metadata}"]
+    done = CliRunner().invoke(bookie_command, words)
+    assert done.exit_code == 1
+    assert done.output.splitlines() == [
+        f"bookie: InvalidArgument: {place.root}/file/data cannot be made: Not a directory"
+    ]
+
+
 async def test_wrong_usage_of_a_process_is_exit_2_as_well(place: Place) -> None:
     code, error = await place.run("--label", "rack")
     assert (code, "is not NAME=VALUE" in error) == (2, True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -308,17 +306,3 @@ def test_every_public_name_is_imported_from_its_home_at_its_first_use() -> None:
     assert set(ledgerlog.__all__) <= set(dir(ledgerlog))
     with pytest.raises(AttributeError, match="'ledgerlog' has no attribute 'Nobody'"):
         _ = ledgerlog.Nobody
-
-
-@pytest.mark.parametrize(
-    ("module", "foreign"),
-    [
-        ("bookie.server.main", ("ledgerlog.ledger.", "ledgerlog.log.")),
-        ("ledgerlog.cli.main", ("ledgerlog.ledger.", "ledgerlog.log.", "bookie.")),
-    ],
-)
-def test_a_command_loads_only_what_it_needs(module: str, foreign: tuple[str, ...]) -> None:
-    words = f"import sys, {module}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
-    assert module in loaded.split()
-    assert not [name for name in loaded.split() if name.startswith(foreign)]

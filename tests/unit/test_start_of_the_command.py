@@ -27,6 +27,17 @@ def test_a_command_is_imported_when_it_is_asked_for_and_no_other() -> None:
     # The commands of logs say of ledgers what those of ledgers say, by the same functions.
     assert with_log & set(modules.values()) == {modules["log"], modules["ledger"]}
     assert not with_log & HEAVY
+    assert not {name for name in with_none if name.startswith(("ledgerlog.ledger", "ledgerlog.log."))}
+
+
+def test_a_bookie_starts_without_the_client() -> None:
+    words = "import sys, bookie.server.main; print(*sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", words], capture_output=True, text=True, check=True
+    ).stdout
+    loaded = said.split()
+    assert "bookie.server.node" in loaded
+    assert not [name for name in loaded if name.startswith(("ledgerlog.ledger", "ledgerlog.log."))]
 
 
 def test_every_command_is_there_by_its_name() -> None:
