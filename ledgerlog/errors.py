@@ -40,6 +40,7 @@ __all__ = [
     "RequestExpired",
     "ConnectionClosed",
     "WrongProcess",
+    "IncompatibleVersion",
     "MetadataError",
     "MetadataUnavailable",
     "MetadataOutcomeUnknown",
@@ -134,6 +135,35 @@ class WrongProcess(LedgerLogError):
             f"this connection belongs to process {pid}, from which this one was forked: connect here anew"
         )
         self.pid = pid
+
+
+class IncompatibleVersion(LedgerLogError):
+    """Data of a newer version of ledgerlog, or a peer with no common protocol. Nothing was changed.
+
+    Use a newer version of ledgerlog, at least the one that wrote the data. A version from the future is not
+    damage, so repair never touches what this exception names.
+
+    Attributes:
+        what: The record, the file or the peer.
+        theirs: The lowest and the highest version of it.
+        ours: The lowest and the highest version that this process reads or speaks.
+    """
+
+    def __init__(
+        self, what: str, theirs: tuple[int, int], ours: tuple[int, int], *, is_protocol: bool = False
+    ) -> None:
+        verbs = ("speaks protocol", "speaks") if is_protocol else ("has format", "reads")
+        super().__init__(
+            f"{what} {verbs[0]} {_span(theirs)}; this version of ledgerlog {verbs[1]} {_span(ours)}"
+        )
+        self.what = redact(what)
+        self.theirs = theirs
+        self.ours = ours
+
+
+def _span(versions: tuple[int, int]) -> str:
+    low, high = versions
+    return str(low) if low == high else f"{low} to {high}"
 
 
 # --- metadata ---------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from google_crc32c import extend, value
 from bookie.core.block import NONCE_BYTES, PADDING, PAGE_BYTES
 from bookie.core.file_set import FileSet
 from bookie.core.records import ADD
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
 LEDGER = 6
@@ -127,6 +127,8 @@ class LogHeader:
         if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
             raise StorageCorrupt(path, 0, "the checksum of the entry log's header does not match")
         magic, version, page_bytes, found, size, nonce, raw_instance, level = _HEADER.unpack_from(page)
+        if magic == _MAGIC and version > _FORMAT:
+            raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
         if magic != _MAGIC or version != _FORMAT or page_bytes != PAGE_BYTES:
             raise StorageCorrupt(
                 path, 0, f"not an entry log of format {_FORMAT} (magic {magic!r}, format {version})"

@@ -53,7 +53,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.wire.checksum import checksum
 
@@ -159,6 +159,8 @@ class Marks:
         if _CHECKSUM.pack(checksum(body)) != data[-_CHECKSUM.size :]:
             raise StorageCorrupt(path, 0, "the checksum of the marks does not match")
         magic, version, unclean, fenced_through, count = _HEAD.unpack_from(body)
+        if magic == _MAGIC and version > _FORMAT:
+            raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
         if magic != _MAGIC or version != _FORMAT:
             raise StorageCorrupt(path, 0, f"not a file of marks of format {_FORMAT}")
         if len(body) != _HEAD.size + count * _RANGE.size or unclean > 1:

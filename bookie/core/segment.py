@@ -58,7 +58,7 @@ from bookie.core.block import (
 )
 from bookie.core.frames import is_head_sound
 from bookie.core.records import ADD, RECORD_HEAD_BYTES, Record, decode_records
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
 _MAGIC = b"LLJOURN1"
@@ -107,6 +107,8 @@ class SegmentHeader:
         if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
             raise StorageCorrupt(path, 0, "the checksum of the segment's header does not match")
         magic, version, page_bytes, found, size, nonce, raw_instance = _HEADER.unpack_from(page)
+        if magic == _MAGIC and version > _FORMAT:
+            raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
         if magic != _MAGIC or version != _FORMAT or page_bytes != PAGE_BYTES:
             raise StorageCorrupt(
                 path, 0, f"not a journal segment of format {_FORMAT} (magic {magic!r}, format {version})"

@@ -72,7 +72,7 @@ from bookie.server.phase_one import marks_after_loss
 from bookie.storage.disk.loss_marks import read_marks, write_marks
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.journal.segments import SegmentFiles
-from ledgerlog.errors import CookieMismatch, InvalidArgument, StorageCorrupt
+from ledgerlog.errors import CookieMismatch, IncompatibleVersion, InvalidArgument, StorageCorrupt
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.belonging import join_cluster
 from ledgerlog.meta.settle import settle
@@ -304,6 +304,8 @@ async def read_cookie(directory: StorageDirectory) -> Cookie | None:
     try:
         bookie_id = decode_record_untrusted(data, "cookie", corrupt).get("id", str)
         return Cookie.decode_untrusted(data, check_bookie_id(bookie_id))
+    except IncompatibleVersion as newer:
+        raise IncompatibleVersion(f"{directory.path}/cookie", newer.theirs, newer.ours) from newer
     except (MetadataCorrupt, InvalidArgument) as cause:
         raise corrupt(str(cause)) from cause
 

@@ -53,7 +53,7 @@ import pyarrow.parquet as pq
 
 from ledgerlog.archive.destinations import Destination, file_name, files_as_errors, open_input
 from ledgerlog.archive.footer import digest_of, read_end
-from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, IncompatibleVersion
 from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.record import RecordBatch
@@ -456,8 +456,12 @@ class ArchiveFile:
                 raise ArchiveCorrupt(self.url, f"it is not an archive of a log: it does not say its {name}")
             return str(value.decode())
 
-        if word("format") != FORMAT:
-            raise ArchiveCorrupt(self.url, f"format {word('format')}; this version reads format {FORMAT}")
+        found, ours = word("format"), int(FORMAT)
+        if found.isdecimal() and found.isascii() and len(found) < 6 and int(found) > ours:
+            version = int(found)
+            raise IncompatibleVersion(f"archive file {self.url}", (version, version), (ours, ours))
+        if found != FORMAT:
+            raise ArchiveCorrupt(self.url, f"format {found}; this version reads format {FORMAT}")
         return Facts(
             log=word("log"),
             incarnation=int(word("incarnation")),

@@ -65,6 +65,10 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         "keep the files, and restore them from a copy; or let a new bookie take the place of a damaged one",
     ),
     (errors.DiskFull, "free space on the disk"),
+    (
+        errors.IncompatibleVersion,
+        "use a newer ledgerlog, at least the one that wrote it; nothing was changed",
+    ),
     (MetadataCorrupt, "the metadata store holds what this program cannot read: restore it from a copy"),
     (ChildFailed, "its log says more where one was kept"),
 )

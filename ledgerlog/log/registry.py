@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from ledgerlog.errors import LogExists, LogNotFound, MetadataOutcomeUnknown
+from ledgerlog.errors import IncompatibleVersion, LogExists, LogNotFound, MetadataOutcomeUnknown
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.settle import new_number, settle
 from ledgerlog.meta.store import Create, Delete, MetadataStore, NodeExists
@@ -260,6 +260,7 @@ class LogRegistry:
         Raises:
             LogNotFound: The name has no log, or a log of another incarnation.
             MetadataCorrupt: A node cannot be read, and ``damaged`` is not set.
+            IncompatibleVersion: A newer version wrote a node. Nothing was removed, even with ``damaged``.
         """
         path = log_name_path(name)
         last: LogMetadata | None = None
@@ -281,6 +282,8 @@ class LogRegistry:
                 operations.insert(0, Delete(log_record_path(incarnation), node.version))
                 try:
                     last = LogMetadata.decode_untrusted(node.value, incarnation)
+                except IncompatibleVersion:
+                    raise  # It is not damaged: the version that wrote it can delete it.
                 except MetadataCorrupt:
                     if not damaged:
                         raise
@@ -308,6 +311,8 @@ def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) ->
     read."""
     try:
         return _decode_name(data, name) == incarnation
+    except IncompatibleVersion:
+        raise
     except MetadataCorrupt:
         if not damaged:
             raise
@@ -316,8 +321,7 @@ def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) ->
 
 def _decode_name(data: bytes, name: str) -> int:
     fields = decode_record_untrusted(data, f"name of log {name}", MetadataCorrupt)
-    if fields.integer("v") != _FORMAT:
-        fields.fail(f"this version reads format {_FORMAT}")
+    fields.format(_FORMAT)
     if fields.get("name", str) != name:
         fields.fail("it names another log")
     return fields.integer("incarnation")

@@ -61,12 +61,12 @@ import attrs
 
 from ledgerlog.errors import (
     ClusterNotFound,
+    IncompatibleVersion,
     InvalidArgument,
     LedgerLogError,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     StorageCorrupt,
-    StorageError,
 )
 from ledgerlog.meta.arguments import AFTER_SLASH, ancestors
 from ledgerlog.meta.belonging import Belonging
@@ -468,7 +468,7 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
     Raises:
         ClusterNotFound: There is no file, and none is to be made.
         StorageCorrupt: The file is damaged, or is no metadata file.
-        StorageError: A newer version of the program has written the file.
+        IncompatibleVersion: A newer version of ledgerlog has written the file. Nothing was written.
         MetadataUnavailable: The file system refuses, or the file was replaced while it was opened.
     """
     try:
@@ -608,10 +608,7 @@ def _check_identity(path: str, connection: sqlite3.Connection) -> None:
         )
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
-        raise StorageError(
-            f"{path} has metadata schema {version}; this program knows schemas up to {SCHEMA_VERSION}: "
-            "open it with the newer ledgerlog that wrote it"
-        )
+        raise IncompatibleVersion(path, (version, version), (SCHEMA_VERSION, SCHEMA_VERSION))
     found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")]
     if version != SCHEMA_VERSION or sorted(found) != sorted(_SCHEMA):
         raise StorageCorrupt(path, None, f"its tables are not those of metadata schema {version}")

@@ -167,9 +167,7 @@ class ArchiveRecord:
         whose = "a ledger" if ledger_id is None else f"ledger {ledger_id}"
         what = f"archive of {whose} of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
-        version = fields.integer("v")
-        if version != _FORMAT:
-            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         if fields.integer("incarnation") != incarnation:
             fields.fail("it belongs to another incarnation")
         numbers = fields.sequence("ledgers", int)
@@ -224,9 +222,7 @@ class ArchivePlace:
     def decode_untrusted(cls, data: bytes, node: str) -> Self:
         """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the node and the field."""
         fields = decode_record_untrusted(data, f"destination of archives {node}", MetadataCorrupt)
-        version = fields.integer("v")
-        if version != _FORMAT:
-            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         marker = fields.get("marker", bytes)
         if len(marker) != MARKER_BYTES:
             fields.fail(f"the field 'marker' has {len(marker)} bytes and not {MARKER_BYTES}")

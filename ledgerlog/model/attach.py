@@ -103,8 +103,7 @@ class SpliceMark:
     def decode_untrusted(cls, data: bytes, producer: str) -> Self:
         """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the producer and the field."""
         fields = decode_record_untrusted(data, f"mark of producer {producer}", MetadataCorrupt)
-        if fields.integer("v") != _FORMAT:
-            fields.fail(f"this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         if fields.get("producer", str) != producer:
             fields.fail("it names another producer")
         return cls(

@@ -110,8 +110,7 @@ class Cookie:
 def _fields(data: bytes, what: str, bookie_id: BookieId) -> Fields:
     check_bookie_id(bookie_id)
     fields = decode_record_untrusted(data, what, MetadataCorrupt)
-    if fields.integer("v") != _FORMAT:
-        fields.fail(f"this version reads format {_FORMAT}")
+    fields.format(_FORMAT)
     if fields.get("id", str) != bookie_id:
         fields.fail("it names another bookie")
     return fields

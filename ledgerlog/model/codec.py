@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import cbor2
 
-from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.errors import IncompatibleVersion, InvalidArgument, LedgerLogError, MetadataCorrupt
 from ledgerlog.limits import METADATA_BYTES_MAX
 
 T = TypeVar("T")
@@ -28,6 +28,14 @@ _PLAIN_SIMPLE = frozenset((20, 21, 22, 25, 26, 27))
 
 class RecordTooLong(InvalidArgument):
     """A record is larger than ``limits.METADATA_BYTES_MAX``."""
+
+
+class NewerRecord(IncompatibleVersion, MetadataCorrupt):
+    """A record in the metadata store has a format that this version does not read.
+
+    It is a MetadataCorrupt, because one record that cannot be read must not stop the work on all others.
+    Whoever replaces or removes a damaged record must keep this one: catch IncompatibleVersion first.
+    """
 
 
 def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] | None = None) -> bytes:
@@ -120,15 +128,42 @@ def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], Ledge
         fail("not a map with text keys")
     if cbor2.dumps(value, canonical=True) != data:
         fail("not in canonical form, or followed by more bytes")
-    return Fields(value, fail)
+    return Fields(value, fail, what, NewerRecord if error is MetadataCorrupt else IncompatibleVersion)
 
 
 class Fields:
     """Typed access to a decoded map. Each method names the field in its error."""
 
-    def __init__(self, value: dict[str, Any], fail: Callable[[str], NoReturn]) -> None:
+    def __init__(
+        self,
+        value: dict[str, Any],
+        fail: Callable[[str], NoReturn],
+        what: str,
+        newer: type[IncompatibleVersion],
+    ) -> None:
         self._value = value
+        self._what = what
+        self._newer = newer
         self.fail = fail
+
+    def format(self, oldest: int, newest: int | None = None) -> int:
+        """Return the format of the record, the field ``v``.
+
+        Args:
+            oldest: The oldest format that the caller reads.
+            newest: The newest one; None: ``oldest`` is the only one.
+
+        Raises:
+            IncompatibleVersion: The format is newer. If the record is one of the metadata store, this is
+                NewerRecord.
+        """
+        newest = oldest if newest is None else newest
+        version = self.integer("v")
+        if version > newest:
+            raise self._newer(self._what, (version, version), (oldest, newest))
+        if version < oldest:
+            self.fail(f"it has format {version}, and there never was one below {oldest}")
+        return version
 
     def get(self, name: str, kind: type[T]) -> T:
         """Return the field ``name``, which must be exactly a ``kind`` (a bool is not an int)."""

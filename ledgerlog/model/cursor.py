@@ -95,8 +95,7 @@ class CursorState:
     def decode_untrusted(cls, data: bytes, name: str, version: int) -> Self:
         """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt if they are anything else."""
         fields = decode_record_untrusted(data, f"cursor {name}", MetadataCorrupt)
-        if fields.integer("v") != _FORMAT:
-            fields.fail(f"this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         if fields.get("name", str) != name:
             fields.fail("it names another cursor")
         return cls(

@@ -66,8 +66,7 @@ class ElectionRecord:
     def decode_untrusted(cls, data: bytes, name: str) -> ElectionRecord:
         """Decode the record of the election ``name``. Raise MetadataCorrupt with the field."""
         fields = decode_record_untrusted(data, f"election {name}", MetadataCorrupt)
-        if fields.integer("v") != _FORMAT:
-            fields.fail(f"this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         return cls(
             term=fields.integer("term"),
             holder=fields.optional("holder", str),

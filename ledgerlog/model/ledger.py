@@ -283,9 +283,7 @@ class LedgerMetadata:
         """
         what = f"metadata of ledger {ledger_id}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
-        version = fields.integer("v")
-        if version != _FORMAT:
-            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         if fields.integer("id") != ledger_id:
             fields.fail("it describes another ledger")
         try:

@@ -570,11 +570,7 @@ class LogMetadata:
         """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt, which names the log and the field."""
         what = f"record of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
-        version = fields.integer("v")
-        if not _FORMAT_OF_LISTS <= version <= _FORMAT_OF_GAPS:
-            fields.fail(
-                f"format {version}; this version reads formats {_FORMAT_OF_LISTS} to {_FORMAT_OF_GAPS}"
-            )
+        version = fields.format(_FORMAT_OF_LISTS, _FORMAT_OF_GAPS)
         if fields.integer("incarnation") != incarnation:
             fields.fail("it describes another incarnation")
         before = fields.sequence("before", int)

@@ -19,7 +19,6 @@ tasks may be merged, and a task may be out of date.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import attrs
 
@@ -306,9 +305,7 @@ class WorkerProgress:
 
 def _fields(data: bytes, what: str) -> Fields:
     fields = decode_record_untrusted(data, what, MetadataCorrupt)
-    version: Any = fields.integer("v")
-    if version != _FORMAT:
-        fields.fail(f"this version reads format {_FORMAT}")
+    fields.format(_FORMAT)
     return fields
 
 

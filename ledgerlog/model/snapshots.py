@@ -74,8 +74,7 @@ def encode_snapshot_list(listed: Iterable[ListedSnapshot]) -> bytes:
 def decode_snapshot_list_untrusted(data: bytes, incarnation: int) -> list[ListedSnapshot]:
     """Decode the bytes of ``encode_snapshot_list``. Raise MetadataCorrupt with the field."""
     fields = decode_record_untrusted(data, f"snapshots of log incarnation {incarnation}", MetadataCorrupt)
-    if fields.integer("v") != _FORMAT:
-        fields.fail(f"this version reads format {_FORMAT}")
+    fields.format(_FORMAT)
     columns = [fields.sequence(name, int) for name in ("ledgers", "offsets", "sizes")]
     if len({len(column) for column in columns}) != 1:
         fields.fail("its columns differ in length")

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import IncompatibleVersion, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.meta.settle import CONFLICTS, remove, settle
 from ledgerlog.meta.store import (
@@ -133,7 +133,15 @@ class Board:
             if not is_unsure:
                 await self._store.sync()
             node = await self._store.get(REPAIR_SETTINGS)
-            wanted = change(RepairSettings() if reset else _settings(node))
+            try:
+                stored = _settings(node)
+            except IncompatibleVersion:
+                raise  # A newer version wrote them: it can reset them.
+            except MetadataCorrupt:
+                if not reset:
+                    raise
+                stored = RepairSettings()
+            wanted = change(RepairSettings() if reset else stored)
             await self._put(REPAIR_SETTINGS, node, wanted.encode())
             return wanted
 
@@ -204,6 +212,9 @@ class Board:
             if node is not None:
                 try:
                     there = RepairTask.decode_untrusted(node.value, ledger_id)
+                except IncompatibleVersion as newer:
+                    logger.warning("%s; it is left to a newer version", newer)
+                    return False
                 except MetadataCorrupt as damage:
                     logger.error("%s; it is made anew", damage)
             wanted = (there or fresh).merged(lost=lost, damaged=damaged, incomplete=incomplete)
@@ -450,6 +461,8 @@ class Board:
             if node is not None:
                 try:
                     there = Draining.decode_untrusted(node.value, bookie_id)
+                except IncompatibleVersion:
+                    raise
                 except MetadataCorrupt as damage:
                     logger.error("%s; it is asked for anew", damage)
                 else:
@@ -528,8 +541,22 @@ class Board:
     async def say_audit(self, record: AuditRecord) -> None:
         """Write the auditor's record. If another auditor writes at the same time, either record may win."""
         node = await self._store.get(REPAIR_AUDIT)
+        if node is not None and _is_newer_audit(node):
+            return
         with contextlib.suppress(*CONFLICTS):
             await self._put(REPAIR_AUDIT, node, record.encode())
+
+
+def _is_newer_audit(node: Versioned) -> bool:
+    """Whether a newer version of ledgerlog wrote the auditor's record: this one does not replace it."""
+    try:
+        AuditRecord.decode_untrusted(node.value)
+    except IncompatibleVersion as newer:
+        logger.warning("%s; it is left as it is", newer)
+        return True
+    except MetadataCorrupt:
+        pass
+    return False
 
 
 def _settings(node: Versioned | None) -> RepairSettings:
@@ -537,6 +564,8 @@ def _settings(node: Versioned | None) -> RepairSettings:
         return RepairSettings()
     try:
         return RepairSettings.decode_untrusted(node.value)
+    except IncompatibleVersion:
+        raise
     except MetadataCorrupt as damage:
         raise MetadataCorrupt(
             f"{damage} (stored at {REPAIR_SETTINGS}; 'ledgerlog repair settings --reset' makes them anew)"

@@ -33,7 +33,7 @@ import trio
 
 from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.concurrency.core.rate import TokenBucket
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import IncompatibleVersion, LedgerLogError
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.meta.settle import follow, go_on
@@ -258,6 +258,8 @@ class Worker:
             # remove.
             try:
                 found = await self._board.task(ledger_id)
+            except IncompatibleVersion:
+                raise  # The task is a newer version's; it is tried again later.
             except MetadataCorrupt:
                 await self._repair.make_anew(ledger_id)
                 found = await self._board.task(ledger_id)

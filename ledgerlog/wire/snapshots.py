@@ -19,13 +19,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 from google_crc32c import extend
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import IncompatibleVersion, WireError
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.wire.checksum import checksum
 
 __all__ = ["Snapshot", "SnapshotHead", "decode_snapshot_untrusted", "encode_snapshot"]
 
 _MAGIC = b"LLSNAP1\n"
+_DIGIT_AT = 6
+"""The format stands in the magic, too."""
 _FORMAT = 1
 _FRAME = struct.Struct("<II")
 _END = struct.Struct("<III")
@@ -51,8 +53,7 @@ class SnapshotHead:
     @classmethod
     def decode_untrusted(cls, data: bytes) -> SnapshotHead:
         fields = decode_record_untrusted(data, "a snapshot's head", WireError)
-        if fields.integer("v") != _FORMAT:
-            fields.fail(f"this version reads format {_FORMAT}")
+        fields.format(_FORMAT)
         return cls(
             log=fields.get("log", str),
             incarnation=fields.integer("incarnation"),
@@ -101,8 +102,11 @@ def encode_snapshot(
 
 
 def decode_snapshot_untrusted(data: bytes) -> Snapshot:
-    """Decode a whole stream. Raise WireError if it is not exactly one snapshot."""
-    if data[: len(_MAGIC)] != _MAGIC:
+    """Decode a whole stream. Raise WireError if it is not exactly one snapshot, IncompatibleVersion
+    if a newer version wrote it."""
+    magic, digit = data[: len(_MAGIC)], data[_DIGIT_AT : _DIGIT_AT + 1]
+    is_newer = digit.isdigit() and int(digit) > _FORMAT and magic == _MAGIC.replace(b"1", digit)
+    if magic != _MAGIC and not is_newer:
         raise WireError("it does not begin as a snapshot of this version does")
     if len(data) < len(_MAGIC) + _END.size:
         raise WireError("it is cut off")
@@ -111,6 +115,8 @@ def decode_snapshot_untrusted(data: bytes) -> Snapshot:
         raise WireError("it is cut off")
     if digest != checksum(data[: len(data) - 4]):
         raise WireError("its digest is not that of its bytes")
+    if is_newer:
+        raise IncompatibleVersion("the snapshot", (int(digit), int(digit)), (_FORMAT, _FORMAT))
     at, end = len(_MAGIC), len(data) - _END.size
     payloads: list[bytes] = []
     while at < end:

@@ -16,6 +16,7 @@ import trio
 
 from ledgerlog import limits
 from ledgerlog.errors import (
+    IncompatibleVersion,
     InvalidArgument,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
@@ -104,7 +105,7 @@ async def test_no_flipped_byte_ever_changes_what_is_read(written: Path, tmp_path
                     node = await store.get(f"ledgers/{name}")
                     assert node is not None
                     assert node.value == value
-        except StorageError as error:
+        except (StorageError, IncompatibleVersion) as error:
             # Where the damage hit the schema's version number, the file claims to be newer.
             noticed.append(str(error))
         for beside in ("-wal", "-shm", "-journal"):
@@ -156,10 +157,12 @@ async def test_a_file_of_a_newer_schema_says_so(written: Path) -> None:
     connection = sqlite3.connect(written)
     connection.execute(f"PRAGMA user_version = {sqlite_file.SCHEMA_VERSION + 1}")
     connection.close()
-    with pytest.raises(StorageError, match="newer ledgerlog") as caught:
+    before = written.read_bytes()
+    with pytest.raises(IncompatibleVersion, match=r"has format 2; this version .* reads 1") as caught:
         async with open_sqlite_store(written):
             pass
     assert not isinstance(caught.value, StorageCorrupt)
+    assert written.read_bytes() == before
 
 
 async def test_damage_that_comes_while_the_store_is_open_is_corrupt_in_the_reading_call(

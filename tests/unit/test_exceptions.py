@@ -55,6 +55,7 @@ VALUES: dict[str, Any] = {
     "int | None": 8,
     "str | None": "more text",
     "bool": True,
+    "tuple[int, int]": (1, 2),
     "Run | None": Run._make(range(len(Run._fields))),
 }
 """A value for each annotation of a constructor's parameters. One that is not here fails: add it."""

@@ -40,13 +40,15 @@ from bookie.storage.disk.loss_marks import write_marks
 from bookie.storage.disk.real import RealDisk
 from bookie.storage.index.index import Indexes
 from bookie.storage.index.leveldb import LevelDb
-from ledgerlog.errors import CookieMismatch, StorageCorrupt, StorageError
+from ledgerlog.errors import CookieMismatch, IncompatibleVersion, StorageCorrupt, StorageError
 from ledgerlog.limits import METADATA_BYTES_MAX, MIB
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.wire.checksum import checksum
 
 _MAGIC = b"LLCOOKI1"
+_FORMAT = 1
+"""The last byte of the magic is the format, as a digit."""
 _HEAD = struct.Struct("<8sI")
 _CHECKSUM = struct.Struct("<I")
 _BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
@@ -116,6 +118,7 @@ class StorageDirectory:
 
         Raises:
             StorageCorrupt: The cookie file is damaged.
+            IncompatibleVersion: A newer version has written it.
             CookieMismatch: The journal has its own directory, with another cookie.
         """
         here = await self._read_cookie(self._cookie_path)
@@ -156,10 +159,14 @@ class StorageDirectory:
             raise StorageCorrupt(path, 0, f"a cookie file of {len(data)} bytes")
         magic, length = _HEAD.unpack_from(data)
         stop = _HEAD.size + length
-        if magic != _MAGIC or len(data) != stop + _CHECKSUM.size:
+        digit = magic[-1:]
+        is_newer = magic[:-1] == _MAGIC[:-1] and digit.isdigit() and int(digit) > _FORMAT
+        if (magic != _MAGIC and not is_newer) or len(data) != stop + _CHECKSUM.size:
             raise StorageCorrupt(path, 0, "not a cookie file")
         if _CHECKSUM.unpack_from(data, stop)[0] != checksum(data[:stop]):
             raise StorageCorrupt(path, 0, "the checksum of the cookie does not match")
+        if is_newer:
+            raise IncompatibleVersion(path, (int(digit), int(digit)), (_FORMAT, _FORMAT))
         return data[_HEAD.size : stop]
 
     async def read_instance(self) -> str:

@@ -27,6 +27,7 @@ exception of the body comes out unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import ChainMap
@@ -40,9 +41,11 @@ import trio
 
 from bookie.core.block import NONCE_BYTES, PAGE_BYTES
 from bookie.core.boot import IndexBehind, Mark
+from bookie.core.entry_log import LogHeader
 from bookie.core.journal import GroupCommit
 from bookie.core.records import START, encode_start
 from bookie.core.rows import encode_mark
+from bookie.core.segment import SegmentHeader
 from bookie.storage.disk.disk import Disk, FileMissing
 from bookie.storage.disk.loss_marks import KeptMarks, read_marks
 from bookie.storage.engine.config import StorageConfig
@@ -123,6 +126,7 @@ async def open_engine(
         ballast.size = min(ballast.size, config.ballast_bytes)
     if marks is None:
         marks = await _sound_marks(directory)
+    await _refuse_newer(directory, instance)
     async with _open_ground(directory, instance, new_nonce, config) as ground:
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
@@ -135,6 +139,27 @@ async def open_engine(
         finally:
             journal.close_files()
             ground.pool.close()
+
+
+async def _refuse_newer(directory: StorageDirectory, instance: str) -> None:
+    """Raise IncompatibleVersion if a journal segment or an entry log has a newer format.
+
+    This comes before anything is written. Whoever reads the files later judges their damage.
+    """
+    disk = directory.disk
+    headers = (
+        (directory.journal_path, ".journal", SegmentHeader),
+        (directory.entries_path, ".entries", LogHeader),
+    )
+    for place, suffix, header in headers:
+        with contextlib.suppress(FileMissing):
+            for name in await disk.list_directory(place):
+                number = name.removesuffix(suffix)
+                if name.endswith(suffix) and len(number) == 16:
+                    path = f"{place}/{name}"
+                    with contextlib.suppress(StorageError, ValueError):
+                        page = await disk.read_file(path, PAGE_BYTES)
+                        header.decode(page, path=path, number=int(number, 16), instance=instance)
 
 
 @attrs.frozen

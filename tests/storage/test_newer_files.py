@@ -1,0 +1,63 @@
+"""A start on a directory that a newer version wrote is refused by name, and leaves every file as it is."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from storing import running
+from test_damage import TINY, memory_image
+
+from bookie.core.entry_log import LogHeader
+from bookie.core.segment import SegmentHeader
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.index.index import MemoryIndexes
+from ledgerlog.errors import IncompatibleVersion
+from ledgerlog.wire.checksum import checksum
+
+PAGE = 4096
+
+
+def with_format(disk: MemoryDisk, path: str, version: int) -> None:
+    """Change the format in the first page of a file, and its checksum with it."""
+    page = bytearray(disk.files[path][:PAGE])
+    page[8:12] = struct.pack("<I", version)
+    page[-4:] = struct.pack("<I", checksum(bytes(page[:-4])))
+    disk.files[path][:PAGE] = page
+
+
+def contents(disk: MemoryDisk, indexes: MemoryIndexes) -> tuple[dict[str, bytes], dict[str, object]]:
+    rows = {
+        path: list(index.scan_now(b"", b"\xff", floor=b"", limit=10**6))
+        for path, index in indexes.indexes.items()
+    }
+    return {path: bytes(content) for path, content in disk.files.items()}, dict(rows)
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["after a crash", "after a clean stop"])
+async def test_a_journal_segment_of_a_newer_format_is_refused_and_nothing_is_written(is_clean: bool) -> None:
+    probe, _ = await memory_image(is_clean=is_clean)
+    paths = [path for path in probe.files if path.endswith(".journal")]
+    assert len(paths) >= 2
+    for path in paths:
+        disk, indexes = await memory_image(is_clean=is_clean)
+        with_format(disk, path, 2)
+        before = contents(disk, indexes)
+        error = await refusal(disk, indexes)
+        assert error is not None, path
+        assert (error.what, error.theirs, error.ours) == (path, (2, 2), (1, 1))
+        assert contents(disk, indexes) == before, path
+
+
+async def refusal(disk: MemoryDisk, indexes: MemoryIndexes) -> IncompatibleVersion | None:
+    try:
+        async with running("b", TINY, disk=disk, indexes=indexes):
+            return None
+    except IncompatibleVersion as error:
+        return error
+
+
+@pytest.mark.parametrize("header", [SegmentHeader, LogHeader])
+def test_both_kinds_of_files_have_their_format_where_this_test_changes_it(header: type) -> None:
+    page = header(1, 4 * PAGE, bytes(16), "i", *([0] if header is LogHeader else [])).encode()
+    assert struct.unpack_from("<I", page, 8) == (1,)
