@@ -336,7 +336,7 @@ class Connection:
         meant = decode_hello_untrusted(frame)
         identity = self._shared.identity
         status = meant.accepts(identity)
-        self._outbox.reply([encode_hello_reply(status, identity)])
+        self._outbox.reply([encode_hello_reply(status, meant.agreed(identity))])
         if status == Status.OK:
             self.is_greeted = True
             self._shared.strangers.leave(self)

@@ -72,7 +72,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import ConnectionLost, Listener, Network
-from ledgerlog.wire.hello import Hello
+from ledgerlog.wire.hello import FEATURES, PROTOCOL_MAX, Hello
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,13 @@ async def open_bookie(
             listener = await door.unlock()
             server = Server(
                 engine,
-                Hello(cookie.bookie_id, cookie.instance, cookie.cluster),
+                Hello(
+                    cookie.bookie_id,
+                    cookie.instance,
+                    cookie.cluster,
+                    protocol_max=PROTOCOL_MAX,
+                    features=FEATURES,
+                ),
                 connections_max=connections_max,
             )
             info = BookieInfo(

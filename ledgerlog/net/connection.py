@@ -47,7 +47,7 @@ from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
 from ledgerlog.net.session import Session, handshake
 from ledgerlog.net.transport import Buffer, Network
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
-from ledgerlog.wire.hello import Hello
+from ledgerlog.wire.hello import FEATURES, PROTOCOL_MAX, Hello
 
 __all__ = ["AddSink", "BookieBusy", "BookieConnection", "ConnectionStatistics", "Resolve"]
 
@@ -337,7 +337,13 @@ class BookieConnection:
         if connecting.cancelled_caught:
             raise BookieUnavailable(f"no connection within {CONNECT_TIMEOUT_S:g} s")
         try:
-            wanted = Hello(bookie_id=self.bookie_id, instance=info.instance or None, cluster=self._cluster)
+            wanted = Hello(
+                bookie_id=self.bookie_id,
+                instance=info.instance or None,
+                cluster=self._cluster,
+                protocol_max=PROTOCOL_MAX,
+                features=FEATURES,
+            )
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as shaking:
                 answer, buffer = await handshake(stream, wanted)
             if shaking.cancelled_caught:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from ledgerlog.errors import BookieUnavailable, WireError
+from ledgerlog.errors import BookieUnavailable, IncompatibleVersion, WireError
 from ledgerlog.limits import (
     ADD_TIMEOUT_S,
     CONNECTION_IDLE_S,
@@ -78,6 +78,7 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         ConnectionLost: The stream broke.
         WireError: The answer is malformed.
         BookieUnavailable: The other end refuses, or is not the wanted bookie.
+        IncompatibleVersion: The two have no version of the protocol in common.
     """
     await stream.send_all([encode_hello(wanted)])
     buffer = FrameBuffer()
@@ -101,11 +102,12 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         raise BookieUnavailable(
             f"another bookie serves there: {_identity(answer)}, where {_identity(wanted)} was expected"
         )
+    if wanted.accepts(answer) is Status.BAD_REQUEST:
+        raise IncompatibleVersion("it", answer.range, wanted.range, is_protocol=True)
     if status is not Status.OK:
-        raise BookieUnavailable(
-            f"it refuses to serve us: {status.name} (it speaks protocol {answer.protocol}, "
-            f"we speak {wanted.protocol})"
-        )
+        raise BookieUnavailable(f"it refuses to serve us: {status.name}")
+    if answer.protocol != answer.protocol_max or not {*answer.features} <= {*wanted.features}:
+        raise WireError(f"it answers with protocol {answer.range} and features {answer.features}")
     return answer, buffer
 
 

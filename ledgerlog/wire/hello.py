@@ -2,9 +2,9 @@
 
 The client begins with a HELLO. It names the bookie that it wants to reach. It also names the instance of the
 bookie's data and its own cluster, if it knows them. The bookie answers with a ``HELLO | REPLY`` that names
-itself. The status is OK if it is that bookie, WRONG_BOOKIE if it is not, and BAD_REQUEST if it does not speak
-the client's protocol. No other frame is sent before this exchange is over. If the status is not OK, the
-bookie then closes the connection.
+itself. The status is OK if it is that bookie, WRONG_BOOKIE if it is not, and BAD_REQUEST if the two have no
+version of the protocol in common. No other frame is sent before this exchange is over. If the status is not
+OK, the bookie then closes the connection.
 
 An address does not identify a bookie. Another machine may have taken over the address, or the bookie's disk
 may have been replaced. Such a bookie would accept an old writer's adds, and would answer a recoverer's reads
@@ -13,10 +13,17 @@ instance, and both refuse.
 
 The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BYTES_MAX`` long:
 
-    protocol   int            the version of the wire format that the sender speaks, 1 here
-    bookie     text           the bookie's id: wanted (request), own (reply)
-    instance   text or null   the identity of its data: expected (request; null: any), own (reply)
-    cluster    text or null   the id of the sender's metadata store; null or absent: not said
+    protocol      int            the lowest version that the sender speaks; in a reply with OK: the one to use
+    protocol_max  int            the highest version that it speaks; absent: the same as ``protocol``
+    features      list of text   the features that it knows; in a reply with OK: those to use; absent: none
+    bookie        text           the bookie's id: wanted (request), own (reply)
+    instance      text or null   the identity of its data: expected (request; null: any), own (reply)
+    cluster       text or null   the id of the sender's metadata store; null or absent: not said
+
+A client says the range that it speaks, and its features. The bookie answers OK with the highest common
+version and the common features, and both use exactly these. If it refuses, it says its own range and
+features. Version 0.1 says and compares only ``protocol``, which is 1: it is a range of one version without
+features. So a client that speaks 1 to 2 works with a bookie of 0.1, and the reverse.
 
 Unknown keys are ignored, so a later version can add some. A client says nothing about itself: the ledger's
 key authorises a write.
@@ -35,11 +42,19 @@ from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.wire.frame import REPLY, Frame, Kind, Status, encode_head
 
 PROTOCOL = 1
-"""The version of the wire format that this package speaks."""
+"""The lowest version of the wire format that this package speaks."""
+
+PROTOCOL_MAX = 1
+"""The highest version that it speaks."""
+
+FEATURES: tuple[str, ...] = ()
+"""The features that this package knows, sorted."""
 
 HELLO_BODY_BYTES_MAX = 1024
 _TEXT_CHARS_MAX = 128
-_PROTOCOL_MAX = 0xFFFF
+_NUMBER_MAX = 0xFFFF
+_FEATURES_MAX = 16
+_FEATURE_CHARS_MAX = 24
 
 
 @attrs.frozen
@@ -52,15 +67,33 @@ class Hello:
     cluster: str | None = None
     """The id of the sender's metadata store; None if the sender does not say it."""
     protocol: int = PROTOCOL
+    """The lowest version of the protocol that the sender speaks; in a reply with OK, the one to use."""
+    protocol_max: int = attrs.field(default=attrs.Factory(lambda hello: hello.protocol, takes_self=True))
+    """The highest version that it speaks."""
+    features: tuple[str, ...] = ()
+    """The features that it knows; in a reply with OK, those to use. Sorted."""
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The lowest and the highest version of the protocol."""
+        return self.protocol, self.protocol_max
+
+    def agreed(self, bookie: Hello) -> Hello:
+        """Return what ``bookie`` answers to this request: itself, and if it can, what both will use."""
+        version = min(self.protocol_max, bookie.protocol_max)
+        if self.accepts(bookie) is not Status.OK:
+            return bookie
+        common = tuple(sorted({*self.features} & {*bookie.features}))
+        return attrs.evolve(bookie, protocol=version, protocol_max=version, features=common)
 
     def accepts(self, bookie: Hello) -> Status:
         """Return the status with which ``bookie`` answers this request.
 
         Returns:
-            OK; BAD_REQUEST if the bookie does not speak the protocol; WRONG_BOOKIE if its id, its instance or
-            its cluster is not the requested one.
+            OK; BAD_REQUEST if they have no version of the protocol in common; WRONG_BOOKIE if its id, its
+            instance or its cluster is not the requested one.
         """
-        if self.protocol != bookie.protocol:
+        if max(self.protocol, bookie.protocol) > min(self.protocol_max, bookie.protocol_max):
             return Status.BAD_REQUEST
         if self.bookie_id != bookie.bookie_id:
             return Status.WRONG_BOOKIE
@@ -78,8 +111,15 @@ class Hello:
         }
         if self.cluster is not None:
             body["cluster"] = self.cluster
-        if not 1 <= self.protocol <= _PROTOCOL_MAX:
-            raise InvalidArgument(f"HELLO: protocol {self.protocol} is not in 1..{_PROTOCOL_MAX}")
+        if self.protocol_max != self.protocol:
+            body["protocol_max"] = self.protocol_max
+        if self.features:
+            body["features"] = list(self.features)
+        if not 1 <= self.protocol <= self.protocol_max <= _NUMBER_MAX:
+            raise InvalidArgument(
+                f"HELLO: protocol {self.protocol} to {self.protocol_max} is not in 1..{_NUMBER_MAX}"
+            )
+        _check_features(self.features, _refuse_to_say)
         check_bookie_id(self.bookie_id)
         _check_texts(self.instance, self.cluster, _refuse_to_say)
         encoded = encode_record(body)
@@ -94,6 +134,13 @@ def _check_texts(instance: str | None, cluster: str | None, fail: Callable[[str]
     for name, text in (("instance", instance), ("cluster", cluster)):
         if text is not None and not 0 < len(text) <= _TEXT_CHARS_MAX:
             fail(f"the field {name!r} has {len(text)} characters, not 1 to {_TEXT_CHARS_MAX}")
+
+
+def _check_features(features: tuple[str, ...], fail: Callable[[str], NoReturn]) -> None:
+    if list(features) != sorted({*features}) or len(features) > _FEATURES_MAX:
+        fail(f"the field 'features' is not up to {_FEATURES_MAX} names in order, each once")
+    if not all(0 < len(feature) <= _FEATURE_CHARS_MAX for feature in features):
+        fail(f"the field 'features' has a name that is not 1 to {_FEATURE_CHARS_MAX} characters long")
 
 
 def _refuse_to_say(why: str) -> NoReturn:
@@ -125,7 +172,14 @@ def decode_hello_untrusted(frame: Frame) -> Hello:
     if len(frame.body) > HELLO_BODY_BYTES_MAX:
         raise WireError(f"a HELLO of {len(frame.body)} bytes, over the limit of {HELLO_BODY_BYTES_MAX}")
     fields = decode_record_untrusted(bytes(frame.body), "HELLO", WireError)
-    protocol = fields.integer("protocol", low=1, high=_PROTOCOL_MAX)
+    protocol = fields.integer("protocol", low=1, high=_NUMBER_MAX)
+    highest = protocol
+    if fields.optional("protocol_max", int) is not None:
+        highest = fields.integer("protocol_max", low=protocol, high=_NUMBER_MAX)
+    features: tuple[str, ...] = ()
+    if fields.optional("features", list) is not None:
+        features = tuple(fields.sequence("features", str))
+    _check_features(features, fields.fail)
     try:
         bookie_id = check_bookie_id(fields.get("bookie", str))
     except InvalidArgument as cause:
@@ -133,4 +187,11 @@ def decode_hello_untrusted(frame: Frame) -> Hello:
     instance = fields.get("instance", str) if header.kind & REPLY else fields.optional("instance", str)
     cluster = fields.optional("cluster", str)
     _check_texts(instance, cluster, fields.fail)
-    return Hello(bookie_id=bookie_id, instance=instance, cluster=cluster, protocol=protocol)
+    return Hello(
+        bookie_id=bookie_id,
+        instance=instance,
+        cluster=cluster,
+        protocol=protocol,
+        protocol_max=highest,
+        features=features,
+    )

@@ -62,7 +62,10 @@ async def test_the_client_says_whom_it_means(over: str) -> None:
             "b1 instance 'instance-2', where b1 instance 'instance-1' was expected",
         ),
         (encode_hello_reply(Status.WRONG_BOOKIE, attrs.evolve(ME, bookie_id="b3")), "serves there: b3"),
-        (encode_hello_reply(Status.OK, attrs.evolve(ME, protocol=2)), "it speaks protocol 2, we speak 1"),
+        (
+            encode_hello_reply(Status.OK, attrs.evolve(ME, protocol=2, protocol_max=2)),
+            "it speaks protocol 2; this version of ledgerlog speaks 1",
+        ),
         (encode_hello_reply(Status.BAD_REQUEST, ME), "BAD_REQUEST"),
         (encode_hello_reply(Status.NOT_READY, ME), "NOT_READY"),
         (encode_hello_reply(Status.OK, ME) * 2, "more than HELLO"),

@@ -122,3 +122,48 @@ def test_a_bookie_serves_only_who_means_it(wanted: Hello, status: Status) -> Non
 
 def test_a_bookie_that_does_not_say_its_cluster_serves_any() -> None:
     assert Hello("b1", "i1", "c9").accepts(attrs.evolve(BOOKIE, cluster=None)) is Status.OK
+
+
+def speaking(low: int, high: int, *features: str) -> Hello:
+    return attrs.evolve(BOOKIE, protocol=low, protocol_max=high, features=features)
+
+
+def test_both_use_the_highest_common_version_and_the_common_features() -> None:
+    client = speaking(1, 3, "a", "b")
+    assert client.agreed(speaking(2, 5, "b", "c")) == speaking(3, 3, "b")
+    assert client.agreed(speaking(1, 2, "z")) == speaking(2, 2)
+    assert decode(encode_hello(client)) == client
+
+
+def test_a_version_0_1_is_a_range_of_one_without_features() -> None:
+    old = encode_head(Kind.HELLO, index=encode_record(GOOD))
+    assert decode(old) == speaking(1, 1)
+    new = speaking(1, 2, "a")
+    assert decode(old).agreed(new) == speaking(1, 1), "an old client is told the protocol that it compares"
+    assert new.agreed(decode(old)) == speaking(1, 1)
+    assert encode_hello(speaking(1, 1)) == old, "what both know is said as ever"
+
+
+def test_who_has_no_common_version_is_refused_and_told_the_range() -> None:
+    for client, bookie in ((speaking(1, 2), speaking(3, 4, "a")), (speaking(3, 4), speaking(1, 2))):
+        assert client.accepts(bookie) is Status.BAD_REQUEST
+        assert client.agreed(bookie) == bookie
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"protocol": 2, "protocol_max": 1},
+        {"protocol_max": 65536},
+        {"protocol_max": "2"},
+        {"features": ["b", "a"]},
+        {"features": ["a", "a"]},
+        {"features": [""]},
+        {"features": ["x" * 25]},
+        {"features": [1]},
+        {"features": [f"f{number:02}" for number in range(17)]},
+    ],
+)
+def test_a_range_or_features_that_make_no_sense_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        decode(encode_head(Kind.HELLO, index=encode_record({**GOOD, **change})))

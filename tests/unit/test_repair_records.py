@@ -90,7 +90,7 @@ def test_a_record_about_something_else_is_refused() -> None:
         RepairTask.decode_untrusted(TASK.encode(), 8)
     with pytest.raises(MetadataCorrupt, match="another bookie"):
         Draining.decode_untrusted(DRAINING.encode(), "b2")
-    with pytest.raises(MetadataCorrupt, match="format 1"):
+    with pytest.raises(MetadataCorrupt, match="format 2; this version of ledgerlog reads 1"):
         AuditRecord.decode_untrusted(encode_record({"v": 2}))
 
 
