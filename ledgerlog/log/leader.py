@@ -20,7 +20,7 @@ that replaying it would make a takeover slow.
 **The end.** A leadership ends once: the user leaves the writer, one of its ledgers fails, or the record shows
 a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To find
 the records that were sent, the leader recovers its own ledgers. That is harmless, because they take no more
-entries. The end of each ledger tells the outcome of every entry. The outcome is unknown only if this takes
+entries. If too few bookies are left for a recovery, the ledgers' writers close them first. The end of each ledger tells the outcome of every entry. The outcome is unknown only if this takes
 longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
 append waits for ever.
 """
@@ -36,6 +36,7 @@ import trio
 from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.errors import (
     LedgerLogError,
+    NotEnoughBookies,
     WriteQuorumUnavailable,
 )
 from ledgerlog.ledger.client import LedgerClient
@@ -410,11 +411,12 @@ class Leader:
         """Find out what became of the records that were sent, and who leads now."""
         ends: dict[int, int] = {}
         short: set[int] = set()
+        writers = [
+            writer for writer in (self._maintenance.draining, self._maintenance.current) if writer is not None
+        ]
         with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
-            for writer in (self._maintenance.draining, self._maintenance.current):
-                if writer is None:
-                    continue
-                await writer.aclose()
+            for writer in writers:
+                await self._end_ledger(writer)
                 if self.queue.entries_sent:
                     try:
                         metadata = await self._client.ledgers.recover(writer.ledger_id)
@@ -427,6 +429,28 @@ class Leader:
                             short.add(writer.ledger_id)
             await self._learn_successor()
         self._answer_all(ends, short)
+        for writer in writers:
+            writer.set_progress_callback(None)
+            if writer.failure is None:
+                await writer.aclose()
+            # Any other one ends by itself. If the store is away, it may still store the end later.
+
+    async def _end_ledger(self, writer: LedgerWriter) -> None:
+        """End the writer of one of our ledgers, so that a recovery finds where the ledger ends.
+
+        A ledger whose bookies are gone cannot be recovered. But in the plain mode its writer may close it at
+        its LAC without them, so it has to do that before anybody begins a recovery. The writer of the ledger
+        that failed is doing that already; to give it up would cancel its write.
+        """
+        try:
+            if writer.failure is not None:
+                await writer.close()
+            elif isinstance(self.core.failure, NotEnoughBookies):
+                await writer.close(timeout_s=0)
+        except LedgerLogError as cause:
+            logger.info("ledger=%d is not closed by its writer: %s", writer.ledger_id, cause)
+        if writer.failure is None:
+            await writer.aclose()
 
     async def _learn_successor(self) -> None:
         core = self.core

@@ -47,6 +47,7 @@ __all__ = [
     "StaleReplica",
     "before",
     "fates",
+    "latency",
     "uninterrupted",
     "unreachable_after",
 ]
@@ -120,6 +121,16 @@ class NotedWrites:
             each.value for each in call.operations if isinstance(each, Set) and each.path == self.path
         ]
         return await go_on()
+
+
+def latency(seconds: float) -> Fault:
+    """Each call takes ``seconds`` before it reaches the store. If it is cancelled until then, it never does."""
+
+    async def fault(_: Call, go_on: GoOn) -> Any:
+        await trio.sleep(seconds)
+        return await go_on()
+
+    return fault
 
 
 def unreachable_after(calls: int) -> Fault:

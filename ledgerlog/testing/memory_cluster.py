@@ -48,7 +48,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.peers import open_peers
 from ledgerlog.testing.faulty_disk import FaultyDisk
 from ledgerlog.testing.faulty_network import FaultyNetwork
-from ledgerlog.testing.faulty_store import Fault, FaultyStore
+from ledgerlog.testing.faulty_store import Fault, FaultyStore, latency
 
 __all__ = [
     "CLUSTER",
@@ -260,6 +260,7 @@ class Cluster:
         replication: Replication | None = None,
         append_deadline_s: float = APPEND_DEADLINE_S,
         faults: Sequence[Fault] = (),
+        store_latency_s: float = 0.0,
     ) -> AsyncIterator[Client]:
         """Connect a client on a host of its own, named client-1, client-2 and so on.
 
@@ -267,12 +268,15 @@ class Cluster:
             replication: Its default replication. None: the default of ``ledgerlog.connect``.
             append_deadline_s: Its append deadline, in seconds.
             faults: The faults of its metadata store.
+            store_latency_s: How long each call of its metadata store takes, in seconds.
 
         Returns:
             An async context manager. Entering it gives the ``Client``.
         """
         name = f"client-{next(self._clients)}"
         store = FaultyStore(self.tree, *faults)
+        if store_latency_s:
+            store.faults.append(latency(store_latency_s))
         store.belong_to(CLUSTER)
         async with open_client(
             store,

@@ -9,6 +9,7 @@ steps; all that the log layer relies on in between is kept.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -223,10 +224,11 @@ class LedgerWriter:
     async def wait_confirmed(self, entry_id: int) -> None:
         await self._confirmed.wait(entry_id)
 
-    async def close(self) -> int:
+    async def close(self, *, timeout_s: float = math.inf) -> int:
         await trio.lowlevel.checkpoint()
-        while self.failure is None and self.last_add_confirmed < self.last_add_pushed:
-            await self._room.wait()
+        with trio.move_on_after(timeout_s):
+            while self.failure is None and self.last_add_confirmed < self.last_add_pushed:
+                await self._room.wait()
         await trio.lowlevel.checkpoint()
         ledger = self._ledger
         while self.ledger_id in self._world.held_open:

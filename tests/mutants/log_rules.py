@@ -338,6 +338,22 @@ SHELLS = (
         f"{_TEST_WRITER}::test_an_idle_leader_learns_of_a_successor_who_came_while_nothing_was_watched",
     ),
     mutant(
+        "a_leader_gives_up_the_ledger_that_its_writer_is_closing",
+        "A.7",
+        "Leader._end_ledger",
+        "await writer.close()",
+        "await writer.aclose()",
+        f"{_TEST_TRAPS}::test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledged",
+    ),
+    mutant(
+        "a_leader_without_bookies_leaves_its_other_ledger_open",
+        "A.7",
+        "Leader._end_ledger",
+        "await writer.close(timeout_s=0)",
+        "pass",
+        f"{_TEST_TRAPS}::test_a_leader_without_bookies_ends_both_its_ledgers_while_it_rolls",
+    ),
+    mutant(
         "a_guaranteed_log_waits_for_the_last_copies_for_ever",
         "logs",
         "Leader._make_room",

@@ -24,7 +24,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
 )
 from ledgerlog.ledger.reader import LedgerReader
-from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES, WRITER_WINDOW_ENTRIES
+from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES, LOG_RESOLVE_TIMEOUT_S, WRITER_WINDOW_ENTRIES
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
@@ -424,3 +424,71 @@ async def test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_ap
         assert await contents(client) == acked
         async with log.writer() as writer:
             assert (await writer.append(b"goes on")).offset == len(acked)
+
+
+# --- a log that lacks bookies -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store_latency_s", [0.0, 0.005, 0.05])
+async def test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledged(
+    cluster: Cluster, b: Client, clock: MockClock, store_latency_s: float
+) -> None:
+    """Nobody can recover the ledger, because its bookies are gone. Its writer fixes its end in the metadata
+    store. The append is told for certain, and the log goes on with other bookies."""
+    async with cluster.client(append_deadline_s=5, store_latency_s=store_latency_s) as owner:
+        log = await log_of(owner, replication=Replication(3, 3, 2))
+        async with log.writer() as writer:
+            await writer.append(b"acknowledged")
+            for bookie in ("b1", "b2"):
+                await cluster.bookies[bookie].kill()
+            with pytest.raises(NotEnoughBookies):
+                await writer.append(b"no quorum")
+            ledger_id = writer.statistics().ledger_id
+        metadata = await b.ledgers.metadata(ledger_id)
+        assert (metadata.is_closed, metadata.last_entry) == (True, 0)
+    for _ in range(2):
+        await cluster.add_bookie()
+    await eventually(lambda: len(b.opened.bookies.writable()) == 3)
+    async with (await log_of(b)).writer() as writer:
+        assert (await writer.append(b"goes on")).offset == 1
+
+
+async def test_a_leader_without_bookies_ends_both_its_ledgers_while_it_rolls(
+    cluster: Cluster, b: Client, clock: MockClock
+) -> None:
+    """The newer ledger has confirmed nothing yet when the older one fails, or the other way round."""
+    async with cluster.client(append_deadline_s=5, store_latency_s=0.005) as owner:
+        log = await log_of(owner, replication=Replication(3, 3, 2), roll=RollPolicy(max_records=4))
+        async with log.writer(entry_bytes=1) as writer, trio.open_nursery() as nursery:
+            await writer.append_many([b"%d" % n for n in range(3)])
+            await eventually(lambda: writer._core.chain.spare is not None)
+            for bookie in ("b1", "b2"):
+                await cluster.bookies[bookie].kill()
+            older = Outcome(nursery, lambda: writer.append(b"older"))
+            await eventually(lambda: writer._core.chain.draining is not None)
+            await trio.sleep(1)
+            newer = Outcome(nursery, lambda: writer.append(b"newer"))
+            await eventually(lambda: older.is_over and newer.is_over)
+            assert isinstance(older.failure, NotEnoughBookies)
+            assert isinstance(newer.failure, NotEnoughBookies)
+    for _ in range(2):
+        await cluster.add_bookie()
+    await eventually(lambda: len(b.opened.bookies.writable()) == 3)
+    async with (await log_of(b)).writer() as writer:
+        assert (await writer.append(b"goes on")).offset == 3
+
+
+async def test_a_leader_without_bookies_and_without_the_store_answers_in_time(
+    cluster: Cluster, b: Client, clock: MockClock
+) -> None:
+    async with cluster.client(append_deadline_s=5) as owner:
+        log = await log_of(owner, replication=Replication(3, 3, 2))
+        async with log.writer() as writer:
+            await writer.append(b"acknowledged")
+            for bookie in ("b1", "b2"):
+                await cluster.bookies[bookie].kill()
+            owner.store.is_hanging = True
+            begun = trio.current_time()
+            with pytest.raises(AppendUnknown):
+                await writer.append(b"no quorum")
+            assert trio.current_time() - begun < 5 + LOG_RESOLVE_TIMEOUT_S + 1
