@@ -20,8 +20,9 @@ that replaying it would make a takeover slow.
 **The end.** A leadership ends once: the user leaves the writer, one of its ledgers fails, or the record shows
 a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To find
 the records that were sent, the leader recovers its own ledgers. That is harmless, because they take no more
-entries. If too few bookies are left for a recovery, the ledgers' writers close them first. The end of each ledger tells the outcome of every entry. The outcome is unknown only if this takes
-longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
+entries. If too few bookies are left for a recovery, the ledgers' writers close them first. The end of each
+ledger tells the outcome of every entry. The outcome is unknown only if this takes longer than
+``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
 append waits for ever.
 """
 

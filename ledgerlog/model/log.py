@@ -33,6 +33,11 @@ acknowledged, and so may the records of the newer ledger. If an operator says so
 (``log.core.chain``). The offsets between are a gap, ``Segment.lost_before``; they belong to the lost records
 for ever.
 
+**A loss below a truncation.** A log may be truncated within an open ledger. If an accepted loss then ends that
+ledger below ``first_offset``, the offsets up to there belong to records that were given up, and the log goes
+on at ``first_offset``. No segment could say so, since an open one starts where the one before it ends. So the
+base, ``before``, moves, and every listed segment with it: all their records are truncated.
+
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
 producer appended which record (``log.core.producers``). None means that deduplication is off. The newest
 segment with records then knows all producers, so truncation always leaves that segment in the list.
@@ -467,7 +472,25 @@ class LogMetadata:
 
     def _all_counted(self, counts: Sequence[SegmentCounts]) -> LogMetadata:
         assert len(counts) == len(self.open_segments), "every open segment is counted, and no other"
-        return attrs.evolve(self, segments=self._counting(counts))
+        counted = attrs.evolve(self, segments=self._counting(counts))
+        return counted._moved_on(self.first_offset - counted.counted_end)
+
+    def _moved_on(self, by: int) -> LogMetadata:
+        """The record with every listed ledger ``by`` offsets later, if ``by`` is positive: nobody reads the
+        records in them any more, and the log goes on at ``first_offset``."""
+        if by <= 0:
+            return self
+        assert not self.open_segments, "where an open segment starts is told by its entries"
+        offset, size, last_ms = self.before
+        return attrs.evolve(
+            self,
+            before=(offset + by, size, last_ms),
+            segments=tuple(
+                segment._replace(first_offset=segment.first_offset + by)
+                for segment in self.segments
+                if segment.first_offset is not None
+            ),
+        )
 
     def _counting(self, counts: Sequence[SegmentCounts]) -> tuple[Segment, ...]:
         """Return the segments with the first ``len(counts)`` open ones counted.

@@ -124,7 +124,7 @@ class NotedWrites:
 
 
 def latency(seconds: float) -> Fault:
-    """Each call takes ``seconds`` before it reaches the store. If it is cancelled until then, it never does."""
+    """Each call takes ``seconds`` before it reaches the store. If it is cancelled meanwhile, it never does."""
 
     async def fault(_: Call, go_on: GoOn) -> Any:
         await trio.sleep(seconds)

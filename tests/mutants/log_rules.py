@@ -65,6 +65,15 @@ CHAIN = (
         f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
     ),
     mutant(
+        "a_log_goes_on_below_its_truncation",
+        "A.6: a truncated offset stays truncated",
+        "LogMetadata._all_counted",
+        "counted._moved_on(self.first_offset - counted.counted_end)",
+        "counted",
+        f"{_TEST_LOG}::test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset",
+        f"{_TEST_LOSS}::test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset",
+    ),
+    mutant(
         "readers_are_not_told_of_a_gap",
         "A.6",
         "LogReader._pass_gap",

@@ -22,10 +22,12 @@ from ledgerlog.errors import (
     RecordsLost,
     RecoveryFailed,
 )
+from ledgerlog.limits import LOG_RETENTION_LOOK_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Gap
 from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
@@ -278,3 +280,39 @@ async def test_a_leader_that_lives_ends_in_order_where_its_older_ledger_is_ended
         await after.writer.wait_over()
         with pytest.raises(LossUndecided):
             await after.log.recover()
+
+
+@pytest.mark.parametrize("options", [{}, {"retention": RetentionPolicy(max_bytes=10**9)}])
+@pytest.mark.parametrize("dedupe", [False, True])
+async def test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset(
+    clock: MockClock, options: dict[str, RetentionPolicy], dedupe: bool
+) -> None:
+    """Everything above the truncation is lost, and what stays of the ledger was given up before."""
+    async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as client:
+        log = await create_log(client.opened, "log", replication=Replication(3, 3, 2), **options)
+        leading = trio.CancelScope()
+        with leading:
+            async with (await open_log(owner.opened, "log")).writer(dedupe=dedupe) as writer:
+                await writer.append_many(records(0, KEPT))
+                await writer.roll()
+                await writer.append_many(records(KEPT, RESUMED))
+                await writer.truncate(RESUMED - 20)
+                leading.cancel()
+                await trio.sleep_forever()
+        for bookie in cluster.bookies.values():
+            await bookie.lose_disk()
+        await cluster.start_all()
+        assert await log.recover(accept_loss=True) == ()
+        info = await log.info()
+        assert (info.first_offset, info.next_offset) == (RESUMED - 20, RESUMED - 20)
+        if dedupe:
+            return  # The table of producers went with the disks.
+        async with log.writer() as writer:
+            assert (await writer.append(b"new")).offset == RESUMED - 20
+            await writer.roll()
+            await trio.sleep(2 * LOG_RETENTION_LOOK_S)
+            assert (await writer.append(b"newer")).offset == RESUMED - 19
+        async with log.read() as reader:
+            assert await read(reader) == [b"new", b"newer"]
+        await log.truncate(RESUMED - 19)
+        assert len((await log.info()).segments) == 1

@@ -135,6 +135,21 @@ def test_truncation_keeps_the_offsets_of_what_remains_and_drops_whole_ledgers() 
     assert [s.ledger_id for s in empty.segments] == [103], "the current ledger stays"
 
 
+@pytest.mark.parametrize("dedupe", [False, True])
+def test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset(dedupe: bool) -> None:
+    log = new_log().taken_over([], 7, b"a", dedupe=dedupe).rolled(8, b"b").counted(7, counts(10), b"c")
+    log, _ = log.truncated(80, 100, b"d")
+    kept = [counts(20, 100, NOW + 10)]
+    for changed in (log.taken_over(kept, 9, b"e"), log.recovered(kept, b"e").taken_over([], 9, b"f")):
+        assert changed.segments[-1].first_offset == 80
+        assert changed.gaps == ()
+        assert LogMetadata.decode_untrusted(changed.encode(), 5) == changed
+        left = changed.truncated(81, 100, b"g")[0].segments
+        assert [segment.ledger_id for segment in left] == ([8, 9] if dedupe else [9])
+    sealed = log.sealed_now(kept, b"e")
+    assert (sealed.first_offset, sealed.counted_end) == (80, 80)
+
+
 def test_a_log_whose_ledgers_are_all_truncated_still_knows_where_it_ends() -> None:
     log = closed_chain(3).counted(102, counts(7), b"")
     empty, dropped = log.truncated(27, 27, b"")
