@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from ledgerlog.errors import IncompatibleVersion, LogExists, LogNotFound, MetadataOutcomeUnknown
+from ledgerlog.errors import IncompatibleVersion, LedgerLogError, LogExists, LogNotFound, MetadataOutcomeUnknown
 from ledgerlog.ledger.environment import Environment
-from ledgerlog.meta.settle import new_number, settle
+from ledgerlog.meta.settle import AWAY, new_number, settle
 from ledgerlog.meta.store import Create, Delete, MetadataStore, NodeExists
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
@@ -135,7 +135,8 @@ class LogRegistry:
             incarnation: The incarnation of the log.
             change: Takes the current record and a new token. Returns the new record, or None if there is
                 nothing to do. It may read other nodes; what it reads is at least as new as the record. It may
-                be called several times.
+                be called several times. What it raises, this raises, but MetadataOutcomeUnknown in its place
+                if an earlier write may have taken effect.
             once: If nobody can know whether the write took effect, raise MetadataOutcomeUnknown. Without
                 ``once``, make the change again on the record that is there now.
 
@@ -149,9 +150,10 @@ class LogRegistry:
         sent: LogMetadata | None = None  # The last record that was sent, which may be stored.
         sent_at = -1
         is_overtaken = False
+        refused: LedgerLogError | None = None
 
         async def write(is_unsure: bool) -> LogMetadata | None:
-            nonlocal sent, sent_at, is_overtaken
+            nonlocal sent, sent_at, is_overtaken, refused
             metadata, version = await self.read(incarnation, fresh=not is_unsure)
             if metadata is None:
                 raise LogNotFound(name)
@@ -164,7 +166,14 @@ class LogRegistry:
                 is_overtaken = True
                 return None
             else:
-                changed = await change(metadata, self._environment.new_token())
+                try:
+                    changed = await change(metadata, self._environment.new_token())
+                except LedgerLogError as cause:
+                    if not is_unsure or isinstance(cause, AWAY):
+                        raise
+                    # It may say that nothing was changed, but the earlier write may have taken effect.
+                    is_overtaken, refused = True, cause
+                    return None
             if changed is not None:
                 sent, sent_at = changed, version
                 await self.write(changed, version)
@@ -175,7 +184,7 @@ class LogRegistry:
             raise MetadataOutcomeUnknown(
                 f"a change of log {name!r} may have happened or not: its answer was lost, and others have "
                 "written since"
-            )
+            ) from refused
         return changed
 
     async def create(

@@ -49,14 +49,15 @@ async def truncate(
         LogNotFound: The log does not exist any more.
         TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
         LostLeadership: The log has another epoch than ``epoch``. Nothing was given up.
+        MetadataOutcomeUnknown: The records may or may not be given up.
     """
     dropped: set[int] = set()
 
     async def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
-        if epoch is not None and metadata.epoch != epoch:
-            raise LostLeadership(name, metadata.epoch)
         if before_offset <= metadata.first_offset:
             return None
+        if epoch is not None and metadata.epoch != epoch:
+            raise LostLeadership(name, metadata.epoch)
         pin = None if ignore_pins else first_pin(await read_cursors(client, incarnation))
         if pin is not None and pin.offset < before_offset:
             raise TruncationPinned(name, pin.name, pin.offset)

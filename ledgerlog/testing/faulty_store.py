@@ -45,6 +45,7 @@ __all__ = [
     "GoOn",
     "NotedWrites",
     "StaleReplica",
+    "answer_lost_behind",
     "before",
     "fates",
     "latency",
@@ -124,7 +125,7 @@ class NotedWrites:
 
 
 def latency(seconds: float) -> Fault:
-    """Each call takes ``seconds`` before it reaches the store. If it is cancelled meanwhile, it never does."""
+    """Each call takes ``seconds`` to reach the store. A call that is cancelled meanwhile never reaches it."""
 
     async def fault(_: Call, go_on: GoOn) -> Any:
         await trio.sleep(seconds)
@@ -196,6 +197,22 @@ class StaleReplica:
         if self._replica is None or call.is_write or not call.path.startswith(self._prefix):
             return await go_on()
         return await getattr(self._replica, call.verb)(call.path)
+
+
+def answer_lost_behind(path: str, act: Callable[[], Awaitable[object]]) -> Fault:
+    """The first write of ``path`` is applied, then somebody does ``act``, and then its answer is lost."""
+    is_done = False
+
+    async def fault(call: Call, go_on: GoOn) -> Any:
+        nonlocal is_done
+        if is_done or all(operation.path != path for operation in call.operations):
+            return await go_on()
+        is_done = True
+        await go_on()
+        await act()
+        raise MetadataOutcomeUnknown("the answer was lost")
+
+    return fault
 
 
 def uninterrupted(write_s: float) -> Fault:

@@ -14,6 +14,34 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 ONCE = (
     mutant(
+        "a_deposed_leader_denies_a_truncation_that_took_effect",
+        "rule 14",
+        "retention.truncate",
+        """
+        if before_offset <= metadata.first_offset:
+            return None
+        if epoch is not None and metadata.epoch != epoch:
+            raise LostLeadership(name, metadata.epoch)
+        """,
+        """
+        if epoch is not None and metadata.epoch != epoch:
+            raise LostLeadership(name, metadata.epoch)
+        if before_offset <= metadata.first_offset:
+            return None
+        """,
+        "tests/shells/test_log_keeping.py"
+        "::test_a_truncation_that_took_effect_before_a_successor_came_is_not_denied",
+    ),
+    mutant(
+        "a_refusal_hides_that_an_earlier_write_may_have_happened",
+        "rule 14",
+        "LogRegistry.change",
+        "not is_unsure or isinstance(cause, AWAY)",
+        "True",
+        "tests/shells/test_log_keeping.py"
+        "::test_what_refuses_a_change_that_may_have_happened_does_not_say_that_nothing_happened",
+    ),
+    mutant(
         "repeat_of_a_record_on_its_way_is_written_again",
         "A.6",
         "Producers.on_taken",

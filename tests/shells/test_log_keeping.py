@@ -8,7 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.errors import InvalidArgument, LedgerLogError, MetadataOutcomeUnknown
+from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.retention import apply_retention
@@ -16,6 +17,7 @@ from ledgerlog.log.sweep import sweep
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import CURSORS, log_record_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.testing.faulty_store import answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 
 OLD_S = 10_000.0
@@ -363,3 +365,39 @@ async def test_a_sweep_without_the_store_deletes_nothing(
         with pytest.raises(LedgerLogError):
             await sweep(away.opened)
     assert len(await client.ledgers.list()) == 1
+
+
+async def test_a_truncation_that_took_effect_before_a_successor_came_is_not_denied(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    """The answer to the write is lost. The log is truncated there, so it is done, whoever leads now."""
+    log = await make(client)
+    async with cluster.client() as other, log.writer() as writer:
+        rival = await open_log(other.opened, "log")
+        await writer.append_many([b"x"] * 3)
+
+        async def succeed() -> None:
+            async with rival.writer():
+                pass
+
+        client.store.faults.append(answer_lost_behind(log_record_path(log.incarnation), succeed))
+        await writer.truncate(2)
+        assert (await rival.info()).first_offset == 2
+
+
+async def test_what_refuses_a_change_that_may_have_happened_does_not_say_that_nothing_happened(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client)
+    async with cluster.client() as other:
+        rival = await open_log(other.opened, "log")
+
+        async def fill() -> None:
+            await rival.set_properties({"big": "x" * (LOG_PROPERTIES_BYTES_MAX - 3)})
+
+        client.store.faults.append(answer_lost_behind(log_record_path(log.incarnation), fill))
+        with pytest.raises(MetadataOutcomeUnknown) as unknown:
+            await log.update_properties({"more": "y"})
+        assert isinstance(unknown.value.__cause__, InvalidArgument)
+        with pytest.raises(InvalidArgument):
+            await log.update_properties({"more": "y"})
