@@ -210,28 +210,34 @@ class LogRegistry:
             InvalidArgument: The name or the properties are malformed.
         """
         path = log_name_path(check_log_name(name))
-        metadata = LogMetadata.create(
-            name=name,
-            incarnation=await new_number(self._store, LOG_COUNTER),
-            created_ms=self._environment.now_ms(),
-            token=self._environment.new_token(),
-            replication=replication,
-            roll=roll,
-            retention=retention,
-            properties=properties,
-        )
-        nodes = [
-            Create(path, _encode_name(name, metadata.incarnation)),
-            Create(log_record_path(metadata.incarnation), metadata.encode()),
-        ]
+        tried: dict[int, LogMetadata] = {}
 
         async def write(_: bool) -> LogMetadata:
+            # Each attempt has an incarnation of its own. The one before may have made the log, and somebody
+            # else may have used and deleted it. The node of the name lets only one attempt take effect.
+            metadata = LogMetadata.create(
+                name=name,
+                incarnation=await new_number(self._store, LOG_COUNTER),
+                created_ms=self._environment.now_ms(),
+                token=self._environment.new_token(),
+                replication=replication,
+                roll=roll,
+                retention=retention,
+                properties=properties,
+            )
+            tried[metadata.incarnation] = metadata
+            nodes = [
+                Create(path, _encode_name(name, metadata.incarnation)),
+                Create(log_record_path(metadata.incarnation), metadata.encode()),
+            ]
             try:
                 await self._store.transaction(nodes)
             except NodeExists:
                 # The node may be our own, from an attempt whose answer was lost.
-                if await self.find(name) != metadata.incarnation:
+                found = await self.find(name)
+                if found not in tried:
                     raise LogExists(name) from None
+                return tried[found]
             return metadata
 
         return await settle(self._store, write, what=f"the creation of log {name!r}")

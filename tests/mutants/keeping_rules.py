@@ -14,6 +14,15 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 ONCE = (
     mutant(
+        "a_log_is_made_again_under_an_incarnation_that_was_deleted",
+        "incarnations are never reused",
+        "LogRegistry.create",
+        "incarnation=await new_number(self._store, LOG_COUNTER)",
+        "incarnation=next(iter(tried), None) or await new_number(self._store, LOG_COUNTER)",
+        "tests/shells/test_log_names.py"
+        "::test_a_log_that_was_made_used_and_deleted_is_not_made_again_as_the_same_one",
+    ),
+    mutant(
         "a_deposed_leader_denies_a_truncation_that_took_effect",
         "rule 14",
         "retention.truncate",

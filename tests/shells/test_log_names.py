@@ -21,7 +21,7 @@ from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, fates
+from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, answer_lost_behind, fates
 
 
 def lose(client: Client, *planned: Fate) -> list[Fate]:
@@ -321,3 +321,23 @@ async def test_a_store_out_of_reach_is_told(client: Client) -> None:
     for call in (log.info(), log.seal(), log.truncate(0), make(client, "b"), list_logs(client)):
         with pytest.raises(MetadataUnavailable):
             await call
+
+
+async def test_a_log_that_was_made_used_and_deleted_is_not_made_again_as_the_same_one(
+    world: World, client: Client
+) -> None:
+    """The answer to the creation is lost, and others are faster than the next attempt."""
+    others = world.client()
+    used: list[int] = []
+
+    async def use_and_delete() -> None:
+        log = await open_log(others, "log")
+        used.append(log.incarnation)
+        await fill(log, 1)
+        await delete_log(others, "log")
+
+    client.store = FaultyStore(world.tree, answer_lost_behind(log_name_path("log"), use_and_delete))
+    log = await make(client)
+    assert used
+    assert log.incarnation not in used
+    assert (await open_log(others, "log")).incarnation == log.incarnation
