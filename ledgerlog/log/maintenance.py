@@ -26,6 +26,7 @@ from ledgerlog.errors import (
     LostLeadership,
     MetadataError,
     MetadataOutcomeUnknown,
+    MetadataUnavailable,
     NotEnoughBookies,
     RecoveryFailed,
     SessionExpired,
@@ -156,6 +157,9 @@ class ChainMaintenance:
             if was_unanswered and self._is_unanswered:
                 # If the store serves reads but answers no write, it would be asked as fast as it can be read.
                 await trio.sleep(RECONNECT_DELAY_MIN_S)
+        except (MetadataUnavailable, LogListFull):
+            self._chain.on_not_written()
+            raise
         self._follow()
 
     async def _close(self) -> None:

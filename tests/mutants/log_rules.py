@@ -15,6 +15,22 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
     mutant(
+        "a_write_that_was_not_sent_is_written_for_ever",
+        "logs",
+        "LeaderChain.on_not_written",
+        "not self._is_in_doubt",
+        "False",
+        f"{_TEST_WRITER}::test_leaving_drops_a_roll_for_which_the_list_has_no_room",
+    ),
+    mutant(
+        "a_write_in_doubt_is_prepared_anew",
+        "rule 14",
+        "LeaderChain.on_not_written",
+        "not self._is_in_doubt",
+        "True",
+        f"{_TEST_CHAIN}::test_a_write_that_may_arrive_yet_stays_the_same_if_the_next_attempt_fails",
+    ),
+    mutant(
         "takeover_recovers_the_last_ledger_only",
         "A.6, D23, C01",
         "Takeover.on_record",

@@ -710,6 +710,22 @@ async def test_leaving_during_a_roll_ends_the_roll(world: World, log: Log) -> No
     assert await contents(world) == [b"a", b"b"]
 
 
+async def test_leaving_drops_a_roll_for_which_the_list_has_no_room(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as nursery:
+        async with log.writer() as writer:
+            await writer.append(b"a")
+            monkeypatch.setattr("ledgerlog.model.log.LOG_SEGMENTS_MAX", 1)
+            rolled = start(nursery, writer.roll)
+            await trio.sleep(5)
+            begun = trio.current_time()
+        assert trio.current_time() - begun < 1
+    assert isinstance(rolled.failure, LostLeadership)
+    assert (await stored(log)).segments[-1].is_counted
+    assert sorted(world.ledgers) == [0], "the ledger that was made ahead is deleted"
+
+
 async def test_what_the_body_raises_comes_out_as_it_is(log: Log) -> None:
     class Oops(Exception):
         pass

@@ -470,6 +470,22 @@ def test_a_roll_that_did_not_happen_yet_is_written_again_as_it_was() -> None:
     assert leader.record is record
 
 
+def test_a_write_that_may_arrive_yet_stays_the_same_if_the_next_attempt_fails() -> None:
+    world = World()
+    leader = lead(world)
+    leader.want_roll()
+    give_spare(world, leader)
+    tried = leader.record
+    leader.on_unsettled()
+    leader.on_record(world.record, world.version)
+    assert leader.record == tried
+    leader.on_not_written()
+    assert leader.record == tried
+    leader.finish()
+    assert leader.need is ChainNeed.WRITE, "it may be written, so it has to be settled"
+    assert leader.take_spare() is None
+
+
 def test_a_spare_that_an_unsettled_write_may_have_listed_is_not_deleted() -> None:
     world = World()
     leader = lead(world)

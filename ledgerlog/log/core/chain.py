@@ -438,6 +438,8 @@ class LeaderChain:
         self._counts: SegmentCounts | None = None
         self._tried: LogMetadata | None = None
         """The value of a write that is under way or unsettled."""
+        self._is_in_doubt = False
+        """Whether an earlier attempt at that write may take effect yet."""
         self.metadata = metadata
         """The newest record known to be stored, at ``version``."""
         self.version = version
@@ -514,6 +516,7 @@ class LeaderChain:
                 assert self.spare is not None
                 assert self.draining is None, "a roll waits for the one before it (C03)"
                 self._tried = self.metadata.rolled(self.spare, self._new_token())
+            self._is_in_doubt = False
         return self._tried
 
     # --- what the writer wants ----------------------------------------------------------------
@@ -580,7 +583,14 @@ class LeaderChain:
     def on_unsettled(self) -> None:
         """The write met a conflict or a missing record, or its answer was lost."""
         assert self._tried is not None
-        self._settling = True
+        self._settling = self._is_in_doubt = True
+
+    def on_not_written(self) -> None:
+        """The write surely did nothing: the store could not be reached, or the record has no room."""
+        if not self._is_in_doubt:
+            self._tried = None
+            if self._finishing and self._counts is None:
+                self._roll_wanted = self._spare_wanted = False
 
     def on_record(self, metadata: LogMetadata | None, version: int) -> None:
         """The record was read, to settle a write or because it may have changed."""
