@@ -3,7 +3,8 @@
     pump         turns batches into entries of the current ledger: at once while few entries
                  are on their way, otherwise when a batch is full. Records gather meanwhile
     progress     a ledger confirmed entries: answer their tickets, then pump
-    maintain     one task gives the chain what it needs: rolls and closes (``log.maintenance``)
+    maintain     one task gives the chain what it needs: rolls and closes. Another one makes the
+                 ledgers that are wanted ahead (``log.maintenance``)
 
 Calls go one way. The ``LogWriter`` calls the ``Leader``, which calls the core and the chain maintenance.
 Neither of these calls back. The leader looks at the core after each step of the maintenance, before any other
@@ -263,6 +264,7 @@ class Leader:
         """Serve the leadership until it ends, then answer every append that still waits."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._maintenance.watch, self._client.store)
+            nursery.start_soon(self._maintenance.make_spares)
             nursery.start_soon(self._make_room)
             nursery.start_soon(self._retain)
             if self._linger_s > 0:

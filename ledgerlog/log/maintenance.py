@@ -1,7 +1,7 @@
 """Chain maintenance: carries out what ``log.core.chain.LeaderChain`` needs, one step at a time.
 
-It makes the next ledger ahead of time, writes the list, closes the ledger that is drained, and reads the
-record again when it may have changed. Appends never wait for any of this. They go to the old ledger until a
+It writes the list, closes the ledger that is drained, and reads the record again when it may have changed. A
+second task makes the next ledger ahead of time, since that may take long and nothing else must wait for it. Appends never wait for any of this. They go to the old ledger until a
 roll is written, and to the new one after that.
 
 It acts on the core of the leadership and calls nobody back. Whoever runs the steps looks at the core, and at
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import NoReturn
 
 import trio
 
@@ -43,6 +44,9 @@ from ledgerlog.model.layout import log_record_path
 
 logger = logging.getLogger(__name__)
 
+_TRY_AGAIN = (MetadataError, SessionExpired, NotEnoughBookies, RecoveryFailed, LogListFull)
+"""What a step raises if it may succeed later."""
+
 
 class ChainMaintenance:
     """Maintains the chain of one leadership.
@@ -71,6 +75,7 @@ class ChainMaintenance:
         self.draining: LedgerWriter | None = None
         """The writer of the ledger before it, until that is closed and counted."""
         self._spare: LedgerWriter | None = None
+        self._spare_wanted = trio.Event()
         self._wake = trio.Event()
         self._reread = False
         self._is_list_full = False
@@ -120,21 +125,11 @@ class ChainMaintenance:
                 case ChainNeed.CLOSE:
                     await self._close()
                 case ChainNeed.SPARE:
-                    spare = await self._client.ledgers.create(
-                        replication=chain.metadata.replication,
-                        metadata=ledger_labels(chain.metadata, chain.epoch),
-                    )
-                    self._spare = spare
-                    chain.on_spare(spare.ledger_id)
+                    self._spare_wanted.set()  # ``make_spares`` makes it.
+                    return False
                 case _:
                     return False
-        except (
-            MetadataError,
-            SessionExpired,
-            NotEnoughBookies,
-            RecoveryFailed,
-            LogListFull,
-        ) as cause:
+        except _TRY_AGAIN as cause:
             self._reread = self._reread or need is ChainNeed.SETTLE
             self._is_list_full = isinstance(cause, LogListFull)
             self._pause(need, cause)
@@ -146,6 +141,35 @@ class ChainMaintenance:
         self._backoff.reset()
         self._is_list_full = False
         return True
+
+    async def make_spares(self) -> NoReturn:
+        """Make the ledgers that the chain wants ahead, for ever.
+
+        This is no step, because it may take long if bookies are missing. Meanwhile the chain may be lost or
+        finished.
+        """
+        chain = self._chain
+        backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
+        while True:
+            await self._spare_wanted.wait()
+            self._spare_wanted = trio.Event()
+            if chain.need is not ChainNeed.SPARE:
+                continue  # It is made already, or something else comes first.
+            try:
+                self._spare = await self._client.ledgers.create(
+                    replication=chain.metadata.replication,
+                    metadata=ledger_labels(chain.metadata, chain.epoch),
+                )
+                chain.on_spare(self._spare.ledger_id)
+            except _TRY_AGAIN as cause:
+                if not backoff.is_growing:
+                    self._warn(ChainNeed.SPARE, cause)
+                await trio.sleep(backoff.next_s())
+            except LedgerLogError as cause:
+                chain.on_lost(LostLeadership(chain.metadata.name, None, str(cause)))
+            else:
+                backoff.reset()
+            self.look()
 
     async def _write(self) -> None:
         was_unanswered, self._is_unanswered = self._is_unanswered, False
@@ -205,15 +229,18 @@ class ChainMaintenance:
 
     def _pause(self, need: ChainNeed, cause: LedgerLogError) -> None:
         if self._refused is None:
-            logger.warning(
-                "log=%s epoch=%d cannot %s now: %s",
-                self._chain.metadata.name,
-                self._chain.epoch,
-                need.value,
-                cause,
-            )
+            self._warn(need, cause)
         self._refused = need
         self._retry_at = trio.current_time() + self._backoff.next_s()
+
+    def _warn(self, need: ChainNeed, cause: LedgerLogError) -> None:
+        logger.warning(
+            "log=%s epoch=%d cannot %s now: %s",
+            self._chain.metadata.name,
+            self._chain.epoch,
+            need.value,
+            cause,
+        )
 
     # --- called beside the steps -----------------------------------------------------------------
 

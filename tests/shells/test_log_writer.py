@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -363,11 +363,11 @@ async def test_a_log_rolls_by_records_and_by_bytes_with_a_ledger_made_ahead(worl
         name = f"log-{policy.max_records}"
         log = await create_log(world.client(), name, roll=policy)
         async with log.writer() as writer:
+            before = len(world.created)
             for n in range(8):
                 await writer.append(b"%010d" % n)
-            before = len(world.created)
             await trio.testing.wait_all_tasks_blocked()
-            assert len(world.created) == before, "the next ledger was made ahead"
+            assert len(world.created) == before + 1, "the next ledger was made ahead"
             for n in range(8, 40):
                 await writer.append(b"%010d" % n)
                 await trio.testing.wait_all_tasks_blocked()
@@ -593,6 +593,35 @@ async def test_what_cannot_be_found_out_is_unknown_and_what_was_not_sent_is_lost
         assert isinstance(flushed.failure, AppendUnknown)
         with pytest.raises(LostLeadership):
             await writer.append(b"later")
+
+
+@pytest.mark.parametrize("end", ["deposed", "left"])
+async def test_nobody_waits_for_a_ledger_that_is_made_ahead(
+    world: World, autojump_clock: trio.testing.MockClock, end: str
+) -> None:
+    """Too few bookies are there for the next ledger. The end of the leadership does not wait for them."""
+    client = world.client()
+    log = await create_log(client, "log", roll=RollPolicy(max_records=4))
+    making = trio.Event()
+
+    async def create(**_: object) -> NoReturn:
+        making.set()
+        await trio.sleep_forever()
+
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        for _ in range(2):
+            await writer.append(b"x")
+        client.ledgers.create = create
+        await writer.append(b"x")
+        await making.wait()
+        begun = trio.current_time()
+        if end == "deposed":
+            world.hold_all = True
+            outcome = start(nursery, writer.append, b"under way")
+            await trio.testing.wait_all_tasks_blocked()
+            async with (await elsewhere(world)).writer():
+                await outcome.done.wait()
+    assert trio.current_time() - begun < 1
 
 
 async def test_append_many_says_how_much_of_it_is_in_the_log(world: World, log: Log) -> None:
