@@ -64,15 +64,18 @@ async def race(*works: Work) -> None:
 
 async def _run(works: tuple[Work, ...], *, first_ends: bool) -> None:
     failure: LedgerLogError | None = None
+    is_ended = False
 
     async def run(work: Work, nursery: trio.Nursery) -> None:
-        nonlocal failure
+        nonlocal failure, is_ended
         try:
             await work()
         except LedgerLogError as error:
-            failure = failure or error
-            nursery.cancel_scope.cancel()
-        if first_ends:
+            if is_ended:
+                return  # What it raises while it is cancelled decides nothing.
+            failure, is_ended = error, True
+        is_ended = is_ended or first_ends
+        if is_ended:
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -189,7 +189,8 @@ class Log:
         for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
             if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
                 raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
-        if not isinstance(linger_s, int | float) or not 0 <= linger_s <= LOG_LINGER_S_MAX:
+        is_number = isinstance(linger_s, int | float) and not isinstance(linger_s, bool)
+        if not is_number or not 0 <= linger_s <= LOG_LINGER_S_MAX:
             raise InvalidArgument(f"linger_s must be 0 to {LOG_LINGER_S_MAX}, not {linger_s!r}")
         if compression not in (None, "zstd"):
             raise InvalidArgument(f"compression is None or 'zstd', not {compression!r}")

@@ -15,6 +15,14 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
     mutant(
+        "an_abandoned_leader_keeps_its_spare",
+        "logs",
+        "Leadership.end",
+        "not self.chain.is_finished",
+        "False",
+        f"{_TEST_WRITER}::test_a_cancelled_body_leaves_no_ledger_that_was_made_ahead",
+    ),
+    mutant(
         "a_write_that_was_not_sent_is_written_for_ever",
         "logs",
         "LeaderChain.on_not_written",

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from ledgerlog.concurrency.gathering import gather, gather_each, race
 from ledgerlog.concurrency.pace import Pace
-from ledgerlog.errors import LedgerNotFound
+from ledgerlog.errors import LedgerNotFound, MetadataUnavailable
 
 
 async def test_the_first_expected_fault_ends_the_others_and_comes_out_bare(clock: MockClock) -> None:
@@ -21,6 +21,21 @@ async def test_the_first_expected_fault_ends_the_others_and_comes_out_bare(clock
     with pytest.raises(LedgerNotFound), trio.fail_after(60):
         await race(fail, trio.sleep_forever)
     assert trio.current_time() < 3
+
+
+async def test_what_the_loser_of_a_race_raises_while_it_is_cancelled_decides_nothing(
+    clock: MockClock,
+) -> None:
+    async def first() -> None:
+        await trio.sleep(1)
+
+    async def loser() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise MetadataUnavailable("while it is cancelled")
+
+    await race(first, loser)
 
 
 async def test_a_bug_comes_out_in_a_group() -> None:

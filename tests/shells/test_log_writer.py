@@ -789,6 +789,19 @@ async def test_a_cancelled_body_leaves_the_ledger_to_the_next_leader(world: Worl
     assert await contents(world) == [b"a", b"b"]
 
 
+async def test_a_cancelled_body_leaves_no_ledger_that_was_made_ahead(world: World) -> None:
+    log = await create_log(world.client(), "log", roll=RollPolicy(max_records=4))
+    with trio.CancelScope() as scope:
+        async with log.writer() as writer:
+            for _ in range(3):
+                await writer.append(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(world.ledgers) == [0, 1]
+            scope.cancel()
+            await trio.sleep_forever()
+    assert sorted(world.ledgers) == [0]
+
+
 async def test_nobody_waits_for_ever_when_the_body_is_cancelled(world: World, log: Log) -> None:
     world.hold_all = True
     async with trio.open_nursery() as nursery:

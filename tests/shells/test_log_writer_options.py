@@ -117,6 +117,7 @@ async def test_options_are_checked(log: Log, autojump_clock: MockClock) -> None:
         {"linger_s": -1},
         {"linger_s": 5},
         {"linger_s": "1"},
+        {"linger_s": True},
         {"window": 0},
         {"window_bytes": 0},
         {"window_bytes": True},

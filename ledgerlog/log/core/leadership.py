@@ -339,6 +339,8 @@ class Leadership:
         """
         if self.failure is None:
             self.failure = self.refusal = self._left()
+        if not self.chain.is_finished:
+            self.chain.on_lost(self.failure)
         self.queue.resolve(ends, short)
         return self.failure
 
