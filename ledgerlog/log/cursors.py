@@ -128,17 +128,21 @@ class Cursor:
             token=self._client.environment.new_token(),
         )
         is_refused = False
+        tried_at: int | None = None  # The version of the node that the last attempt was to replace.
 
         async def write(is_unsure: bool) -> CursorState:
-            nonlocal is_refused
+            nonlocal is_refused, tried_at
             if is_unsure or is_refused:
-                found, _ = await self._read()
+                found, version = await self._read()
                 if found is not None and found.token == state.token:
                     return found
-                if _version(found) != _version(expected):
-                    raise self._conflict()
+                if _version(found) != _version(expected) or (is_unsure and version != tried_at):
+                    raise await self._conflict_or_gone()
             try:
-                *_, version = await self._client.store.transaction(await self._operations(state, expected))
+                operations = await self._operations(state, expected)
+                last = operations[-1]
+                tried_at = last.version if isinstance(last, Set) else -1
+                *_, version = await self._client.store.transaction(operations)
             except CONFLICTS:
                 is_refused = True  # Perhaps only the log's record has changed.
                 raise
@@ -188,14 +192,20 @@ class Cursor:
         Cancelling: the cursor may or may not be deleted.
         """
 
+        tried_at = -1
+
         async def write(is_unsure: bool) -> None:
+            nonlocal tried_at
             if not is_unsure:
                 await self._client.store.sync()
             found, version = await self._read()
             if found is None and (expected is None or is_unsure):
                 return
+            if is_unsure and version > tried_at + 1:
+                return  # The cursor was deleted, perhaps by us, and somebody made it again: it is theirs.
             if expected is not None and _version(found) != expected.version:
                 raise self._conflict()
+            tried_at = version
             await self._client.store.set(self._path, _DELETED, version=version)
 
         await settle(self._client.store, write, what=f"the deletion of {self._words}")
@@ -206,6 +216,10 @@ class Cursor:
 
     def _conflict(self) -> CursorConflict:
         return CursorConflict(f"{self._words} is not where it was expected to be")
+
+    async def _conflict_or_gone(self) -> CursorConflict | LogNotFound:
+        metadata, _ = await self._registry.read(self._incarnation)
+        return LogNotFound(self._log_name) if metadata is None else self._conflict()
 
     async def _read(self) -> tuple[CursorState | None, int]:
         """Return the cursor and the version of its node. None if there is no cursor; -1 if there is no

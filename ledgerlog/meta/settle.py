@@ -48,7 +48,7 @@ from ledgerlog.errors import (
     SessionExpired,
 )
 from ledgerlog.limits import METADATA_CONFLICTS_MAX, METADATA_TIMEOUT_S, RECONNECT_DELAY_MAX_S
-from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
+from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict, Versioned
 
 __all__ = [
     "AWAY",
@@ -244,22 +244,32 @@ async def follow(
 
 
 async def remove(store: MetadataStore, path: str) -> bool:
-    """Delete a node, whatever its version.
+    """Delete the node that is at a path now, whatever its version.
+
+    If an answer was lost and another node is there afterwards, a rival made that one, and it stays.
 
     Returns:
-        Whether there was a node. After a lost answer, a missing node counts as deleted by this call.
+        Whether there was a node. After a lost answer, a missing or another node counts as deleted by this
+        call.
 
     Raises:
         NodeHasChildren: There are nodes below it. Nothing was deleted.
         MetadataOutcomeUnknown: The node may have been deleted, or may be deleted yet.
         MetadataUnavailable, SessionExpired: Nothing was deleted.
     """
+    tried: Versioned | None = None
 
     async def write(is_unsure: bool) -> bool:
-        try:
-            await store.delete(path)
-        except NodeMissing:
-            return is_unsure  # The attempt with the lost answer deleted it.
+        nonlocal tried
+        if not is_unsure:
+            await store.sync()
+        node = await store.get(path)
+        if is_unsure and node != tried:
+            return True  # The attempt with the lost answer deleted it.
+        if node is None:
+            return False
+        tried = node
+        await store.delete(path, version=node.version)
         return True
 
     return await settle(store, write, what=f"the deletion of {path}")

@@ -14,6 +14,33 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 ONCE = (
     mutant(
+        "a_cursor_that_was_made_and_deleted_is_made_again",
+        "rule 14",
+        "Cursor.move",
+        "is_unsure and version != tried_at",
+        "False",
+        "tests/shells/test_log_cursors.py"
+        "::test_a_cursor_that_was_made_and_deleted_is_not_made_again_by_the_next_attempt",
+    ),
+    mutant(
+        "a_deletion_takes_the_cursor_that_a_rival_made_since",
+        "rule 14",
+        "Cursor.delete",
+        "is_unsure and version > tried_at + 1",
+        "False",
+        "tests/shells/test_log_cursors.py"
+        "::test_a_deletion_that_took_effect_leaves_the_cursor_that_a_rival_made_since",
+    ),
+    mutant(
+        "a_deletion_takes_the_node_that_a_rival_made_since",
+        "rule 14",
+        "settle.remove",
+        "is_unsure and node != tried",
+        "is_unsure and node is None",
+        "tests/shells/test_log_patience.py"
+        "::test_a_deletion_that_took_effect_leaves_the_node_that_a_rival_made_since",
+    ),
+    mutant(
         "a_log_is_made_again_under_an_incarnation_that_was_deleted",
         "incarnations are never reused",
         "LogRegistry.create",

@@ -16,8 +16,9 @@ from ledgerlog.errors import (
     TruncationPinned,
 )
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
-from ledgerlog.model.layout import CURSORS
+from ledgerlog.model.layout import CURSORS, cursor_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.testing.faulty_store import answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 
 
@@ -88,6 +89,44 @@ async def test_a_deletion_whose_answer_was_lost_is_settled(
         clients[0].store.lost_writes = 1
     await cursor.delete(expected=state)
     assert await cursor.get() is None
+
+
+async def test_a_deletion_that_took_effect_leaves_the_cursor_that_a_rival_made_since(
+    log: Log, clients: tuple[Client, Client]
+) -> None:
+    await log.cursor("c").set(1)
+    rival = (await open_log(clients[1].opened, "log")).cursor("c")
+
+    async def make() -> None:
+        await rival.move(7, expected=None)
+
+    clients[0].store.faults.append(answer_lost_behind(cursor_path(log.incarnation, "c"), make))
+    await log.cursor("c").delete()
+    state = await rival.get()
+    assert state is not None
+    assert state.offset == 7
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+async def test_a_cursor_that_was_made_and_deleted_is_not_made_again_by_the_next_attempt(
+    log: Log, clients: tuple[Client, Client], was_there: bool
+) -> None:
+    rival = (await open_log(clients[1].opened, "log")).cursor("c")
+    if was_there:
+        await rival.set(3)
+        await rival.delete()
+    clients[0].store.faults.append(answer_lost_behind(cursor_path(log.incarnation, "c"), rival.delete))
+    with pytest.raises(CursorConflict):
+        await log.cursor("c").move(1, expected=None, pins=True)
+    assert await rival.get() is None
+
+
+async def test_a_cursor_of_a_deleted_log_does_not_move(log: Log, clients: tuple[Client, Client]) -> None:
+    cursor = log.cursor("c")
+    state = await cursor.set(1)
+    await delete_log(clients[1].opened, "log")
+    with pytest.raises(LogNotFound):
+        await cursor.move(2, expected=state)
 
 
 async def test_of_two_that_move_a_cursor_at_once_one_is_told(

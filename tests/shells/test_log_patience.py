@@ -13,9 +13,10 @@ from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
-from ledgerlog.meta.settle import settle
+from ledgerlog.meta.settle import remove, settle
 from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.snapshots import ListedSnapshot
+from ledgerlog.testing.faulty_store import FaultyStore, answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 
 
@@ -113,3 +114,14 @@ async def test_a_node_that_always_changes_is_an_error_and_not_a_loop(autojump_cl
 
     with pytest.raises(MetadataOutcomeUnknown, match="it may have happened"):
         await settle(MemoryStore(MemoryTree()), lose_once, what="it")
+
+
+async def test_a_deletion_that_took_effect_leaves_the_node_that_a_rival_made_since() -> None:
+    tree = MemoryTree()
+    rival = FaultyStore(tree)
+    await rival.create("a", b"old")
+    store = FaultyStore(tree, answer_lost_behind("a", lambda: rival.create("a", b"new")))
+    assert await remove(store, "a")
+    found = await rival.get("a")
+    assert found is not None
+    assert found.value == b"new"
