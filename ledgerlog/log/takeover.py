@@ -130,9 +130,8 @@ async def recover(
         accept_loss=accept_loss,
         accept_unreachable=accept_unreachable,
     )
-    assert core.base is not None
     assert core.record is not None
-    return core.record, tuple(gap for gap in core.record.gaps if gap not in core.base.gaps)
+    return core.record, core.gaps_made
 
 
 async def _run(
@@ -147,6 +146,17 @@ async def _run(
 ) -> LedgerWriter | None:
     writer: LedgerWriter | None = None
 
+    async def recover_open() -> LedgerMetadata:
+        try:
+            return await client.ledgers.recover(core.recovering)
+        except RecoveryFailed:
+            if not accept_loss:
+                raise
+        accepted = await client.ledgers.recover_accepting_loss(
+            core.recovering, accept_unreachable=accept_unreachable
+        )
+        return accepted.metadata
+
     async def drive(_: bool) -> LedgerWriter | None:
         nonlocal writer
         while True:
@@ -159,17 +169,16 @@ async def _run(
                         await delete_ledgers(client.ledgers, core.take_garbage())
                 case TakeoverNeed.RECOVER:
                     try:
-                        metadata = await client.ledgers.recover(core.recovering)
-                    except RecoveryFailed:
-                        if not accept_loss:
+                        metadata = await recover_open()
+                        contents = await read_contents(client.ledgers, metadata)
+                    except LedgerNotFound:
+                        # Perhaps a rival took over, and retention has dropped the ledger since.
+                        found, version = await registry.read(incarnation)
+                        if found is not None and version == core.version:
                             raise
-                        accepted = await client.ledgers.recover_accepting_loss(
-                            core.recovering, accept_unreachable=accept_unreachable
-                        )
-                        metadata = accepted.metadata
-                    core.on_recovered(
-                        await read_contents(client.ledgers, metadata), is_short=is_short(metadata)
-                    )
+                        core.on_changed()
+                    else:
+                        core.on_recovered(contents, is_short=is_short(metadata))
                 case TakeoverNeed.CREATE:
                     assert core.base is not None
                     writer = await client.ledgers.create(

@@ -15,6 +15,14 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
     mutant(
+        "who_made_a_gap_is_not_told_if_the_answer_was_lost",
+        "A.6, rule 14",
+        "Takeover.on_unsettled",
+        "self._tried_gaps.update(self._new_gaps())",
+        "",
+        f"{_TEST_LOSS}::test_a_gap_is_told_to_who_made_it_also_if_the_answer_was_lost",
+    ),
+    mutant(
         "an_abandoned_leader_keeps_its_spare",
         "logs",
         "Leadership.end",

@@ -30,6 +30,7 @@ from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Gap
+from ledgerlog.testing.faulty_store import answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 
 KEPT, LOST, BEHIND = 51, 49, 100
@@ -216,6 +217,21 @@ async def test_a_loss_may_be_accepted_for_the_log_at_once(clock: MockClock) -> N
         await after.log.seal()
         with pytest.raises(LogSealed):
             await after.log.recover(accept_loss=True)
+
+
+async def test_a_gap_is_told_to_who_made_it_also_if_the_answer_was_lost(clock: MockClock) -> None:
+    """Somebody else has written the record since, so that nobody's token is there any more."""
+    async with after_a_loss() as after, after.cluster.client() as third:
+        await after.die()
+        await after.accept()
+        other = await open_log(third.opened, "log")
+
+        async def write() -> None:
+            await other.set_properties({"a": "b"})
+
+        after.client.store.faults.append(answer_lost_behind(log_record_path(after.log.incarnation), write))
+        assert await after.log.recover(accept_loss=True) == (Gap(KEPT, RESUMED),)
+        assert await after.log.recover(accept_loss=True) == ()
 
 
 async def test_nothing_is_to_be_decided_where_nothing_is_behind_a_loss(clock: MockClock) -> None:

@@ -29,7 +29,7 @@ from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.model.ids import Position
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.policies import RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.record import Ack
 
 
@@ -684,6 +684,43 @@ async def test_entering_raises_what_stands_in_the_way(world: World, log: Log) ->
             raise AssertionError("not reached")
     with pytest.raises(InvalidArgument):
         log.writer(window=0)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_takeover_starts_over_if_its_ledger_is_gone_by_the_hand_of_a_rival(
+    world: World, is_deleted: bool
+) -> None:
+    client = world.client()
+    log = await create_log(client, "log", retention=RetentionPolicy(max_bytes=1))
+    rival = await open_log(world.client(), "log")
+    with trio.CancelScope() as scope:
+        async with rival.writer() as writer:
+            await writer.append(b"0123456789")
+            scope.cancel()
+            await trio.sleep_forever()
+    recover = client.ledgers.recover
+    crossed: list[int] = []
+
+    async def crossed_recover(ledger_id: int) -> object:
+        if not crossed:
+            crossed.append(ledger_id)
+            async with rival.writer() as writer:
+                await writer.append(b"0123456789")
+                await writer.roll()
+            await rival.apply_retention()
+            if is_deleted:
+                await delete_log(world.client(), "log")
+        return await recover(ledger_id)
+
+    client.ledgers.recover = crossed_recover
+    if is_deleted:
+        with pytest.raises(LogNotFound):
+            async with log.writer():
+                pass
+    else:
+        async with log.writer() as writer:
+            assert (await writer.append(b"x")).offset == 2
+    assert crossed[0] not in world.ledgers
 
 
 async def test_a_takeover_that_is_cancelled_leaves_no_ledger(world: World, log: Log) -> None:

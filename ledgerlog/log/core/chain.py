@@ -76,7 +76,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import LOG_SEGMENTS_ROLL_MAX
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import NOTHING, SegmentCounts
+from ledgerlog.model.segments import NOTHING, Gap, SegmentCounts
 
 __all__ = [
     "ChainNeed",
@@ -267,6 +267,7 @@ class Takeover:
         self._garbage: list[int] = []
         self._was_unsettled = False  # A write that lists our ledger may still arrive.
         self._is_surely_unwritten = False
+        self._tried_gaps: set[Gap] = set()
         self.base: LogMetadata | None = None
         """The record that was read, which ``record`` replaces."""
         self.need = TakeoverNeed.READ
@@ -288,6 +289,20 @@ class Takeover:
         ledger_id = self._counting.recovering
         assert ledger_id is not None
         return ledger_id
+
+    @property
+    def gaps_made(self) -> tuple[Gap, ...]:
+        """At the end, the gaps that this takeover made, also by a write whose answer was lost."""
+        assert self.need is TakeoverNeed.DONE
+        assert self.record is not None
+        made = self._tried_gaps | set(self._new_gaps())
+        return tuple(gap for gap in self.record.gaps if gap in made)
+
+    def _new_gaps(self) -> list[Gap]:
+        """The gaps in ``record`` that ``base`` does not have."""
+        assert self.base is not None
+        assert self.record is not None
+        return [gap for gap in self.record.gaps if gap not in self.base.gaps]
 
     def take_garbage(self) -> list[int]:
         """Return ledgers that were made here and that surely no list names. Delete them."""
@@ -331,6 +346,11 @@ class Takeover:
         else:
             self._go_on()
 
+    def on_changed(self) -> None:
+        """The record has changed, so ``recovering`` may be gone: start again."""
+        assert self.need is TakeoverNeed.RECOVER
+        self.need = TakeoverNeed.READ
+
     def on_created(self, ledger_id: int) -> None:
         """The ledger is made."""
         assert self.need is TakeoverNeed.CREATE
@@ -346,6 +366,7 @@ class Takeover:
     def on_unsettled(self) -> None:
         """The write met a conflict or a missing record, or its answer was lost."""
         assert self.need is TakeoverNeed.WRITE
+        self._tried_gaps.update(self._new_gaps())
         self._was_unsettled = True
         self.need = TakeoverNeed.SETTLE
 
