@@ -31,6 +31,7 @@ from ledgerlog.errors import (
     LogListFull,
     LogNotFound,
     MetadataError,
+    MetadataOutcomeUnknown,
     RecordTooLarge,
 )
 from ledgerlog.ledger.client import LedgerClient
@@ -251,9 +252,13 @@ async def splice(
                     return
                 case SpliceNeed.FAILED:
                     assert core.failure is not None
+                    if isinstance(core.failure, MetadataOutcomeUnknown):
+                        return  # Asking again does not settle it.
                     raise core.failure
 
     await settle(client.store, drive, what=f"batch {commit.batch} of log {name!r}")
+    if core.failure is not None:
+        raise core.failure
     await _delete_garbage(client, core)
     record = core.base if core.record is None else core.record
     assert record is not None

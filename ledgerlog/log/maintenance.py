@@ -1,8 +1,9 @@
 """Chain maintenance: carries out what ``log.core.chain.LeaderChain`` needs, one step at a time.
 
-It writes the list, closes the ledger that is drained, and reads the record again when it may have changed. A
-second task makes the next ledger ahead of time, since that may take long and nothing else must wait for it. Appends never wait for any of this. They go to the old ledger until a
-roll is written, and to the new one after that.
+It writes the list, closes the ledger that is drained, and reads the record again when it may have changed.
+A second task makes the next ledger ahead of time, since that may take long and nothing else must wait for
+it. Appends never wait for any of this. They go to the old ledger until a roll is written, and to the new
+one after that.
 
 It acts on the core of the leadership and calls nobody back. Whoever runs the steps looks at the core, and at
 ``current``, after each step. ``look`` says that something may have changed, and carries no data. If a step

@@ -34,9 +34,9 @@ acknowledged, and so may the records of the newer ledger. If an operator says so
 for ever.
 
 **A loss below a truncation.** A log may be truncated within an open ledger. If an accepted loss then ends
-that ledger below ``first_offset``, the offsets up to there belong to records that were given up, and the log goes
-on at ``first_offset``. No segment could say so, since an open one starts where the one before it ends. So the
-base, ``before``, moves, and every listed segment with it: all their records are truncated.
+that ledger below ``first_offset``, the offsets up to there belong to records that were given up, and the log
+goes on at ``first_offset``. No segment could say so, since an open one starts where the one before it ends.
+So the base, ``before``, moves, and every listed segment with it: all their records are truncated.
 
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
 producer appended which record (``log.core.producers``). None means that deduplication is off. The newest

@@ -10,6 +10,15 @@ _TEST_READING = "tests/spark/test_spark_reading.py"
 
 MUTANTS = (
     mutant(
+        "a_splice_that_may_have_happened_is_denied",
+        "rule 14",
+        "Splice._staged_refusal",
+        "ledger is None and self._was_tried",
+        "False",
+        "tests/shells/test_log_splice.py"
+        "::test_a_splice_without_producer_that_was_truncated_before_its_answer_is_settled_is_not_denied",
+    ),
+    mutant(
         "batch_that_is_there_is_spliced_again",
         "A.6",
         "Splice._is_there",

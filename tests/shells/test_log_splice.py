@@ -37,7 +37,7 @@ from ledgerlog.model.layout import log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogListFull
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Segment
-from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment, open_cluster
 from ledgerlog.wire.records import decode_entry
 
@@ -304,6 +304,25 @@ async def test_a_commit_whose_first_ledger_was_truncated_before_its_answer_is_se
         assert client.store.before_get is None
         async with log.read() as records:
             assert [(record.offset, record.data) async for record in records] == [(1, b"b")]
+
+
+async def test_a_splice_without_producer_that_was_truncated_before_its_answer_is_settled_is_not_denied(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as third:
+        log = await new_log(client)
+        other = await open_log(third.opened, "log")
+        ledgers = await staged(client.opened, log, [b"c", b"d"])
+
+        async def truncate() -> None:
+            await other.truncate(2)
+
+        client.store.faults.append(answer_lost_behind(log_record_path(log.incarnation), truncate))
+        begun = trio.current_time()
+        with pytest.raises(MetadataOutcomeUnknown):
+            await commit(client.opened, log, batch(0, ledgers, producer=None))
+        assert trio.current_time() - begun < 1
+        assert (await other.info()).next_offset == 2
 
 
 async def test_a_store_that_takes_no_write_and_says_nothing_is_not_asked_for_ever(

@@ -57,6 +57,7 @@ from ledgerlog.errors import (
     LogSealed,
     LossUndecided,
     LostLeadership,
+    MetadataOutcomeUnknown,
 )
 from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
 from ledgerlog.log.core.chain import Contents, Counting
@@ -368,6 +369,11 @@ class Splice:
     def _staged_refusal(self) -> LedgerLogError | None:
         for staged in self._commit.staged:
             ledger = self.ledgers.get(staged.ledger_id)
+            if ledger is None and self._was_tried:
+                return MetadataOutcomeUnknown(
+                    f"ledger {staged.ledger_id} was staged for log {self._name!r} and is gone: it was "
+                    "spliced and has been truncated since, or it was deleted before that"
+                )
             if ledger is None:
                 return SpliceRefused(
                     f"ledger {staged.ledger_id} was staged for log {self._name!r} and is gone: it was swept, "
