@@ -16,7 +16,7 @@ ONCE = (
     mutant(
         "a_cursor_that_was_made_and_deleted_is_made_again",
         "rule 14",
-        "Cursor.move",
+        "cursors.Cursor.move",
         "is_unsure and version != tried_at",
         "False",
         "tests/shells/test_log_cursors.py"
@@ -25,7 +25,7 @@ ONCE = (
     mutant(
         "a_deletion_takes_the_cursor_that_a_rival_made_since",
         "rule 14",
-        "Cursor.delete",
+        "cursors.Cursor.delete",
         "is_unsure and version > tried_at + 1",
         "False",
         "tests/shells/test_log_cursors.py"
