@@ -176,8 +176,8 @@ KEPT = (
         "A.6",
         "Cursor.move.write",
         """
-        if _version(found) != _version(expected):
-            raise self._conflict()
+        if _version(found) != _version(expected) or (is_unsure and version != tried_at):
+            raise await self._conflict_or_gone()
         """,
         """
         version = await self._client.store.transaction(await self._operations(state, found))
