@@ -45,7 +45,7 @@ ONCE = (
         "incarnations are never reused",
         "LogRegistry.create",
         "await new_number(self._store, LOG_COUNTER)",
-        "next(iter(tried), None) or await new_number(self._store, LOG_COUNTER)",
+        "next(iter(tried)) if tried else await new_number(self._store, LOG_COUNTER)",
         "tests/shells/test_log_names.py"
         "::test_a_log_that_was_made_used_and_deleted_is_not_made_again_as_the_same_one",
     ),
