@@ -14,7 +14,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from ledgerlog.errors import IncompatibleVersion, LedgerLogError, LogExists, LogNotFound, MetadataOutcomeUnknown
+from ledgerlog.errors import (
+    IncompatibleVersion,
+    LedgerLogError,
+    LogExists,
+    LogNotFound,
+    MetadataOutcomeUnknown,
+)
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.settle import AWAY, new_number, settle
 from ledgerlog.meta.store import Create, Delete, MetadataStore, NodeExists

@@ -27,7 +27,7 @@ def test_a_machine_that_keeps_to_the_rules_passes() -> None:
         (ByIdentity, r"applied a second time, command 0, .* gives b'2', not b'1'"),
         (ByHash, r"with hash seed \d, command 0"),
         (Hidden, r"after a restore from the snapshot before command 1, command 1, .* gives b'1', not b'2'"),
-        (Forgets, r"the state restored from the snapshot before command 1 is not the state"),
+        (Forgets, r"the state restored from the snapshot before command 1 differs from the state"),
         (Live, r"a snapshot taken before command 0 changed"),
     ],
 )
