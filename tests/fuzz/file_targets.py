@@ -34,7 +34,7 @@ from bookie.core.records import (
     encode_start,
 )
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, encode_add
 from tests.fuzz.targets import Target, expect
@@ -104,7 +104,7 @@ def _run_segment_header(data: bytes) -> bool:
     for whole in (data, page + checksum(page).to_bytes(4, "little")):
         try:
             header = SegmentHeader.decode(whole, path=_PATH, number=3, instance="instance")
-        except StorageCorrupt:
+        except (StorageCorrupt, IncompatibleVersion):
             continue
         expect(header.number == 3 and header.instance == "instance", "another segment than was meant")
         accepted = True
@@ -145,7 +145,7 @@ def _run_entry_log(data: bytes) -> bool:
         try:
             read(data)
             accepted = True
-        except StorageCorrupt:
+        except (StorageCorrupt, IncompatibleVersion):
             continue
     return accepted
 
@@ -257,7 +257,7 @@ def _run_marks(data: bytes) -> bool:
     for whole in (data, data + checksum(data).to_bytes(4, "little")):
         try:
             marks = Marks.decode_untrusted(whole, _PATH)
-        except StorageCorrupt:
+        except (StorageCorrupt, IncompatibleVersion):
             continue
         expect(Marks.decode_untrusted(marks.encode(), _PATH) == marks, "marks that read back as others")
         gone = marks.limbo[::2]
