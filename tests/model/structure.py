@@ -26,7 +26,7 @@ from ledgerlog.log.core.chain import Counting, LeaderChain, Takeover
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.segments import Segment, SegmentCounts
+from ledgerlog.model.segments import Gap, Segment, SegmentCounts
 from ledgerlog.repair.core.repair import Copy, FragmentRepair
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ OBJECTS = (
 
 VALUES = (
     *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, Run),
-    *(LogMetadata, Segment, SegmentCounts, RangeAsk, Copy),
+    *(LogMetadata, Segment, SegmentCounts, Gap, RangeAsk, Copy),
 )
 """What never changes once made."""
 

@@ -239,6 +239,8 @@ REPLICAS = (
         """
         if digest != checksum(data[: len(data) - 4]):
             raise WireError("its digest is not that of its bytes")
+        if is_newer:
+            raise IncompatibleVersion("the snapshot", (int(digit), int(digit)), (_FORMAT, _FORMAT))
         at, end = len(_MAGIC), len(data) - _END.size
         payloads: list[bytes] = []
         while at < end:
