@@ -195,7 +195,8 @@ async def _attack_a_client(told: LogOfLosses, frames: int) -> None:
                 nursery.start_soon(ask_on_and_on)
                 await serve_lies()
                 nursery.cancel_scope.cancel()
-            statistics = connection.statistics()
+        # Only now: while the pool is open, the end of the last life may be logged after this look.
+        statistics = connection.statistics()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
