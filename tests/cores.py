@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from ledgerlog.ledger.core.recovery import LedgerRecovery
-from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 
@@ -60,13 +60,13 @@ class Register:
         self.put(intent.metadata)
         return True
 
-    def carry_out(self, client: LedgerWriter | LedgerRecovery) -> None:
+    def carry_out(self, client: WriterCore | LedgerRecovery) -> None:
         """What a shell does with an intent: attempt it and hand back what is stored."""
         assert client.intent is not None
         self.write(client.intent)
         self.show(client)
 
-    def show(self, client: LedgerWriter | LedgerRecovery) -> None:
+    def show(self, client: WriterCore | LedgerRecovery) -> None:
         """Hand the client what is stored, as after a write that was lost."""
         client.on_metadata_read(self.stored, self.version)
 

@@ -6,7 +6,7 @@ import attrs
 
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 
 LOST = 49
 
@@ -19,7 +19,7 @@ async def make_gap(client: LedgerClient, incarnation: int) -> None:
     assert not record.open_segments, "nobody writes it"
     async with await client.ledgers.create(replication=record.replication) as empty:
         pass
-    behind = Segment(
+    behind = LogSegment(
         empty.ledger_id, record.epoch, record.counted_end + LOST, 0, 0, None, None, lost_before=LOST
     )
     changed = attrs.evolve(record, segments=(*record.segments, behind), token=client.environment.new_token())

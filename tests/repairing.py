@@ -13,10 +13,10 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import LEDGER_KEY_BYTES, SESSION_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.testing.faulty_store import FaultyStore
-from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, SeededEnvironment
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status, decode_frame_untrusted
 
@@ -33,7 +33,7 @@ class RepairProcess:
     name: str
     store: FaultyStore
     service: AutoRecovery
-    _cluster: Cluster
+    _cluster: MemoryCluster
     _scope: trio.CancelScope
     _ended: trio.Event
 
@@ -63,7 +63,7 @@ class RepairProcess:
 
 
 async def start_repair(
-    cluster: Cluster, name: str = "repair-1", *, store: FaultyStore | None = None
+    cluster: MemoryCluster, name: str = "repair-1", *, store: FaultyStore | None = None
 ) -> RepairProcess:
     """A process that runs auto-recovery until the cluster ends, or it is killed."""
     store = store or FaultyStore(cluster.tree)
@@ -86,9 +86,9 @@ async def start_repair(
     return process
 
 
-async def set_up(client: Client, **changes: object) -> Board:
+async def set_up(client: Client, **changes: object) -> RepairQueue:
     """The board, with settings: everything at once unless told otherwise."""
-    board = Board(client.opened)
+    board = RepairQueue(client.opened)
     wanted = {"lost_after_ms": 2_000, "grace_ms": 2_000, **changes}
     await board.change_settings(lambda now: attrs.evolve(now, **wanted))
     return board
@@ -130,7 +130,7 @@ async def names(client: Client, ledger_id: int) -> set[str]:
     return {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
 
 
-async def quiet(board: Board) -> None:
+async def quiet(board: RepairQueue) -> None:
     """Wait until no task is left."""
 
     async def is_quiet() -> bool:
@@ -139,7 +139,7 @@ async def quiet(board: Board) -> None:
     await until(is_quiet)
 
 
-async def repaired(client: Client, board: Board, ledger_id: int, without: set[str]) -> None:
+async def repaired(client: Client, board: RepairQueue, ledger_id: int, without: set[str]) -> None:
     """Wait until the ledger names none of these and no task is left."""
 
     async def is_repaired() -> bool:
@@ -158,14 +158,14 @@ async def assert_whole(client: Client, ledger_id: int, entries: int) -> None:
     assert verification.damaged == []
 
 
-def board_has_tasks(board: Board) -> Callable[[], Awaitable[bool]]:
+def board_has_tasks(board: RepairQueue) -> Callable[[], Awaitable[bool]]:
     async def condition() -> bool:
         return bool(await board.tasks())
 
     return condition
 
 
-def lock_is_taken(board: Board) -> Callable[[], Awaitable[bool]]:
+def lock_is_taken(board: RepairQueue) -> Callable[[], Awaitable[bool]]:
     async def condition() -> bool:
         return bool(await board.locks())
 
@@ -177,7 +177,7 @@ def copy_payload(entry_id: int, version: int = 0) -> bytes:
 
 
 async def stored(
-    cluster: Cluster,
+    cluster: MemoryCluster,
     client: Client,
     count: int,
     replication: Replication = R332,

@@ -16,8 +16,8 @@ import trio
 from kazoo.client import KazooClient
 
 from ledgerlog.cli import exit_with_parent
-from ledgerlog.cli.processes import Child, Children, open_children
-from ledgerlog.cli.zookeeper import Server, hosts_of, prepare_servers, server_command, wait_serving
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children
+from ledgerlog.cli.zookeeper import ZookeeperServer, hosts_of, prepare_servers, server_command, wait_serving
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
 from tests.waiting import PATIENCE_S
 
@@ -55,7 +55,7 @@ def one_server(path: Path) -> Iterator[str]:
         process.wait()
 
 
-async def _serving(servers: list[Server]) -> list[str]:
+async def _serving(servers: list[ZookeeperServer]) -> list[str]:
     with trio.fail_after(PATIENCE_S):
         return [await wait_serving(server) for server in servers]
 
@@ -86,8 +86,8 @@ async def expire_session(store: ZooKeeperStore, hosts: str) -> None:
 class Ensemble:
     """Servers that a test may kill, stop and start."""
 
-    servers: list[Server]
-    children: Children
+    servers: list[ZookeeperServer]
+    children: ChildProcesses
     running: dict[int, Child] = attrs.field(factory=dict)
     """By the server's number."""
 

@@ -110,7 +110,7 @@ class BlockHeader(NamedTuple):
         return self.pages * PAGE_BYTES
 
 
-class Damage(enum.Enum):
+class BlockDamage(enum.Enum):
     """Why a block is not valid."""
 
     TORN = "torn"
@@ -158,12 +158,12 @@ def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeade
     return BlockHeader(number, sequence, pages, content_bytes, records, table_checksum)
 
 
-def header_damage(view: memoryview) -> Damage:
+def header_damage(view: memoryview) -> BlockDamage:
     """Classify a place where a block should begin but no valid header is."""
-    return Damage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else Damage.ROTTEN
+    return BlockDamage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else BlockDamage.ROTTEN
 
 
-def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Damage | None:
+def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> BlockDamage | None:
     """Return the kind of damage to the block at the start of ``view``, whose header is valid, or None if it
     is whole."""
     block = view[: header.block_bytes]
@@ -175,7 +175,7 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Dama
     if value(table) != header.table_checksum:
         # No entry of a table is zero, so each of its sectors that reads as zeros was never written.
         unwritten = _zero_sectors(block, table_start // SECTOR_BYTES * SECTOR_BYTES, header.block_bytes)
-        return Damage.ROTTEN if next(unwritten, None) is None else Damage.TORN
+        return BlockDamage.ROTTEN if next(unwritten, None) is None else BlockDamage.TORN
     rightly_zero = u64_array(table)
     bad = {
         page
@@ -188,7 +188,7 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Dama
         for sector in _zero_sectors(block, 0, header.block_bytes)
         if not rightly_zero[sector // _PAGE_SECTORS] >> (32 + sector % _PAGE_SECTORS) & 1
     }
-    return Damage.TORN if bad <= torn else Damage.ROTTEN
+    return BlockDamage.TORN if bad <= torn else BlockDamage.ROTTEN
 
 
 def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozenset[int] | None:

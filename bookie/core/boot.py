@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import attrs
 
 from bookie.core.block import PAGE_BYTES
-from bookie.core.records import START, Place, decode_start
+from bookie.core.journal_items import START, JournalPosition, decode_start
 from bookie.core.segment import FoundBlock, SegmentScan
 from ledgerlog.errors import StorageCorrupt
 
@@ -59,7 +59,7 @@ class Mark:
     """The sequence of the first block in that segment, if the segment has a block."""
     is_optional: bool
     """No acknowledged record can lie in that segment: it was not opened for clients (again) yet."""
-    end: Place
+    end: JournalPosition
     """Where the journal before that segment ends."""
 
     def __attrs_post_init__(self) -> None:
@@ -151,13 +151,13 @@ class JournalWalk:
                     f"block {first.header.sequence} where block {self.next_sequence} was expected: "
                     f"the journal before it ends at byte {self.end.offset} of segment {self.end.segment}",
                 )
-            self.end = Place(scan.number, scan.end, scan.blocks[-1].header.sequence)
+            self.end = JournalPosition(scan.number, scan.end, scan.blocks[-1].header.sequence)
         if scan.is_torn:
             self._torn = path, scan.end
         self.next_segment = scan.number + 1
 
 
-def start_of(image: memoryview, block: FoundBlock, path: str) -> Place | None:
+def start_of(image: memoryview, block: FoundBlock, path: str) -> JournalPosition | None:
     """Return what the block's START record says, or None if the block does not begin with one."""
     for record in block.records(image, path):
         return decode_start(record, path) if record.kind == START else None

@@ -54,7 +54,7 @@ from google_crc32c import extend, value
 
 from bookie.core.block import NONCE_BYTES, PADDING, PAGE_BYTES
 from bookie.core.file_set import FileSet
-from bookie.core.records import ADD
+from bookie.core.journal_items import ADD
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 

@@ -23,7 +23,7 @@ from operator import mul
 
 import attrs
 
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import KIB, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
@@ -74,17 +74,17 @@ class Examination:
         """Whether one more run may be read for this request."""
         return self._room > 0
 
-    def add(self, run: Run, entries: Entries, damaged: Collection[int] = ()) -> None:
+    def add(self, run: EntryRun, entries: Entries, damaged: Collection[int] = ()) -> None:
         """Take the next run, which was read. ``damaged`` are the ids in it that fail their digests."""
         self._count(run)
         self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
 
-    def add_unreadable(self, run: Run) -> None:
+    def add_unreadable(self, run: EntryRun) -> None:
         """Take the next run, which the index names but which cannot be read."""
         self._count(run)
         self._unreadable.append((run.first, run.last))
 
-    def _count(self, run: Run) -> None:
+    def _count(self, run: EntryRun) -> None:
         self._room -= run.length + _RUN_BYTES
         self._is_interleaved = self._is_interleaved or run.first <= self._reach
         self._reach = max(self._reach, run.last)

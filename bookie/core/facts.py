@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 from bookie.core.entry_log import LEDGER, REPLACES, LoggedLedger, decode_ledger, decode_replaces
 from bookie.core.file_set import FileSet
-from bookie.core.records import (
+from bookie.core.journal_items import (
     ADD,
     CLOSE,
     DELETE,
     FENCE,
     START,
+    EntryRun,
     Fence,
-    Place,
-    Record,
-    Run,
+    JournalItem,
+    JournalPosition,
     decode_add,
     decode_delete,
     decode_fence,
@@ -38,7 +38,7 @@ from ledgerlog.wire.frame import Header
 class Add(NamedTuple):
     """A frame of entries."""
 
-    run: Run
+    run: EntryRun
     """The place of the frame in its file."""
     header: Header
 
@@ -52,7 +52,7 @@ class Deletion(NamedTuple):
 class Start(NamedTuple):
     """A bookie started here."""
 
-    end: Place
+    end: JournalPosition
     """The end of the journal before this start."""
 
 
@@ -112,7 +112,7 @@ def log_fact(kind: int, offset: int, body: bytes, *, file: int, path: str) -> Fa
         StorageCorrupt: The record does not parse, or its kind does not belong in an entry log.
     """
     if kind == ADD:
-        add = Record(ADD, offset, memoryview(body))
+        add = JournalItem(ADD, offset, memoryview(body))
         return Add(*decode_add(add, file=file, sequence=0, path=path))
     if kind == LEDGER:
         return decode_ledger(body, path, offset)

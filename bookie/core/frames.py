@@ -13,14 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from bookie.core.records import ADD, Record, Run, decode_add
+from bookie.core.journal_items import ADD, EntryRun, JournalItem, decode_add
 from ledgerlog.errors import StorageCorrupt, WireError
 from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
 from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, split_payloads
 from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind
 
 
-def _is_frame_of(run: Run, header: Header) -> bool:
+def _is_frame_of(run: EntryRun, header: Header) -> bool:
     return (
         header.kind == Kind.ADD
         and header.length + 4 == run.length
@@ -32,7 +32,7 @@ def _is_frame_of(run: Run, header: Header) -> bool:
     )
 
 
-def decode_head(run: Run, head: bytes, path: str) -> tuple[Sequence[int], Sequence[int]]:
+def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], Sequence[int]]:
     """Return ids and digests of a run.
 
     Args:
@@ -60,7 +60,7 @@ def is_head_sound(frame: memoryview) -> bool:
     """Whether an ADD's frame says correctly which entries it holds and how long it is. Payloads may be
     damaged."""
     try:
-        run, _ = decode_add(Record(ADD, 0, frame), file=0, sequence=0, path="")
+        run, _ = decode_add(JournalItem(ADD, 0, frame), file=0, sequence=0, path="")
         head = bytes(frame[: run.head_length])
         decode_head(run, head, "")
     except StorageCorrupt:
@@ -69,7 +69,7 @@ def is_head_sound(frame: memoryview) -> bool:
     return run.head_length + sum(lengths) == run.length
 
 
-def decode_run(run: Run, raw: bytes) -> Entries:
+def decode_run(run: EntryRun, raw: bytes) -> Entries:
     """Return the entries of a run's frame. Digests are not checked.
 
     Raises:
@@ -95,7 +95,7 @@ def damaged_entries(entries: Entries) -> list[int]:
     return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]
 
 
-def salvage(run: Run, raw: bytes) -> dict[int, tuple[int, bytes]]:
+def salvage(run: EntryRun, raw: bytes) -> dict[int, tuple[int, bytes]]:
     """Return the entries that prove themselves in a frame whose head is damaged: id to (digest, payload)."""
     count, start = run.entry_count, run.head_length
     if len(raw) != run.length or start > run.length:

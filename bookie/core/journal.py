@@ -31,7 +31,7 @@ from collections import deque
 import attrs
 
 from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, finish_block, pages_of
-from bookie.core.records import CLOSE, RECORD_HEAD, RECORD_HEAD_BYTES
+from bookie.core.journal_items import CLOSE, RECORD_HEAD, RECORD_HEAD_BYTES
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 from ledgerlog.limits import FRAME_BYTES_MAX, MIB
 
@@ -178,7 +178,7 @@ class GroupCommit:
         segment.
 
         Args:
-            kind: The record's kind (``bookie.core.records``).
+            kind: The record's kind (``bookie.core.journal_items``).
             body: The record's body.
 
         Returns:

@@ -1,6 +1,6 @@
 """The state of one ledger on a bookie, and the verdicts on its adds, fences and reads.
 
-There is one ``LedgerState`` object for each ledger. The engine takes a verdict and carries out its effect in
+There is one ``BookieLedger`` object for each ledger. The engine takes a verdict and carries out its effect in
 one step on this object, without a wait in between (rule 3). So once a fence is decided, no ordinary add can
 slip past it. Every add that was decided before the fence stands in front of the fence record in the journal.
 
@@ -44,14 +44,14 @@ from hmac import compare_digest
 
 import attrs
 
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
 
 
 @attrs.frozen
 class StoredLedger:
-    """The part of a ledger's state that the index keeps. ``LedgerState`` has the meaning of the fields."""
+    """The part of a ledger's state that the index keeps. ``BookieLedger`` has the meaning of the fields."""
 
     key: bytes
     is_fenced: bool
@@ -65,7 +65,7 @@ class StoredLedger:
 
 
 @attrs.define(eq=False)
-class LedgerState:
+class BookieLedger:
     """One ledger on this bookie, in memory; the module's text has the rules."""
 
     ledger_id: int
@@ -83,7 +83,7 @@ class LedgerState:
     index_last: int = NO_ENTRY
     widest: int = 0
     straddle: int = 0
-    runs: list[Run] = attrs.field(factory=list)
+    runs: list[EntryRun] = attrs.field(factory=list)
     is_deleted: bool = False
     """The metadata store said that the ledger is gone, and the journal has that durably. This state is the
     tombstone. It refuses late adds (rule 4) and says nothing about any entry."""
@@ -103,7 +103,7 @@ class LedgerState:
     """The ledger was used since the last round of eviction."""
 
     @classmethod
-    def restore(cls, ledger_id: int, stored: StoredLedger) -> LedgerState:
+    def restore(cls, ledger_id: int, stored: StoredLedger) -> BookieLedger:
         """Make the state from what the index has stored."""
         return cls(
             ledger_id,
@@ -177,7 +177,7 @@ class LedgerState:
             return True
         return False
 
-    def on_run(self, run: Run) -> None:
+    def on_run(self, run: EntryRun) -> None:
         """A run of this ledger was appended to the journal. None of its ids was stored before."""
         if run.first > self.last_entry:
             self.runs.append(run)
@@ -189,7 +189,7 @@ class LedgerState:
         self.widest = max(self.widest, run.last - run.first)
         self.is_dirty = True
 
-    def on_found(self, run: Run) -> None:
+    def on_found(self, run: EntryRun) -> None:
         """A run of this ledger was found in an entry log.
 
         Runs of entry logs do not come in the order in which they were written, as those of the journal do. So
@@ -259,7 +259,7 @@ class LedgerState:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def runs_between(self, first: int, last: int) -> list[Run]:
+    def runs_between(self, first: int, last: int) -> list[EntryRun]:
         """Return the runs in memory that may hold an id from ``first`` to ``last``, sorted by first id."""
         return runs_between(self.runs, self.ledger_id, first, last, self.straddle)
 
@@ -303,7 +303,9 @@ class LedgerState:
         return not self.is_fenced or self.is_fence_settled(durable)
 
 
-def runs_between(runs: list[Run], ledger_id: int, first: int, last: int, straddle: int) -> list[Run]:
+def runs_between(
+    runs: list[EntryRun], ledger_id: int, first: int, last: int, straddle: int
+) -> list[EntryRun]:
     """Return the runs, of a ledger's sorted ``runs``, that may hold an id from ``first`` to ``last``."""
     low = bisect_right(runs, (ledger_id, first - straddle, _ID_BEYOND)) - 1
     high = bisect_left(runs, (ledger_id, last + 1), low + 1)

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, KIB
 from ledgerlog.wire.frame import HEADER_BYTES, SPARSE, Kind, encode_head
 
@@ -35,7 +35,7 @@ _SPAN_MAX = 2**32
 class Merged(NamedTuple):
     """Runs that become one, and the length of its frame in bytes."""
 
-    parts: tuple[Run, ...]
+    parts: tuple[EntryRun, ...]
     length: int
     entry_count: int
 
@@ -55,16 +55,16 @@ class Merged(NamedTuple):
     def is_dense(self) -> bool:
         return self.entry_count == self.last - self.first + 1
 
-    def placed(self, file: int, offset: int) -> Run:
+    def placed(self, file: int, offset: int) -> EntryRun:
         """Return the merged run, placed at ``offset`` of the entry log ``file``."""
-        return Run(
+        return EntryRun(
             self.ledger_id, self.first, self.last, self.entry_count, file, offset, self.length, sequence=0
         )
 
 
-def merge_runs(runs: Iterable[Run]) -> Iterator[Merged]:
+def merge_runs(runs: Iterable[EntryRun]) -> Iterator[Merged]:
     """Group the runs, sorted by ledger and first id, that become one frame."""
-    parts: list[Run] = []
+    parts: list[EntryRun] = []
     payload = count = 0
     for run in runs:
         size = run.length - run.head_length
@@ -85,7 +85,7 @@ def merge_runs(runs: Iterable[Run]) -> Iterator[Merged]:
         yield _merged(parts, payload, count)
 
 
-def _merged(parts: list[Run], payload: int, count: int) -> Merged:
+def _merged(parts: list[EntryRun], payload: int, count: int) -> Merged:
     if len(parts) == 1:
         return Merged((parts[0],), parts[0].length, parts[0].entry_count)
     is_dense = count == parts[-1].last - parts[0].first + 1
@@ -133,7 +133,7 @@ def merge_frames(merged: Merged, frames: Sequence[bytes | memoryview], key: byte
     return frame
 
 
-def _offsets(run: Run, frame: bytes | memoryview, first: int) -> bytes:
+def _offsets(run: EntryRun, frame: bytes | memoryview, first: int) -> bytes:
     """Encode a run's ids as offsets from ``first``, the merged run's first id."""
     base, count = run.first - first, run.entry_count
     layout = struct.Struct(f"<{count}I")

@@ -33,7 +33,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import FRAME_ENTRIES_MAX, KIB, MIB
 from ledgerlog.wire.entries import Entries, compact_ids
 from ledgerlog.wire.frame import Status
@@ -113,7 +113,7 @@ class RangeReader:
         self._stride = stride
         self._bytes_left = bytes_max
         self._unexamined = EXAMINED_BYTES_MAX
-        self._runs: deque[Run] = deque()
+        self._runs: deque[EntryRun] = deque()
         self._horizon = first - 1
         self._active: list[_Cursor] = []  # a heap by next id
         self._is_over = first > last
@@ -136,11 +136,11 @@ class RangeReader:
         return self._horizon
 
     @property
-    def upcoming(self) -> Sequence[Run]:
+    def upcoming(self) -> Sequence[EntryRun]:
         """The runs that may be wanted next, in order. Use them to read ahead."""
         return self._runs
 
-    def extend(self, runs: Sequence[Run], horizon: int) -> None:
+    def extend(self, runs: Sequence[EntryRun], horizon: int) -> None:
         """Take more runs, sorted. They hold all entries from behind the old horizon up to ``horizon``."""
         assert horizon > self._horizon
         assert not self._runs
@@ -148,7 +148,7 @@ class RangeReader:
         self._runs.extend(runs)
         self._horizon = horizon
 
-    def wanted(self) -> Run | None:
+    def wanted(self) -> EntryRun | None:
         """Return the run to read next. None: the reply is over, or it needs ``extend``."""
         while not self._is_over:
             limit = min(self._horizon, self._last, self._barrier - 1)
@@ -172,7 +172,7 @@ class RangeReader:
             break
         return None
 
-    def on_entries(self, run: Run, entries: Entries, damaged: Sequence[int] = ()) -> None:
+    def on_entries(self, run: EntryRun, entries: Entries, damaged: Sequence[int] = ()) -> None:
         """Take the entries of the wanted run. Only bytes that are asked for are copied.
 
         Args:
@@ -192,7 +192,7 @@ class RangeReader:
         if not cursor.is_done:
             heapq.heappush(self._active, cursor)
 
-    def on_unreadable(self, run: Run, status: Status) -> None:
+    def on_unreadable(self, run: EntryRun, status: Status) -> None:
         """The wanted run cannot be read. The reply ends before the first id of the run that was asked for."""
         popped = self._runs.popleft()
         assert popped is run
@@ -297,7 +297,7 @@ class RangeLister:
         self._pairs: list[tuple[int, int]] = []
         self._open: list[tuple[int, int]] = []  # a heap of ranges not joined yet
 
-    def add(self, run: Run, ids: Sequence[int] | None) -> None:
+    def add(self, run: EntryRun, ids: Sequence[int] | None) -> None:
         """Take the next run, sorted by first id. ``ids`` are its ids if it is sparse, else None."""
         if ids is None:
             heapq.heappush(self._open, (run.first, run.last))

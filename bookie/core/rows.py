@@ -34,8 +34,8 @@ import attrs
 
 from bookie.core.block import u64_array, u64_bytes
 from bookie.core.boot import Mark
+from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.ledger import StoredLedger
-from bookie.core.records import Place, Run
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
@@ -88,7 +88,7 @@ class FileRow:
         *,
         end: int,
         last_sequence: int = 0,
-        runs: Sequence[Run],
+        runs: Sequence[EntryRun],
         usage: Mapping[int, int],
         level: int = 0,
     ) -> FileRow:
@@ -143,7 +143,7 @@ def decode_mark(value: bytes, path: str) -> Mark:
     segment, sequence, is_optional, *end = _unpack(_MARK, MARK_KEY, value, path)
     if sequence != end[-1] + 1:
         raise StorageCorrupt(path, None, f"the index's mark names block {sequence} behind block {end[-1]}")
-    return Mark(segment, sequence, is_optional=bool(is_optional), end=Place(*end))
+    return Mark(segment, sequence, is_optional=bool(is_optional), end=JournalPosition(*end))
 
 
 # --- ledgers --------------------------------------------------------------------------------------
@@ -206,17 +206,17 @@ def ledger_of_run_key(key: bytes) -> int:
     return ledger_id
 
 
-def encode_run(run: Run) -> Row:
+def encode_run(run: EntryRun) -> Row:
     return _row(
         run_key(run.ledger_id, run.first),
         _RUN.pack(run.last, run.entry_count, run.file, run.offset, run.length, run.sequence),
     )
 
 
-def decode_run(key: bytes, value: bytes, path: str) -> Run:
+def decode_run(key: bytes, value: bytes, path: str) -> EntryRun:
     last, count, file, offset, length, sequence = _unpack(_RUN, key, value, path)
     _, ledger_id, first = _RUN_KEY.unpack(key)
-    return Run(ledger_id, first, last, count, file, offset, length, sequence)
+    return EntryRun(ledger_id, first, last, count, file, offset, length, sequence)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def decode_file(key: bytes, value: bytes, path: str) -> FileRow:
     return FileRow(number if prefix == SEGMENT_PREFIX else -number, *_unpack(_FILE, key, value, path))
 
 
-def usage_of(runs: Iterable[Run]) -> dict[int, int]:
+def usage_of(runs: Iterable[EntryRun]) -> dict[int, int]:
     """Return how many bytes of these runs each ledger has."""
     usage: dict[int, int] = {}
     for run in runs:

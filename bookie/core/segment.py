@@ -48,8 +48,8 @@ from bookie.core.block import (
     NONCE_BYTES,
     PADDING,
     PAGE_BYTES,
+    BlockDamage,
     BlockHeader,
-    Damage,
     bad_pages,
     block_damage,
     decode_header,
@@ -57,7 +57,7 @@ from bookie.core.block import (
     header_damage,
 )
 from bookie.core.frames import is_head_sound
-from bookie.core.records import ADD, RECORD_HEAD_BYTES, Record, decode_records
+from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, JournalItem, decode_records
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
@@ -133,7 +133,7 @@ class FoundBlock:
         """The offset behind the block."""
         return self.offset + self.header.block_bytes
 
-    def records(self, image: memoryview, path: str) -> Iterator[Record]:
+    def records(self, image: memoryview, path: str) -> Iterator[JournalItem]:
         """Yield the block's records from ``image``, the whole file of the segment.
 
         Raises:
@@ -211,7 +211,7 @@ class BlockWalk:
             view = image[at:]
             block = decode_header(view, nonce=header.nonce, segment=header.number)
             if block is None:
-                damage: Damage | None = header_damage(view)
+                damage: BlockDamage | None = header_damage(view)
             elif sequence is not None and block.sequence != sequence:
                 raise StorageCorrupt(path, at, f"block {block.sequence} where block {sequence} was expected")
             else:
@@ -286,7 +286,7 @@ def _is_torn(
     header: SegmentHeader,
     at: int,
     block: BlockHeader | None,
-    damage: Damage,
+    damage: BlockDamage,
     *,
     path: str,
     stop: int | None,
@@ -303,7 +303,7 @@ def _is_torn(
         raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")
     if len(image) != header.size:
         raise StorageCorrupt(path, at, "a damaged block in a file that was cut behind its last block")
-    if damage is Damage.ROTTEN:
+    if damage is BlockDamage.ROTTEN:
         raise StorageCorrupt(path, at, "a damaged block: no interrupted write leaves such bytes behind")
     if block is None and first_nonzero(image, at, header.size) is None:
         return False

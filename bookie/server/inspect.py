@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from bookie.core.facts import Add, Close, Start, block_facts
-from bookie.core.records import Fence
+from bookie.core.journal_items import Fence
 from bookie.core.segment import SegmentScan, scan_segment
 from bookie.server.identity import read_cookie
 from bookie.server.inspect_entries import is_healed, kept_because, known_files

@@ -17,7 +17,7 @@ from bookie.core.space import why_kept
 from bookie.storage.disk.disk import FileMissing
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
-from bookie.storage.entrylog.contents import Contents
+from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.entry_files import EntryFiles
 from bookie.storage.entrylog.entry_logs import EntryLogFiles
 from bookie.storage.entrylog.file_pool import FilePool
@@ -69,7 +69,7 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
         row = await catalogue.file(file)
         if row is None:
             return False
-        for run in (await Contents(files, catalogue).counted(row)).runs:
+        for run in (await FileContents(files, catalogue).counted(row)).runs:
             stored = catalogue.ledger_now(run.ledger_id)
             if stored is None or not stored.is_deleted:
                 (frame,) = await pool.read(file, [(run.offset, run.length)])

@@ -58,7 +58,7 @@ from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
-from bookie.server.server import Server
+from bookie.server.server import BookieServer
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import open_directory
@@ -82,7 +82,7 @@ registration."""
 
 
 @attrs.frozen(eq=False)
-class Node:
+class BookieNode:
     """A bookie that serves. ``open_bookie`` yields it; do not use it after the body."""
 
     info: BookieInfo
@@ -91,7 +91,7 @@ class Node:
     """The identity of the bookie's directory."""
     engine: Engine
     """The bookie's storage."""
-    server: Server
+    server: BookieServer
     """The server that accepts clients."""
     repair: LimboRepair
     """Takes ledgers out of limbo, if there are any."""
@@ -155,7 +155,7 @@ async def open_bookie(
     fix_cookie: bool = False,
     peers: OpenPeers | None = None,
     connections_max: int | None = None,
-) -> AsyncIterator[Node]:
+) -> AsyncIterator[BookieNode]:
     """Serve the directory ``path`` as a bookie for the body of the ``async with``.
 
     Args:
@@ -212,7 +212,7 @@ async def open_bookie(
             directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataWitness(store)
         ) as engine:
             listener = await door.unlock()
-            server = Server(
+            server = BookieServer(
                 engine,
                 Hello(
                     cookie.bookie_id,
@@ -237,7 +237,7 @@ async def open_bookie(
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
             rot = RotRepair(cookie.bookie_id, engine, peers)
-            node = Node(info, cookie, engine, server, repair, rot, registration)
+            node = BookieNode(info, cookie, engine, server, repair, rot, registration)
             watch = DiskWatch(
                 cookie.bookie_id,
                 engine,
@@ -294,7 +294,7 @@ async def _open_door(network: Network, address: str) -> AsyncIterator[_Door]:
 
 @asynccontextmanager
 async def _serving(
-    node: Node, listener: Listener, store: MetadataStore, watch: DiskWatch
+    node: BookieNode, listener: Listener, store: MetadataStore, watch: DiskWatch
 ) -> AsyncIterator[None]:
     server, registration = node.server, node._registration
     served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
@@ -344,7 +344,7 @@ async def _serving(
             service.cancel_scope.cancel()
 
 
-async def _drain(node: Node, served: trio.Event) -> None:
+async def _drain(node: BookieNode, served: trio.Event) -> None:
     logger.info("bookie=%s: stopping; clients=%d", node.bookie_id, node.server.connections)
     with trio.move_on_after(limits.BOOKIE_DRAIN_S) as patience:
         node.server.stop()

@@ -51,11 +51,11 @@ from ledgerlog.meta.settle import go_on
 from ledgerlog.meta.store import (
     Create,
     Delete,
+    MetadataSession,
     MetadataStore,
     NodeExists,
     NodeMissing,
     Operation,
-    Session,
     SessionState,
     VersionConflict,
     Versioned,
@@ -88,7 +88,7 @@ class Registration:
         self._writable = layout.writable_path(info.bookie_id)
         self._read_only = layout.read_only_path(info.bookie_id)
         self._is_read_only = False
-        self._session: Session | None = None
+        self._session: MetadataSession | None = None
         """The session that our node belongs to."""
         self._node: tuple[str, int] | None = None
         """Path and version of our node, None where we have none for certain."""
@@ -152,7 +152,7 @@ class Registration:
         except MetadataCorrupt as damage:
             return f"an address that cannot be read ({damage})"
 
-    def _is_stranger(self, path: str, node: Versioned, session: Session) -> bool:
+    def _is_stranger(self, path: str, node: Versioned, session: MetadataSession) -> bool:
         """Whether a node at one of our paths is not ours, of this session or another, nor of a life before
         this one that is surely over."""
         if self._is_former_life(node):
@@ -254,7 +254,7 @@ class Registration:
                 is_displaced = False
                 await self._wait_for_a_change(session, writable, read_only)
 
-    async def _wait_for_a_change(self, session: Session, *watches: Watch) -> None:
+    async def _wait_for_a_change(self, session: MetadataSession, *watches: Watch) -> None:
         changed = self._changed
         async with trio.open_nursery() as nursery:
 

@@ -32,7 +32,7 @@ from ledgerlog.wire.hello import Hello, encode_hello_reply
 logger = logging.getLogger(__name__)
 
 
-class Server:
+class BookieServer:
     """Serves the wire protocol for one engine."""
 
     def __init__(self, engine: Engine, identity: Hello, *, connections_max: int | None = None) -> None:

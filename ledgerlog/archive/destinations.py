@@ -45,7 +45,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.redact import redact
 
 __all__ = [
@@ -88,7 +88,7 @@ def _divided(url: str) -> tuple[str, str]:
     return where + mark + query, "/".join(name)
 
 
-def name_of_record(record: ArchiveRecord) -> tuple[str, str]:
+def name_of_record(record: ArchivedFile) -> tuple[str, str]:
     """Return the URL of the destination of a record's file, and the file's name below it.
 
     Raises:
@@ -173,7 +173,7 @@ def _resolve(url: str) -> tuple[Any, str]:
     return filesystem, path
 
 
-def open_input(file: str | ArchiveRecord) -> Any:
+def open_input(file: str | ArchivedFile) -> Any:
     """Open an archived file for random access.
 
     Args:
@@ -355,7 +355,7 @@ class Destination:
         )
 
 
-def delete_file(record: ArchiveRecord) -> bool:
+def delete_file(record: ArchivedFile) -> bool:
     """Delete the file that a record names; return whether it was there.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Any
 from ledgerlog.archive.destinations import files_as_errors, open_input
 from ledgerlog.errors import ArchiveCorrupt
 from ledgerlog.limits import KIB, MIB
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 
 __all__ = ["digest_of", "end_of", "read_end"]
 
@@ -57,7 +57,7 @@ def digest_of(end: bytes) -> bytes:
     return hashlib.sha256(end).digest()
 
 
-def end_of(file: str | ArchiveRecord) -> tuple[int, bytes]:
+def end_of(file: str | ArchivedFile) -> tuple[int, bytes]:
     """Return the size of a file and the digest of its end.
 
     Args:

@@ -55,7 +55,7 @@ from ledgerlog.archive.destinations import Destination, file_name, files_as_erro
 from ledgerlog.archive.footer import digest_of, read_end
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, IncompatibleVersion
 from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
-from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.record import RecordBatch
 
 __all__ = ["SCHEMA", "ArchiveFile", "ArchiveWriter", "Facts", "FileCheck"]
@@ -384,7 +384,7 @@ class ArchiveFile:
         ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
     """
 
-    def __init__(self, url: str, record: ArchiveRecord | None = None) -> None:
+    def __init__(self, url: str, record: ArchivedFile | None = None) -> None:
         self.url = url
         self._record = record
         try:
@@ -480,7 +480,7 @@ class ArchiveFile:
             raise ArchiveCorrupt(self.url, f"its row group {group} does not say its bounds")
         return getattr(statistics, which)
 
-    def _check_record(self, record: ArchiveRecord) -> None:
+    def _check_record(self, record: ArchivedFile) -> None:
         facts = self.facts
         said = (facts.incarnation, facts.ledgers, facts.record_count, facts.compacted, facts.digest)
         wanted = (
@@ -677,7 +677,7 @@ class FileCheck:
         ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
     """
 
-    def __init__(self, url: str, record: ArchiveRecord | None = None) -> None:
+    def __init__(self, url: str, record: ArchivedFile | None = None) -> None:
         self._file = ArchiveFile(url, record)
         self._url = url
         self._digest = _Digest()

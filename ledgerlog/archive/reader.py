@@ -22,7 +22,7 @@ import trio
 
 from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_THREADS_MAX
-from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.optional_packages import how_to_install
 
@@ -82,7 +82,7 @@ class ArchiveReader:
     row group.
     """
 
-    def __init__(self, record: ArchiveRecord, file: ArchiveFile) -> None:
+    def __init__(self, record: ArchivedFile, file: ArchiveFile) -> None:
         self.record = record
         self.is_busy = False
         """Whether a thread uses the file, or was abandoned in it."""
@@ -187,7 +187,7 @@ def pyarrow_needed(where: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
+async def open_archive(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
     """Open the file that a record names, for the body of the ``async with``.
 
     Raises:
@@ -210,7 +210,7 @@ async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
             _close_beside(file.close)  # Else a thread uses the file, which closes with its last reference.
 
 
-async def check_end(record: ArchiveRecord) -> None:
+async def check_end(record: ArchivedFile) -> None:
     """Check a file against its record by its size and its end. The records are not read.
 
     Raises:
@@ -231,7 +231,7 @@ async def check_end(record: ArchiveRecord) -> None:
     await in_thread(look, file=record.file)
 
 
-async def check_archive(record: ArchiveRecord) -> None:
+async def check_archive(record: ArchivedFile) -> None:
     """Read a whole file, one row group at a time, and check it against its record.
 
     Raises:

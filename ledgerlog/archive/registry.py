@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivePlace
 from ledgerlog.model.layout import (
     ARCHIVES,
     DESTINATIONS,
@@ -39,14 +39,14 @@ class ArchiveRegistry:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def find(self, incarnation: int, ledger_id: int) -> tuple[ArchiveRecord, int] | None:
+    async def find(self, incarnation: int, ledger_id: int) -> tuple[ArchivedFile, int] | None:
         """Return the record that is stored under a ledger, and its version; None if there is none."""
         node = await self._store.get(archive_path(incarnation, ledger_id))
         if node is None:
             return None
-        return ArchiveRecord.decode_untrusted(node.value, incarnation, ledger_id), node.version
+        return ArchivedFile.decode_untrusted(node.value, incarnation, ledger_id), node.version
 
-    async def holding(self, incarnation: int, ledger_id: int, offset: int) -> ArchiveRecord | None:
+    async def holding(self, incarnation: int, ledger_id: int, offset: int) -> ArchivedFile | None:
         """Return the record of the file that holds an offset of a log.
 
         It reads the log's list and one or two records, however large the archive is, and starts again only if
@@ -79,7 +79,7 @@ class ArchiveRegistry:
                 return found[0] if found is not None and found[0].holds(offset) else None
             ledger_id = listed
 
-    async def of_log(self, incarnation: int) -> list[tuple[ArchiveRecord, int]]:
+    async def of_log(self, incarnation: int) -> list[tuple[ArchivedFile, int]]:
         """Return all records of a log with their versions, by offset.
 
         If a merge happens meanwhile, the result shows the state before it or after it.
@@ -125,7 +125,7 @@ class ArchiveRegistry:
                 found.append(incarnation)
         return found
 
-    async def of_ledger(self, ledger_id: int) -> ArchiveRecord | None:
+    async def of_ledger(self, ledger_id: int) -> ArchivedFile | None:
         """Return the record of the file that holds a ledger of any log; None if there is none."""
         for incarnation in await self.incarnations():
             found = await self.find(incarnation, ledger_id)

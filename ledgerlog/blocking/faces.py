@@ -25,7 +25,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Ack
-from ledgerlog.model.segments import Gap, Segment
+from ledgerlog.model.segments import Gap, LogSegment
 
 __all__ = [
     "Cluster",
@@ -455,7 +455,7 @@ class Log(Face[AsyncLog]):
         Interrupting: the ledgers may or may not be dropped, as for ``truncate``."""
         return self._run(self._inner.apply_retention)
 
-    def why_kept(self) -> list[tuple[Segment, str]]:
+    def why_kept(self) -> list[tuple[LogSegment, str]]:
         """Return each ledger of the log, oldest first, with the reasons why it is still there.
 
         Raises:

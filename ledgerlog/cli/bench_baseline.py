@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from ledgerlog.cli.bench_figures import median_ns
-from ledgerlog.cli.processes import Children
+from ledgerlog.cli.processes import ChildProcesses
 
 __all__ = ["Baseline", "measure_baseline"]
 
@@ -57,7 +57,7 @@ class Baseline:
         return self.sync_ms + self.round_trip_ms
 
 
-async def measure_baseline(directory: Path, children: Children) -> Baseline:
+async def measure_baseline(directory: Path, children: ChildProcesses) -> Baseline:
     """Measure both; this takes about two seconds. ``directory`` is on the bookies' file system."""
     sync_ms = await trio.to_thread.run_sync(_synced_write_ms, directory)
     echo = await children.start("echo", [sys.executable, "-I", "-S", "-c", _ECHO], pipe_out=True)

@@ -28,7 +28,7 @@ import attrs
 import trio
 
 from ledgerlog.cli.bench_cluster import BenchCluster
-from ledgerlog.cli.processes import Child, Children, open_children, python_command
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children, python_command
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import ELECTION_TENURE_S
 
@@ -122,7 +122,7 @@ async def failover_rounds(
             await bench.cluster.delete_log(name)
 
 
-async def _start(children: Children, uri: str, log: str, number: int, directory: Path) -> _Candidate:
+async def _start(children: ChildProcesses, uri: str, log: str, number: int, directory: Path) -> _Candidate:
     command = python_command("ledgerlog.cli.bench_candidate", uri, log, f"candidate-{number}")
     child = await children.start(
         f"candidate-{number}",

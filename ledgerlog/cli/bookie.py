@@ -16,7 +16,7 @@ from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
 from ledgerlog.repair.decommission import Emptying, decommission
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.wire.frame import Kind
 
 _ANSWER_S = 2.0
@@ -94,7 +94,7 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
 
     async def keep() -> bool:
         async with connect(uri) as cluster:
-            return await Board(cluster.client).keep(bookie_id)
+            return await RepairQueue(cluster.client).keep(bookie_id)
 
     async def empty() -> bool:
         is_told = False
@@ -113,7 +113,7 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
         with progress_bar(f"emptying {bookie_id}", None) as bar:
             async with connect(uri) as cluster:
                 await decommission(cluster.client, bookie_id, say=say)
-                return await Board(cluster.client).is_registered(bookie_id)
+                return await RepairQueue(cluster.client).is_registered(bookie_id)
 
     if cancel:
         was_asked = run(keep)

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import click
 
-from ledgerlog.cli.demo_driver import DemoFailed, Driver, Outcome
+from ledgerlog.cli.demo_driver import DemoFailed, DemoOutcome, Driver
 from ledgerlog.cli.demo_text import numbered, text_lines
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.options import WholeNumber, json_option
@@ -60,7 +60,7 @@ def demo(records: int | None, path: Path | None, metadata: str, as_json: bool) -
     if not records:
         raise InvalidArgument(f"{path} has no line")
 
-    async def body() -> Outcome:
+    async def body() -> DemoOutcome:
         with throw_away_directory("demo") as directory, progress_bar("starting", records) as bar:
             zookeepers = 1 if metadata == "zookeeper" else 0
             async with local_cluster(directory, bookies=_BOOKIES, zookeepers=zookeepers) as local:
@@ -78,7 +78,7 @@ def demo(records: int | None, path: Path | None, metadata: str, as_json: bool) -
         )
 
 
-def _print(outcome: Outcome, as_json: bool) -> None:
+def _print(outcome: DemoOutcome, as_json: bool) -> None:
     if as_json:
         fields = attrs.asdict(outcome)
         for name in ("takeover_ms", "failover_ms", "records_per_s"):

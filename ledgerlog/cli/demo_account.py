@@ -2,7 +2,7 @@
 
 ``Account`` keeps a checksum of every record that was handed to a leader, and the record's offset once it is
 known. The offset comes from a leader's acknowledgement, or from reading the log to settle which records of a
-lost leader are in it. ``Audit`` then gets the whole log from its first offset on and compares:
+lost leader are in it. ``DemoAudit`` then gets the whole log from its first offset on and compares:
 
     lost           acknowledged, but not at its offset with its bytes
     duplicated     found a second time
@@ -23,7 +23,7 @@ import attrs
 from ledgerlog.cli.demo_text import number_of
 from ledgerlog.errors import LedgerLogError
 
-__all__ = ["Account", "Audit", "Batch", "Contradiction"]
+__all__ = ["Account", "DemoAudit", "DemoBatch", "Contradiction"]
 
 _NOWHERE = -1
 
@@ -33,7 +33,7 @@ class Contradiction(LedgerLogError):
 
 
 @attrs.frozen
-class Batch:
+class DemoBatch:
     """Records with consecutive numbers that are handed to a leader together."""
 
     number: int
@@ -91,7 +91,7 @@ class Account:
         return self._checksums[number] == zlib.crc32(record)
 
 
-class Audit:
+class DemoAudit:
     """Compares a whole log with an account."""
 
     def __init__(self, account: Account) -> None:

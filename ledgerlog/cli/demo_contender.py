@@ -38,7 +38,7 @@ import ledgerlog
 from ledgerlog.errors import LedgerLogError, LostLeadership
 from ledgerlog.log.writer import LogWriter
 
-__all__ = ["LEAD", "RECORDS", "Frame", "digest_of", "encode_frame", "read_frames"]
+__all__ = ["LEAD", "RECORDS", "ContenderFrame", "digest_of", "encode_frame", "read_frames"]
 
 LEAD = 1
 RECORDS = 2
@@ -49,7 +49,7 @@ _BATCHES_AHEAD = 64
 
 
 @attrs.frozen
-class Frame:
+class ContenderFrame:
     """One frame of standard input."""
 
     kind: int
@@ -70,7 +70,7 @@ def digest_of(records: Sequence[bytes]) -> str:
     return digest.hexdigest()
 
 
-async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChannel[Frame]) -> None:
+async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChannel[ContenderFrame]) -> None:
     """Decode the frames of a stream into ``send`` until the stream ends."""
     buffer = bytearray()
 
@@ -101,7 +101,7 @@ async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChann
             for length in lengths:
                 records.append(joined[at : at + length])
                 at += length
-            await send.send(Frame(kind, batch, records))
+            await send.send(ContenderFrame(kind, batch, records))
 
 
 class Contender:
@@ -115,7 +115,7 @@ class Contender:
     async def say(self, *events: dict[str, Any]) -> None:
         await self._say_to.send_all("".join(json.dumps(event) + "\n" for event in events).encode())
 
-    async def serve(self, receive: trio.MemoryReceiveChannel[Frame]) -> None:
+    async def serve(self, receive: trio.MemoryReceiveChannel[ContenderFrame]) -> None:
         """Carry out the frames until they end, then give the lead up."""
         async with AsyncExitStack() as stack:
             async for frame in receive:
@@ -152,7 +152,7 @@ class Contender:
             }
         )
 
-    async def _append(self, batches: list[Frame]) -> None:
+    async def _append(self, batches: list[ContenderFrame]) -> None:
         assert self._writer is not None, "records follow LEAD"
         try:
             acks = await self._writer.append_many([record for batch in batches for record in batch.records])
@@ -188,7 +188,7 @@ async def contend(uri: str, name: str) -> None:
     async with ledgerlog.connect(uri) as cluster, trio.open_nursery() as nursery:
         log = await cluster.open_log(name)
         contender = Contender(log, trio.lowlevel.FdStream(os.dup(sys.stdout.fileno())))
-        send, receive = trio.open_memory_channel[Frame](_BATCHES_AHEAD)
+        send, receive = trio.open_memory_channel[ContenderFrame](_BATCHES_AHEAD)
         nursery.start_soon(read_frames, trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())), send)
         await contender.say({"event": "ready", "pid": os.getpid()})
         await contender.serve(receive)

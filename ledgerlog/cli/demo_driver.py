@@ -34,7 +34,7 @@ import attrs
 import trio
 
 import ledgerlog
-from ledgerlog.cli.demo_account import Account, Audit, Batch
+from ledgerlog.cli.demo_account import Account, DemoAudit, DemoBatch
 from ledgerlog.cli.demo_contender import LEAD, RECORDS, digest_of, encode_frame
 from ledgerlog.cli.demo_text import record_of
 from ledgerlog.cli.local_cluster import LocalCluster
@@ -43,7 +43,7 @@ from ledgerlog.cli.processes import Child, python_command
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.store import MetadataStore
 
-__all__ = ["DemoFailed", "Driver", "Outcome", "stop_without_lock"]
+__all__ = ["DemoFailed", "Driver", "DemoOutcome", "stop_without_lock"]
 
 _BATCHES_UNANSWERED = 16
 _BATCH_RECORDS_MAX = 500
@@ -60,7 +60,7 @@ class DemoFailed(LedgerLogError):
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
+class DemoOutcome:
     """The figures of the demo. Times are from this machine's monotonic clock."""
 
     records: int
@@ -100,9 +100,9 @@ class _Contender:
     name: str
     child: Child
     queue: trio.MemorySendChannel[bytes]
-    unanswered: dict[int, Batch] = attrs.field(factory=dict)
+    unanswered: dict[int, DemoBatch] = attrs.field(factory=dict)
 
-    def send(self, kind: int, batch: Batch | None = None) -> None:
+    def send(self, kind: int, batch: DemoBatch | None = None) -> None:
         """Queue a frame. The bound on unanswered batches also bounds the queue."""
         if batch is None:
             self.queue.send_nowait(encode_frame(kind))
@@ -123,7 +123,7 @@ class Driver:
         self._account = Account()
         self._contenders: list[_Contender] = []
         self._numbers = itertools.count()
-        self._again: deque[Batch] = deque()
+        self._again: deque[DemoBatch] = deque()
         self._end_offset = 0
         """The offset after the last record that is known to be in the log."""
         self._bookies_killed = 0
@@ -136,7 +136,7 @@ class Driver:
         self._challenge: int | None = None
         """The batch that only the deposed leader got; None before it is sent and after it is answered."""
 
-    async def run(self, records: Iterator[bytes]) -> Outcome:
+    async def run(self, records: Iterator[bytes]) -> DemoOutcome:
         """Deliver ``records``, inject the faults, and read everything back."""
         async with trio.open_nursery() as nursery:
             send_event, events = trio.open_memory_channel[tuple[_Contender, dict[str, Any]]](1000)
@@ -160,7 +160,7 @@ class Driver:
             nursery.cancel_scope.cancel()
         self._bar.describe("reading back")
         audit = await self._read_back()
-        return Outcome(
+        return DemoOutcome(
             records=self._total,
             acknowledged=self._account.acknowledged,
             lost=audit.lost,
@@ -260,7 +260,7 @@ class Driver:
                 return
             leader.send(RECORDS, batch)
 
-    def _cut(self, records: Iterator[bytes], until: int) -> Batch | None:
+    def _cut(self, records: Iterator[bytes], until: int) -> DemoBatch | None:
         taken: list[bytes] = []
         size = 0
         for record in itertools.islice(records, min(self._batch_records, until - len(self._account))):
@@ -270,8 +270,8 @@ class Driver:
                 break
         return self._batch(self._account.take(taken), taken) if taken else None
 
-    def _batch(self, first: int, records: list[bytes]) -> Batch:
-        return Batch(next(self._numbers), first, records, digest_of(records))
+    def _batch(self, first: int, records: list[bytes]) -> DemoBatch:
+        return DemoBatch(next(self._numbers), first, records, digest_of(records))
 
     def _on_appended(self, who: _Contender, event: dict[str, Any]) -> None:
         batch = who.unanswered.pop(event["batch"])
@@ -327,7 +327,7 @@ class Driver:
 
     async def _settle(self, end_offset: int) -> None:
         """Read the part of the log that is now fixed, to find the lost leader's records in it."""
-        audit = Audit(self._account)
+        audit = DemoAudit(self._account)
         if self._end_offset < end_offset:
             async with self._log.read(self._end_offset, until=end_offset) as records:
                 async for batch in records.batches():
@@ -342,7 +342,7 @@ class Driver:
         """Wake the deposed leader, with a batch that nobody else has."""
         old.child.send_signal(signal.SIGCONT)
         line = record_of(self._total, b"a record of a leader that was deposed")
-        batch = Batch(next(self._numbers), self._total, [line], digest_of([line]))
+        batch = DemoBatch(next(self._numbers), self._total, [line], digest_of([line]))
         self._challenge = batch.number
         old.send(RECORDS, batch)
         self._bar.say(f"{old.name} woken (SIGCONT); it goes on appending")
@@ -357,10 +357,10 @@ class Driver:
 
     # --- the proof ----------------------------------------------------------------------------
 
-    async def _read_back(self) -> Audit:
+    async def _read_back(self) -> DemoAudit:
         # While a log is led, readers see it up to the LAC that its bookies know. Sealing fixes its end.
         await self._log.seal()
-        audit = Audit(self._account)
+        audit = DemoAudit(self._account)
         async with self._log.read(0) as records:
             async for batch in records.batches():
                 audit.feed(batch.first_offset, batch.payloads)

@@ -24,7 +24,7 @@ from ledgerlog.cli.running import run
 from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound
 from ledgerlog.ledger.accepted_loss import AcceptedLoss
 from ledgerlog.ledger.verify import LedgerVerification
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.record import moment
@@ -240,7 +240,7 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
     """Look for every copy of every entry of the ledger ID. If the ledger is archived and bookies no longer
     have it, read its whole file and check it. Exits with 1 if an entry has no readable copy."""
 
-    async def body() -> LedgerVerification | ArchiveRecord:
+    async def body() -> LedgerVerification | ArchivedFile:
         async with connect(uri) as cluster:
             try:
                 return await cluster.ledgers.verify(ledger_id)
@@ -252,7 +252,7 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
             return record
 
     found = run(body)
-    if isinstance(found, ArchiveRecord):
+    if isinstance(found, ArchivedFile):
         _print_archived(ledger_id, found, as_json)
         return
     if as_json:
@@ -312,7 +312,7 @@ def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None
     return f"ledger {found.ledger_id}: {'; '.join(faults)}" if faults else None
 
 
-def _print_archived(ledger_id: int, record: ArchiveRecord, as_json: bool) -> None:
+def _print_archived(ledger_id: int, record: ArchivedFile, as_json: bool) -> None:
     archived = record.ledger(ledger_id)
     assert archived is not None
     entries = archived.last_entry + 1

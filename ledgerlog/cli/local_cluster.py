@@ -37,10 +37,10 @@ import attrs
 import trio
 
 import ledgerlog
-from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, Children, open_children, python_command
+from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, ChildProcesses, open_children, python_command
 from ledgerlog.cli.running import ungrouped
 from ledgerlog.cli.zookeeper import (
-    Server,
+    ZookeeperServer,
     existing_servers,
     hosts_of,
     ports_are_free,
@@ -90,9 +90,9 @@ class LocalCluster:
     uri: str
     cluster: Cluster
     """A connection to the cluster that is open as long as the cluster runs."""
-    children: Children
+    children: ChildProcesses
     """Starts processes that end with the bookies. You may start more."""
-    server_children: Children
+    server_children: ChildProcesses
     """The same for ZooKeeper servers, which end after the bookies."""
     config: Path
     """The bookies' configuration file."""
@@ -106,7 +106,7 @@ class LocalCluster:
     """The process that was started last for each bookie."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
     """The process that was started last for each ZooKeeper server, by name (``zookeeper-1``)."""
-    servers: dict[str, Server] = attrs.field(factory=dict)
+    servers: dict[str, ZookeeperServer] = attrs.field(factory=dict)
     """Each ZooKeeper server's directory and ports; empty if the metadata is in SQLite."""
 
     @property
@@ -203,7 +203,7 @@ class LocalCluster:
         """
         down: list[str] = []
 
-        async def keep_server(server: Server) -> None:
+        async def keep_server(server: ZookeeperServer) -> None:
             backoff = Backoff(_DELAY_MIN_S, _DELAY_MAX_S)
             while True:
                 child, began = self.zookeepers[server.name], trio.current_time()
@@ -308,12 +308,12 @@ async def local_cluster(
                 yield local
 
 
-async def _start_server(children: Children, server: Server) -> Child:
+async def _start_server(children: ChildProcesses, server: ZookeeperServer) -> Child:
     log_path = server.directory.with_name(f"{server.name}.log")
     return await children.start(server.name, server_command(server.config_path), log_path=log_path)
 
 
-async def _wait_ensemble(servers: list[Server], running: dict[str, Child]) -> None:
+async def _wait_ensemble(servers: list[ZookeeperServer], running: dict[str, Child]) -> None:
     """Wait until all servers serve. ChildFailed: one ended before that, or it took too long."""
 
     async def watch_end(child: Child) -> None:

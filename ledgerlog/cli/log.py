@@ -34,11 +34,11 @@ from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerNotFound
 from ledgerlog.log.log import LogInfo
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
-from ledgerlog.model.segments import Gap, Segment
+from ledgerlog.model.segments import Gap, LogSegment
 
 _READS_AT_ONCE = 32
 """How many metadata reads ``show`` runs at once."""
@@ -184,7 +184,7 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
     archives = await ArchiveRegistry(cluster.store).of_log(log.incarnation)
     archived = {record.ledger_id: record for record, _ in archives}
 
-    async def look(segment: Segment) -> None:
+    async def look(segment: LogSegment) -> None:
         async with limiter:
             try:
                 metadata = await cluster.ledgers.metadata(segment.ledger_id)
@@ -232,7 +232,7 @@ def _replication_fields(replication: Replication) -> dict[str, Any]:
     }
 
 
-def _archived_fields(info: LogInfo, record: ArchiveRecord) -> dict[str, Any]:
+def _archived_fields(info: LogInfo, record: ArchivedFile) -> dict[str, Any]:
     """Return the fields for a ledger that has no metadata any more, because only the archive has it."""
     return {
         "id": record.ledger_id,
@@ -243,7 +243,7 @@ def _archived_fields(info: LogInfo, record: ArchiveRecord) -> dict[str, Any]:
     }
 
 
-def _archive_fields(record: ArchiveRecord | None) -> dict[str, Any] | None:
+def _archive_fields(record: ArchivedFile | None) -> dict[str, Any] | None:
     if record is None:
         return None
     return {

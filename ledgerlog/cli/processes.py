@@ -1,9 +1,9 @@
 """Child processes under trio, none of which outlives its parent.
 
-``open_children`` gives a ``Children`` for the body of an ``async with``. However the body is left, every
-process that it started is gone afterwards: each is asked to end (SIGCONT, then SIGTERM), and killed after a
-grace period. This cleanup is shielded and bounded in time. If this process itself is killed and no cleanup
-runs, the kernel kills the children (``exit_with_parent``).
+``open_children`` gives a ``ChildProcesses`` for the body of an ``async with``. However the body is left,
+every process that it started is gone afterwards: each is asked to end (SIGCONT, then SIGTERM), and killed
+after a grace period. This cleanup is shielded and bounded in time. If this process itself is killed and no
+cleanup runs, the kernel kills the children (``exit_with_parent``).
 
 **Signals of the terminal.** Each child has a process group of its own. So Ctrl-C reaches only this process,
 which then ends its children in its own order.
@@ -35,7 +35,7 @@ import trio
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import LedgerLogError
 
-__all__ = ["Child", "ChildFailed", "Children", "open_children", "python_command", "tail_of"]
+__all__ = ["Child", "ChildFailed", "ChildProcesses", "open_children", "python_command", "tail_of"]
 
 GRACE_S = 8.0
 """How long a child may take to end after it was asked to.
@@ -63,7 +63,7 @@ class ChildFailed(LedgerLogError):
 
 @attrs.define(eq=False)
 class Child:
-    """One child process. ``Children.start`` makes it."""
+    """One child process. ``ChildProcesses.start`` makes it."""
 
     name: str
     """The name that messages use."""
@@ -147,7 +147,7 @@ class Child:
         return f"{self.name} (process {self.pid}) ended with status {status}{': ' + last if last else ''}"
 
 
-class Children:
+class ChildProcesses:
     """Starts child processes. ``open_children`` makes it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -183,7 +183,7 @@ class Children:
         Raises:
             ChildFailed: The operating system refuses to start it.
 
-        Cancelling: the process may run until the ``Children`` end.
+        Cancelling: the process may run until the ``ChildProcesses`` end.
         """
         child, report_fd = _spawn(
             name, [os.fspath(part) for part in command], pipe_in, pipe_out, log_path, environment, cwd
@@ -223,15 +223,15 @@ class Children:
 
 
 @asynccontextmanager
-async def open_children(*, grace_s: float = GRACE_S) -> AsyncIterator[Children]:
-    """Give a ``Children`` for the body of the ``async with``. No child is left after it.
+async def open_children(*, grace_s: float = GRACE_S) -> AsyncIterator[ChildProcesses]:
+    """Give a ``ChildProcesses`` for the body of the ``async with``. No child is left after it.
 
     Leaving the body takes at most ``grace_s`` and some seconds, even if it is cancelled.
     """
-    children: Children | None = None
+    children: ChildProcesses | None = None
     try:
         async with open_nursery() as nursery:
-            children = Children(nursery)
+            children = ChildProcesses(nursery)
             try:
                 yield children
             finally:

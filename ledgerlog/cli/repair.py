@@ -26,7 +26,7 @@ from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
 from ledgerlog.repair.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
 from ledgerlog.repair.checking import LedgerFaults
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.repair.settings import SettingsInForce
 
@@ -95,7 +95,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     Looks at ledgers and tasks for about ``within_s`` seconds.
     """
     deadline = trio.current_time() + within_s
-    board = Board(cluster.client)
+    board = RepairQueue(cluster.client)
     damaged: dict[str, str] = {}
     leader = record = None
     try:
@@ -275,7 +275,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
 async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
     """Return the findings of ``repair audit``, an item for each ledger and reason."""
-    client, board = cluster.client, Board(cluster.client)
+    client, board = cluster.client, RepairQueue(cluster.client)
     draining = frozenset(await board.draining())
     found: list[dict[str, Any]] = []
     passed = await pass_over_now(client, board, draining=draining)
@@ -330,7 +330,7 @@ _reset_option = click.option(
 def _change(uri: str, as_json: bool, reset: bool, **changes: Any) -> None:
     async def body() -> RepairSettings:
         async with connect(uri) as cluster:
-            board = Board(cluster.client)
+            board = RepairQueue(cluster.client)
             if not changes and not reset:
                 return await board.settings()
             return await board.change_settings(lambda now: attrs.evolve(now, **changes), reset=reset)

@@ -23,7 +23,7 @@ from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:
-    from ledgerlog.archive.jobs.archiver import Step
+    from ledgerlog.archive.jobs.archiver import ArchiveStep
 
 __all__ = ["spark_archive", "spark_compact"]
 
@@ -217,14 +217,16 @@ def _move(bar: Any, done: int, total: int) -> None:
     bar.move_to(done)
 
 
-def _here(uri: str, name: str, *jobs: Callable[[Any, Callable[[Step], None]], Any]) -> list[Step]:
+def _here(
+    uri: str, name: str, *jobs: Callable[[Any, Callable[[ArchiveStep], None]], Any]
+) -> list[ArchiveStep]:
     """Run jobs in this process, with a bar that counts their steps."""
 
-    async def body() -> list[Step]:
-        steps: list[Step] = []
+    async def body() -> list[ArchiveStep]:
+        steps: list[ArchiveStep] = []
         with progress_bar(name, None) as bar:
 
-            def tell(step: Step) -> None:
+            def tell(step: ArchiveStep) -> None:
                 steps.append(step)
                 bar.move_to(len(steps))
 
@@ -236,7 +238,7 @@ def _here(uri: str, name: str, *jobs: Callable[[Any, Callable[[Step], None]], An
     return run(body)
 
 
-def _report(name: str, steps: Sequence[Step], as_json: bool) -> None:
+def _report(name: str, steps: Sequence[ArchiveStep], as_json: bool) -> None:
     counts = Counter(step.what for step in steps)
     if as_json:
         for step in steps:

@@ -38,7 +38,7 @@ from ledgerlog.errors import LedgerLogError
 from ledgerlog.optional_packages import how_to_install
 
 __all__ = [
-    "Server",
+    "ZookeeperServer",
     "ZooKeeperMissing",
     "ask",
     "counters",
@@ -82,7 +82,7 @@ class ZooKeeperMissing(LedgerLogError):
 
 
 @attrs.frozen
-class Server:
+class ZookeeperServer:
     """One server's number, directory and ports. The server runs as ``server_command(config_path)``."""
 
     number: int
@@ -165,7 +165,7 @@ def existing_servers(path: Path) -> int:
     return sum(1 for _ in path.glob("zookeeper-*/zoo.cfg"))
 
 
-def prepare_servers(path: Path, count: int) -> list[Server]:
+def prepare_servers(path: Path, count: int) -> list[ZookeeperServer]:
     """Write the files of the servers below ``path`` and return the servers.
 
     If there are servers already, their number stays; otherwise there will be ``count``.
@@ -175,7 +175,8 @@ def prepare_servers(path: Path, count: int) -> list[Server]:
     wanted = [_configured_ports(directory) for _, directory in places]
     ports = _reserve(wanted)
     servers = [
-        Server(number, directory, *three) for (number, directory), three in zip(places, ports, strict=True)
+        ZookeeperServer(number, directory, *three)
+        for (number, directory), three in zip(places, ports, strict=True)
     ]
     for server in servers:
         data = server.directory / "data"
@@ -191,12 +192,12 @@ def ports_are_free(path: Path) -> bool:
     return _bind_all([three for three in ports if three is not None])
 
 
-def hosts_of(servers: list[Server]) -> str:
+def hosts_of(servers: list[ZookeeperServer]) -> str:
     """Return the part of the cluster URI after ``zk://``."""
     return ",".join(f"{HOST}:{server.client_port}" for server in servers)
 
 
-def _configuration(server: Server, servers: list[Server]) -> str:
+def _configuration(server: ZookeeperServer, servers: list[ZookeeperServer]) -> str:
     lines = [
         f"tickTime={TICK_MS}",
         "initLimit=20",
@@ -277,7 +278,7 @@ async def ask(port: int, word: str) -> str:
     return ""
 
 
-async def wait_serving(server: Server) -> str:
+async def wait_serving(server: ZookeeperServer) -> str:
     """Wait until a server serves. Return ``standalone``, ``leader`` or ``follower``. There is no timeout."""
     while True:
         found = re.search(r"^Mode: (\S+)$", await ask(server.client_port, "srvr"), re.MULTILINE)

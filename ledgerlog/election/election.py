@@ -43,15 +43,15 @@ from ledgerlog.limits import ELECTION_STEP_DOWN_S, RECONNECT_DELAY_MAX_S, RECONN
 from ledgerlog.meta.settle import AWAY, follow, go_on, on_lost_answer
 from ledgerlog.meta.store import (
     Check,
+    MetadataSession,
     NodeExists,
     NodeMissing,
     Operation,
-    Session,
     SessionState,
     Set,
     VersionConflict,
 )
-from ledgerlog.model.election import ElectionRecord, check_candidate
+from ledgerlog.model.election import ElectionState, check_candidate
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.layout import candidate_path, candidates_path, election_path
 from ledgerlog.net.transport import ConnectionLost
@@ -215,7 +215,7 @@ class Election:
         node = await store.get(election_path(self._name))
         if node is None:
             return None
-        record = ElectionRecord.decode_untrusted(node.value, self._name)
+        record = ElectionState.decode_untrusted(node.value, self._name)
         if record.holder is None:
             return None
         candidates = await store.children(candidates_path(self._name))
@@ -315,13 +315,13 @@ class _Stand:
                 node = await store.get(path)
                 # The order matters: a holder that the record names had registered before.
                 candidates = await store.children(candidates_path(self._name))
-                record = None if node is None else ElectionRecord.decode_untrusted(node.value, self._name)
+                record = None if node is None else ElectionState.decode_untrusted(node.value, self._name)
                 version = -1 if node is None else node.version
                 core.on_looked(record, version, candidates, trio.current_time())
             case ElectionNeed.CREATE:
                 core.on_stale()
                 with suppress(NodeExists):
-                    await store.create(path, ElectionRecord().encode())
+                    await store.create(path, ElectionState().encode())
             case ElectionNeed.REGISTER:
                 await self._register()
             case ElectionNeed.CLAIM:
@@ -463,7 +463,7 @@ class _Stand:
                 logger.info("election=%s: %s is still registered: %s", self._name, self._candidate, cause)
                 self._client.nursery.start_soon(self._withdraw, session, me, node_version)
 
-    async def _withdraw(self, session: Session, me: str, node_version: int | None) -> None:
+    async def _withdraw(self, session: MetadataSession, me: str, node_version: int | None) -> None:
         """Delete our node once the store is reachable again.
 
         If the session is lost, the store has deleted the node with it. If the session goes on, the node would

@@ -68,7 +68,7 @@ class Ledgers:
         await self._directory.wait_writable(replication.ensemble)
         ensemble = self._directory.choose(replication.ensemble, write_quorum=replication.write_quorum)
         stored, version = await self._registry.create(replication, ensemble, custom)
-        core = core_writer.LedgerWriter(
+        core = core_writer.WriterCore(
             stored, version, new_token=self._environment.new_token, full_pinning=full_pinning
         )
         writer = LedgerWriter(

@@ -86,7 +86,7 @@ class LedgerWriter:
 
     def __init__(
         self,
-        core: core_writer.LedgerWriter,
+        core: core_writer.WriterCore,
         *,
         registry: LedgerRegistry,
         directory: BookieDirectory,

@@ -6,7 +6,7 @@
     maintain     one task gives the chain what it needs: rolls and closes. Another one makes the
                  ledgers that are wanted ahead (``log.maintenance``)
 
-Calls go one way. The ``LogWriter`` calls the ``Leader``, which calls the core and the chain maintenance.
+Calls go one way. The ``LogWriter`` calls the ``LogLeader``, which calls the core and the chain maintenance.
 Neither of these calls back. The leader looks at the core after each step of the maintenance, before any other
 task runs, so it sends no record to a ledger that was left.
 
@@ -78,7 +78,7 @@ class SendOptions:
     compress: bool = False
 
 
-class Leader:
+class LogLeader:
     """One leadership at work. ``run`` serves it; the ``LogWriter`` in front of it takes the records.
 
     Args:

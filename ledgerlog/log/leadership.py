@@ -1,7 +1,7 @@
 """Leading a log for the body of an ``async with``: how a leadership is entered, served and left.
 
 Entering takes the log over (``log.takeover``). If the log has deduplication, it also reads the table of
-producers before the first append. Then one task, the ``Leader``'s, serves the leadership beside the body.
+producers before the first append. Then one task, the ``LogLeader``'s, serves the leadership beside the body.
 
 If the body ends, normally or by an exception, the writer sends what it has taken, waits for the
 acknowledgements and closes the ledger, within ``limits.LOG_CLOSE_TIMEOUT_S``. If the body is cancelled, it
@@ -22,7 +22,7 @@ from ledgerlog.concurrency.nurseries import beside, is_cancelled
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
 from ledgerlog.log.core.producers import Producers
-from ledgerlog.log.leader import Leader, SendOptions
+from ledgerlog.log.leader import LogLeader, SendOptions
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.log.writer import LogWriter
@@ -81,7 +81,7 @@ async def lead(
             # The next leader recovers and closes the ledger, which is empty and in the list.
             await ledger.aclose()
             raise
-    leader = Leader(
+    leader = LogLeader(
         metadata,
         version,
         ledger,

@@ -41,7 +41,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe, check_producer_id
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
-from ledgerlog.model.segments import Gap, Segment
+from ledgerlog.model.segments import Gap, LogSegment
 
 __all__ = ["Log", "LogInfo", "create_log", "delete_log", "list_logs", "open_log"]
 
@@ -62,7 +62,7 @@ class LogInfo:
     """Whether the log is complete and takes no more records."""
     gaps: tuple[Gap, ...]
     """The offsets from ``first_offset`` on whose records were lost; nearly always none."""
-    segments: tuple[Segment, ...]
+    segments: tuple[LogSegment, ...]
     """The ledgers of the log, oldest first."""
     replication: Replication
     """How each new ledger of the log is replicated."""
@@ -451,7 +451,7 @@ class Log:
         """
         return await retention.apply_retention(self._client, self._registry, self._name, self._incarnation)
 
-    async def why_kept(self) -> list[tuple[Segment, str]]:
+    async def why_kept(self) -> list[tuple[LogSegment, str]]:
         """Return each ledger of the log, oldest first, with the reasons why it is still there.
 
         Raises:

@@ -6,7 +6,8 @@ the headers of its entries say the rest. In a segment that is not counted, the c
 one (``log.core.chain``); its first entry says so.
 
 A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search goes on in
-its file. A file can be read from any offset on, so a ``Place`` in a file is the offset itself, with entry 0.
+its file. A file can be read from any offset on, so a ``ReadPosition`` in a file is the offset itself, with
+entry 0.
 
 "Errors as for reading" below means: EntryUnavailable, EntryNotFound, EntryCorrupt and LedgerNotFound from the
 bookies, MetadataUnavailable, and for an archived segment ArchiveUnavailable, ArchiveCorrupt and
@@ -33,18 +34,18 @@ from ledgerlog.ledger.core.recovery import LOST_FROM
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.log.core.search import EntrySearch
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import NO_ENTRY, Position
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.wire.records import EntryHeader, decode_header
 
 
 @attrs.frozen
-class Place:
+class ReadPosition:
     """A place where reading starts or goes on."""
 
-    segment: Segment | None
+    segment: LogSegment | None
     """The segment to read. None: the place is before the first ledger of the list, even if that ledger is
     still to come."""
     entry_id: int | None
@@ -53,17 +54,17 @@ class Place:
     """The offset of the first record there."""
 
 
-async def read_header(reader: LedgerReader, entry_id: int, segment: Segment) -> EntryHeader:
+async def read_header(reader: LedgerReader, entry_id: int, segment: LogSegment) -> EntryHeader:
     """Read one entry and decode its header."""
     (payload,) = await reader.read(entry_id, entry_id)
     return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id, spliced=segment.spliced)
 
 
-async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
+async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> ReadPosition:
     """Find the place after the last record that is confirmed now. Errors as for reading."""
-    place = Place(None, None, metadata.counted_end)
+    place = ReadPosition(None, None, metadata.counted_end)
     if metadata.segments:
-        place = Place(metadata.segments[-1], None, metadata.counted_end)
+        place = ReadPosition(metadata.segments[-1], None, metadata.counted_end)
     for index, segment in enumerate(metadata.open_segments):
         if index and place.entry_id is not None and not await continues(ledgers, segment, place.offset):
             return place  # The older segment is open, and more records may come there.
@@ -74,11 +75,11 @@ async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
             if index and (await read_header(reader, 0, segment)).first_offset != offset:
                 return place
             offset = (await read_header(reader, last, segment)).end_offset
-        place = Place(segment, None if reader.is_closed else last + 1, offset)
+        place = ReadPosition(segment, None if reader.is_closed else last + 1, offset)
     return place
 
 
-async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
+async def continues(ledgers: Ledgers, segment: LogSegment, offset: int) -> bool:
     """Whether the segment's first entry is confirmed and begins at ``offset``.
 
     If so, and if the segment before it is confirmed up to ``offset``, that segment holds nothing more: its
@@ -132,8 +133,8 @@ the copies on all bookies may be damaged while the file, which has digests of it
 
 
 async def archive_of(
-    archives: ArchiveRegistry, metadata: LogMetadata, segment: Segment, failure: LedgerLogError
-) -> ArchiveRecord:
+    archives: ArchiveRegistry, metadata: LogMetadata, segment: LogSegment, failure: LedgerLogError
+) -> ArchivedFile:
     """Return the record of the archive file that holds a segment, because no bookie serves it.
 
     Args:
@@ -155,7 +156,7 @@ async def archive_of(
 
 async def find_offset(
     ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, offset: int
-) -> Place:
+) -> ReadPosition:
     """Find the entry that holds an offset.
 
     If the offset is beyond the confirmed records, return the place where the next records will come. The
@@ -163,21 +164,21 @@ async def find_offset(
     """
     assert offset >= metadata.first_offset
     if not metadata.segments:
-        return Place(None, None, metadata.counted_end)
+        return ReadPosition(None, None, metadata.counted_end)
     segment = metadata.segments[metadata.index_at(offset)]
     assert segment.first_offset is not None
     if offset < segment.first_offset:
-        return Place(None, None, offset)  # In a gap, and the segments before it are truncated.
+        return ReadPosition(None, None, offset)  # In a gap, and the segments before it are truncated.
     if segment.end_offset is not None and offset >= segment.end_offset:
-        return Place(segment, None, segment.end_offset)
+        return ReadPosition(segment, None, segment.end_offset)
     try:
         return await find_offset_in_ledger(ledgers, segment, offset)
     except NOT_ON_BOOKIES as failure:
         await archive_of(archives, metadata, segment, failure)
-        return Place(segment, 0, offset)
+        return ReadPosition(segment, 0, offset)
 
 
-async def find_offset_in_ledger(ledgers: Ledgers, segment: Segment, offset: int) -> Place:
+async def find_offset_in_ledger(ledgers: Ledgers, segment: LogSegment, offset: int) -> ReadPosition:
     """Find the entry that holds an offset, in a ledger whose first offset is known.
 
     If the offset is beyond the confirmed entries, return the place of the next entry. Errors as for reading.
@@ -186,21 +187,21 @@ async def find_offset_in_ledger(ledgers: Ledgers, segment: Segment, offset: int)
     reader = await ledgers.open(segment.ledger_id)
     last = await reader.last_add_confirmed()
     if last == NO_ENTRY or offset == segment.first_offset:
-        return Place(segment, 0, segment.first_offset)
+        return ReadPosition(segment, 0, segment.first_offset)
     top = await read_header(reader, last, segment)
     if offset >= top.end_offset:
-        return Place(segment, last + 1, top.end_offset)
+        return ReadPosition(segment, last + 1, top.end_offset)
     search = EntrySearch(0, last, offset, value_below=segment.first_offset, value_at_high=top.end_offset - 1)
     headers = {last: top}
     while search.probe is not None:
         header = headers[search.probe] = await read_header(reader, search.probe, segment)
         search.on_value(header.end_offset - 1)
-    return Place(segment, search.found, headers[search.found].first_offset)
+    return ReadPosition(segment, search.found, headers[search.found].first_offset)
 
 
 async def find_position(
     ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, position: Position
-) -> tuple[Place, int]:
+) -> tuple[ReadPosition, int]:
     """Find the entry of a position, and the offset of the record there.
 
     The position may lie one slot behind the last record of an entry, or one entry behind the last entry. The
@@ -216,7 +217,7 @@ async def find_position(
     segment = metadata.segments[index]
     if segment.record_count == 0:
         assert segment.first_offset is not None
-        return Place(segment, None, segment.first_offset), segment.first_offset
+        return ReadPosition(segment, None, segment.first_offset), segment.first_offset
     try:
         return await _find_position_in_ledger(ledgers, metadata, segment, position)
     except NOT_ON_BOOKIES as failure:
@@ -226,7 +227,7 @@ async def find_position(
 
 async def _find_merged_position(
     archives: ArchiveRegistry, metadata: LogMetadata, position: Position
-) -> tuple[Place, int]:
+) -> tuple[ReadPosition, int]:
     """Find a position in a ledger that the list does not name any more: it was truncated, or archived and
     merged."""
     for record, _ in await archives.of_log(metadata.incarnation):
@@ -239,8 +240,8 @@ async def _find_merged_position(
 
 
 async def _find_archived_position(
-    metadata: LogMetadata, record: ArchiveRecord, position: Position
-) -> tuple[Place, int]:
+    metadata: LogMetadata, record: ArchivedFile, position: Position
+) -> tuple[ReadPosition, int]:
     """Find a position in an archived ledger.
 
     If the position is not in the file, it stands for the next record. Such positions are a checkpoint, a
@@ -259,12 +260,12 @@ async def _find_archived_position(
         offset = await archive.offset_of_entry(ledger, position.entry_id, position.slot)
     if offset < metadata.first_offset:
         raise Truncated(metadata.name, metadata.first_offset)
-    return Place(segment, 0, offset), offset
+    return ReadPosition(segment, 0, offset), offset
 
 
 async def _find_position_in_ledger(
-    ledgers: Ledgers, metadata: LogMetadata, segment: Segment, position: Position
-) -> tuple[Place, int]:
+    ledgers: Ledgers, metadata: LogMetadata, segment: LogSegment, position: Position
+) -> tuple[ReadPosition, int]:
     reader = await ledgers.open(segment.ledger_id)
     last = await reader.last_add_confirmed()
     if position.entry_id > last:
@@ -278,7 +279,7 @@ async def _find_position_in_ledger(
             assert offset is not None
         else:
             offset = (await read_header(reader, last, segment)).end_offset
-        return Place(segment, None if reader.is_closed else last + 1, offset), offset
+        return ReadPosition(segment, None if reader.is_closed else last + 1, offset), offset
     header = await read_header(reader, position.entry_id, segment)
     if position.slot > header.record_count:
         raise InvalidArgument(
@@ -287,17 +288,17 @@ async def _find_position_in_ledger(
     offset = header.first_offset + position.slot
     if offset < metadata.first_offset:
         raise Truncated(metadata.name, metadata.first_offset)
-    return Place(segment, position.entry_id, header.first_offset), offset
+    return ReadPosition(segment, position.entry_id, header.first_offset), offset
 
 
 async def find_moment(
     ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, when_ms: int
-) -> Place:
+) -> ReadPosition:
     """Find the first entry whose timestamp is at or after ``when_ms``.
 
     If there is none, return a place from which every record is newer or still to come. Errors as for reading.
     """
-    place = Place(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
+    place = ReadPosition(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
     is_behind_gap = False
     for segment in metadata.segments:
         if segment.first_offset is None:
@@ -307,7 +308,7 @@ async def find_moment(
         if end is not None and segment.last_ms is None and is_behind_gap:
             continue  # A segment without records does not say of what time the lost records were.
         if end is not None and (segment.last_ms is None or segment.last_ms < when_ms):
-            place = Place(segment, None, end)
+            place = ReadPosition(segment, None, end)
             is_behind_gap = False
             continue
         if is_behind_gap and segment.first_ms is not None and segment.first_ms >= when_ms:
@@ -317,23 +318,23 @@ async def find_moment(
         except NOT_ON_BOOKIES as failure:
             record = await archive_of(archives, metadata, segment, failure)
             async with open_archive(record) as archive:
-                return Place(segment, 0, await archive.offset_of_moment(when_ms))
+                return ReadPosition(segment, 0, await archive.offset_of_moment(when_ms))
         return place if is_behind_gap and found.entry_id == 0 else found
     return place
 
 
-async def _find_moment_in_ledger(ledgers: Ledgers, segment: Segment, when_ms: int) -> Place:
+async def _find_moment_in_ledger(ledgers: Ledgers, segment: LogSegment, when_ms: int) -> ReadPosition:
     assert segment.first_offset is not None
     reader = await ledgers.open(segment.ledger_id)
     last = await reader.last_add_confirmed()
     if last == NO_ENTRY:
-        return Place(segment, 0, segment.first_offset)
+        return ReadPosition(segment, 0, segment.first_offset)
     top = await read_header(reader, last, segment)
     if top.timestamp_ms < when_ms:
-        return Place(segment, last + 1, top.end_offset)
+        return ReadPosition(segment, last + 1, top.end_offset)
     search = EntrySearch(0, last, when_ms, value_below=segment.first_ms, value_at_high=top.timestamp_ms)
     headers = {last: top}
     while search.probe is not None:
         header = headers[search.probe] = await read_header(reader, search.probe, segment)
         search.on_value(header.timestamp_ms)
-    return Place(segment, search.found, headers[search.found].first_offset)
+    return ReadPosition(segment, search.found, headers[search.found].first_offset)

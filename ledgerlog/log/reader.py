@@ -57,7 +57,7 @@ from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.positions import (
     NOT_ON_BOOKIES,
-    Place,
+    ReadPosition,
     continues,
     find_moment,
     find_offset,
@@ -67,12 +67,12 @@ from ledgerlog.log.positions import (
     find_undecided_loss,
 )
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import Record, RecordBatch, milliseconds
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.wire.records import decode_entry
 
 __all__ = ["Batches", "LogReader", "Start", "check_start", "open_reader"]
@@ -136,7 +136,7 @@ class LogReader:
         registry: LogRegistry,
         metadata: LogMetadata,
         version: int,
-        place: Place,
+        place: ReadPosition,
         *,
         first_offset: int,
         not_before_ms: int,
@@ -261,7 +261,7 @@ class LogReader:
                 return
             self._pass_gap(segment)
 
-    def _pass_gap(self, segment: Segment) -> None:
+    def _pass_gap(self, segment: LogSegment) -> None:
         """Report the records that were lost before a segment, if the reader comes to the start of that
         segment."""
         first = segment.first_offset
@@ -274,7 +274,7 @@ class LogReader:
     def _is_past_until(self) -> bool:
         return self._until is not None and self._offset >= self._until
 
-    async def _read_segment(self, segment: Segment, entry_id: int) -> bool:
+    async def _read_segment(self, segment: LogSegment, entry_id: int) -> bool:
         """Read one ledger from an entry to its end; False if reading ends with it."""
         reader = await self._client.ledgers.open(segment.ledger_id)
         last = await reader.last_add_confirmed()
@@ -309,14 +309,14 @@ class LogReader:
                 if last < entry_id and not reader.is_closed and await self._is_continued(segment):
                     return True
 
-    async def _is_continued(self, segment: Segment) -> bool:
+    async def _is_continued(self, segment: LogSegment) -> bool:
         """Whether the next ledger is known to continue at the current offset, though this ledger is not
         closed."""
         await self._refresh()
         following = self._after(segment)
         return following is not None and await continues(self._client.ledgers, following, self._offset)
 
-    def _deliver(self, segment: Segment, entry_id: int, payload: bytes) -> bool:
+    def _deliver(self, segment: LogSegment, entry_id: int, payload: bytes) -> bool:
         """Put the records of one entry into the buffer; False if the ledger does not continue the log."""
         header, batch = decode_entry(
             payload, ledger_id=segment.ledger_id, entry_id=entry_id, spliced=segment.spliced
@@ -356,7 +356,7 @@ class LogReader:
 
     # --- archives -----------------------------------------------------------------------------
 
-    async def _read_elsewhere(self, segment: Segment, failure: LedgerLogError) -> bool:
+    async def _read_elsewhere(self, segment: LogSegment, failure: LedgerLogError) -> bool:
         """Go on with a ledger that no bookie serves, if its records are in an archive.
 
         Args:
@@ -393,7 +393,7 @@ class LogReader:
                     raise
                 record = moved  # The file was merged with others since.
 
-    async def _read_archive(self, record: ArchiveRecord) -> bool:
+    async def _read_archive(self, record: ArchivedFile) -> bool:
         """Read a file from the current offset to its end; False if reading ends with it."""
         async with open_archive(record) as archive, aclosing(archive.batches(self._offset)) as groups:
             async for batches in groups:
@@ -417,7 +417,7 @@ class LogReader:
 
     # --- from ledger to ledger ----------------------------------------------------------------
 
-    async def _next_segment(self, segment: Segment | None) -> Segment | None:
+    async def _next_segment(self, segment: LogSegment | None) -> LogSegment | None:
         """Return the segment after one that is read to its end.
 
         None at the end of the log; without ``follow``, also None at its tail.
@@ -438,7 +438,7 @@ class LogReader:
                     return None
                 await watch.wait()
 
-    def _after(self, segment: Segment | None) -> Segment | None:
+    def _after(self, segment: LogSegment | None) -> LogSegment | None:
         metadata = self._metadata
         index = -1 if segment is None else metadata.index_of(segment.ledger_id)
         if index is not None and index >= 0:

@@ -27,7 +27,7 @@ from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import METADATA_TIMEOUT_S
-from ledgerlog.log.core.chain import Contents, Takeover, TakeoverAim, TakeoverNeed
+from ledgerlog.log.core.chain import LedgerSpan, Takeover, TakeoverAim, TakeoverNeed
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.settle import on_unsettled, settle
@@ -216,7 +216,7 @@ def is_short(metadata: LedgerMetadata) -> bool:
     return LOST_FROM in metadata.custom
 
 
-async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> Contents | None:
+async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpan | None:
     """Return what the first and last entry of a closed ledger say; None if it is empty. Errors as for
     reading."""
     ledger_id, last = metadata.ledger_id, metadata.last_entry
@@ -229,7 +229,7 @@ async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> Contents 
     if last > 0:
         (payload,) = await reader.read(0, 0)
         bottom = decode_header(payload, ledger_id=ledger_id, entry_id=0)
-    return Contents(
+    return LedgerSpan(
         first_offset=bottom.first_offset,
         end_offset=top.end_offset,
         bytes_before=bottom.bytes_before,

@@ -1,8 +1,8 @@
 """The ``LogWriter``: appending to a log while you lead it.
 
 A record joins the open batch of ``log.core.append_queue``, and its caller waits for its ticket. That costs
-one reschedule and nothing else. The ``Leader`` does the rest. This module does what callers see: it checks a
-record before it is taken, keeps the line in front of a full window, takes records back if their caller is
+one reschedule and nothing else. The ``LogLeader`` does the rest. This module does what callers see: it checks
+a record before it is taken, keeps the line in front of a full window, takes records back if their caller is
 cancelled, and chooses the error that says what became of a record.
 
 **Numbered records.** If a record comes with its producer's sequence, ``log.core.producers`` says whether it
@@ -34,7 +34,7 @@ from ledgerlog.errors import (
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.core.append_queue import Batch, BatchState, cumulative, group_cost
 from ledgerlog.log.core.producers import Known
-from ledgerlog.log.leader import Leader
+from ledgerlog.log.leader import LogLeader
 from ledgerlog.model.producer import check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
@@ -127,7 +127,7 @@ class LogWriter:
     you wait for it later.
     """
 
-    def __init__(self, name: str, leader: Leader, producer: str | None = None) -> None:
+    def __init__(self, name: str, leader: LogLeader, producer: str | None = None) -> None:
         self._name = name
         self._leader = leader
         self._core = leader.core

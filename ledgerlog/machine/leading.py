@@ -38,7 +38,7 @@ from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.errors import AppendUnknown, LedgerLogError, LogSealed
 from ledgerlog.log.writer import LogWriter, Submission
 from ledgerlog.machine.core.replica import ReplicaCore
-from ledgerlog.model.command import Envelope, Outcome
+from ledgerlog.model.command import CommandOutcome, Envelope
 from ledgerlog.wire.commands import encode_envelope
 
 __all__ = ["Leading", "catch_up"]
@@ -57,13 +57,13 @@ class _Proposal:
 
     envelope: Envelope
     submission: Submission | None = None
-    outcome: Outcome | None = None
+    outcome: CommandOutcome | None = None
     failure: LedgerLogError | None = None
     is_given_up: bool = False
     """Whether its caller was cancelled before the record was on its way. Callers that joined begin again."""
     done: trio.Event = attrs.Factory(trio.Event)
 
-    async def wait(self) -> Outcome | None:
+    async def wait(self) -> CommandOutcome | None:
         """Wait for the outcome; None for a barrier and for a proposal that was given up.
 
         Raises:
@@ -105,7 +105,7 @@ class Leading:
         *,
         now_ms: Callable[[], int],
         new_seed: Callable[[], int],
-        apply: Callable[[int, Envelope], Outcome | None],
+        apply: Callable[[int, Envelope], CommandOutcome | None],
         not_leading: Callable[[], LedgerLogError],
     ) -> None:
         self._writer = writer
@@ -134,7 +134,7 @@ class Leading:
 
     # --- callers ------------------------------------------------------------------------------
 
-    async def propose(self, request_id: str, command: bytes) -> Outcome:
+    async def propose(self, request_id: str, command: bytes) -> CommandOutcome:
         """Propose a command and wait until it is applied.
 
         Args:

@@ -71,8 +71,8 @@ from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.model.command import (
     REQUEST_ID_BYTES_MAX,
+    CommandOutcome,
     Envelope,
-    Outcome,
     check_request_id,
     new_request_id,
 )
@@ -509,7 +509,7 @@ class Replica(Generic[M]):
 
     # --- applying -----------------------------------------------------------------------------
 
-    def _apply(self, offset: int, envelope: Envelope) -> Outcome | None:
+    def _apply(self, offset: int, envelope: Envelope) -> CommandOutcome | None:
         """Apply a record, wake those who wait for it, and take a snapshot if one is due."""
         outcome = self._core.apply(offset, envelope)
         self._applied.advance(offset)

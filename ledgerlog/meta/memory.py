@@ -79,7 +79,7 @@ class Content:
 
 
 class MemorySession:
-    """One session with a tree (``store.Session``)."""
+    """One session with a tree (``store.MetadataSession``)."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id

@@ -189,7 +189,7 @@ class _Worker:
 
 
 class SqliteSession:
-    """A session with the file (``store.Session``)."""
+    """A session with the file (``store.MetadataSession``)."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease

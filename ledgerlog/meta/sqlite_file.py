@@ -128,7 +128,7 @@ class Displaced(Exception):
 
 
 @attrs.frozen
-class Node:
+class StoredNode:
     """A row of ``nodes``."""
 
     value: bytes
@@ -273,7 +273,7 @@ class MetadataFile:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def node(self, path: str) -> Node | None:
+    def node(self, path: str) -> StoredNode | None:
         """Read a node's row and check its checksum; None if there is no such row."""
         row = self.execute(
             "SELECT value, version, session_id, checksum FROM nodes WHERE path = ?", (path,)
@@ -283,7 +283,7 @@ class MetadataFile:
         value, version, session_id, checksum = row
         if not isinstance(value, bytes) or _checksum(path, value, version, session_id) != checksum:
             raise StorageCorrupt(self.path, None, f"the row of metadata node {path!r} fails its checksum")
-        return Node(value, version, session_id)
+        return StoredNode(value, version, session_id)
 
     def get(self, path: str) -> tuple[Versioned | None, str | None]:
         """Return the node's value, and the session that owns it if it is ephemeral."""

@@ -118,7 +118,7 @@ class SessionState(enum.Enum):
     """The session is over for good. Its ephemeral nodes are gone, or will be soon."""
 
 
-class Session(Protocol):
+class MetadataSession(Protocol):
     """One session with the store. After LOST, ``MetadataStore.session`` is a new object."""
 
     @property
@@ -161,7 +161,7 @@ class MetadataStore(Protocol):
     """
 
     @property
-    def session(self) -> Session:
+    def session(self) -> MetadataSession:
         """The current session."""
         ...
 

@@ -49,7 +49,7 @@ from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.redact import redact
 
-__all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchivePlace", "ArchiveRecord", "ArchivedLedger"]
+__all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchivePlace", "ArchivedFile", "ArchivedLedger"]
 
 _FORMAT = 1
 _OFFSET_MAX = 2**63 - 1
@@ -76,7 +76,7 @@ class ArchivedLedger:
 
 
 @attrs.frozen(kw_only=True)
-class ArchiveRecord:
+class ArchivedFile:
     """A file that is part of a log. The module describes it."""
 
     log: str

@@ -18,7 +18,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument
 
-__all__ = ["Command", "Envelope", "Outcome", "check_request_id", "new_request_id", "since_of"]
+__all__ = ["Command", "Envelope", "CommandOutcome", "check_request_id", "new_request_id", "since_of"]
 
 REQUEST_ID_BYTES_MAX = 128
 
@@ -58,7 +58,7 @@ class Envelope:
 
 
 @attrs.frozen
-class Outcome:
+class CommandOutcome:
     """The outcome of a command."""
 
     offset: int

@@ -23,7 +23,7 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ledger import MetadataCorrupt
 
-__all__ = ["ElectionRecord", "check_candidate"]
+__all__ = ["ElectionState", "check_candidate"]
 
 _FORMAT = 1
 _CANDIDATE_CHARS_MAX = 256
@@ -39,7 +39,7 @@ def check_candidate(value: str) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class ElectionRecord:
+class ElectionState:
     """One version of the record. Its methods return new versions."""
 
     term: int = 0
@@ -48,22 +48,22 @@ class ElectionRecord:
     address: str | None = None
     tenure_ms: int = 0
 
-    def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionRecord:
+    def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionState:
         """Return the record of the next term, with this holder."""
-        return ElectionRecord(
+        return ElectionState(
             term=self.term + 1, holder=holder, candidate=candidate, address=address, tenure_ms=tenure_ms
         )
 
-    def vacated(self) -> ElectionRecord:
+    def vacated(self) -> ElectionState:
         """Return the record of the same term without a holder: the next term may begin at once."""
         return attrs.evolve(self, holder=None, address=None)
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {"v": _FORMAT, **attrs.asdict(self)}
-        return encode_record(fields, lambda data: ElectionRecord.decode_untrusted(data, "to be written"))
+        return encode_record(fields, lambda data: ElectionState.decode_untrusted(data, "to be written"))
 
     @classmethod
-    def decode_untrusted(cls, data: bytes, name: str) -> ElectionRecord:
+    def decode_untrusted(cls, data: bytes, name: str) -> ElectionState:
         """Decode the record of the election ``name``. Raise MetadataCorrupt with the field."""
         fields = decode_record_untrusted(data, f"election {name}", MetadataCorrupt)
         fields.format(_FORMAT)

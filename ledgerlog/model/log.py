@@ -30,8 +30,8 @@ next leader counts that segment as empty.
 
 **Gaps.** An accepted loss is the exception: it ends an older ledger early. The lost records may have been
 acknowledged, and so may the records of the newer ledger. If an operator says so, the newer ledger is kept
-(``log.core.chain``). The offsets between are a gap, ``Segment.lost_before``; they belong to the lost records
-for ever.
+(``log.core.chain``). The offsets between are a gap, ``LogSegment.lost_before``; they belong to the lost
+records for ever.
 
 **A loss below a truncation.** A log may be truncated within an open ledger. If an accepted loss then ends
 that ledger below ``first_offset``, the offsets up to there belong to records that were given up, and the log
@@ -98,7 +98,7 @@ from ledgerlog.model.policies import (
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import (
     Gap,
-    Segment,
+    LogSegment,
     SegmentCounts,
     gap_column,
     read_segments,
@@ -129,7 +129,7 @@ class LogMetadata:
     retention: RetentionPolicy
     properties: dict[str, str]
     epoch: int
-    segments: tuple[Segment, ...]
+    segments: tuple[LogSegment, ...]
     first_offset: int
     """The first offset that is still readable."""
     sealed: bool
@@ -187,7 +187,7 @@ class LogMetadata:
     # --- questions ----------------------------------------------------------------------------
 
     @property
-    def open_segments(self) -> tuple[Segment, ...]:
+    def open_segments(self) -> tuple[LogSegment, ...]:
         """The segments, at most two, that are not counted. The ledgers of all others are CLOSED."""
         return tuple(segment for segment in self.segments[-2:] if not segment.is_counted)
 
@@ -305,7 +305,7 @@ class LogMetadata:
         """
         assert not self.sealed, "a sealed log is never led again"
         counted = self._all_counted(counts)
-        segment = Segment(ledger_id, self.epoch + 1, counted.counted_end)
+        segment = LogSegment(ledger_id, self.epoch + 1, counted.counted_end)
         dedupe_epoch = self.dedupe_epoch
         if dedupe is not None and dedupe != (dedupe_epoch is not None):
             dedupe_epoch = self.epoch + 1 if dedupe else None
@@ -321,7 +321,7 @@ class LogMetadata:
         """Return the record after the leader went on in the new ledger ``ledger_id``."""
         assert not self.sealed, "a sealed log takes no ledger"
         assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"
-        segment = Segment(ledger_id, self.epoch, None)
+        segment = LogSegment(ledger_id, self.epoch, None)
         return attrs.evolve(self, segments=(*self._without(ledger_id), segment), token=token)
 
     def spliced(
@@ -354,7 +354,7 @@ class LogMetadata:
         for ledger_id, record_count, byte_length in staged:
             assert record_count > 0, "a ledger without records is not worth a segment"
             counted._without(ledger_id)
-            segments.append(Segment(ledger_id, epoch, at, record_count, byte_length, ms, ms))
+            segments.append(LogSegment(ledger_id, epoch, at, record_count, byte_length, ms, ms))
             at += record_count
         assert len({ledger_id for ledger_id, _, _ in staged}) == len(staged), "no ledger is listed twice"
         return attrs.evolve(counted, epoch=epoch, segments=tuple(segments), token=token)
@@ -423,7 +423,7 @@ class LogMetadata:
         assert all(part.is_counted for part in parts), "only closed ledgers are merged"
         assert not any(part.lost_before for part in parts[1:]), "nothing is merged across a gap"
         with_records = [part for part in parts if part.record_count]
-        one = Segment(
+        one = LogSegment(
             first_ledger,
             parts[0].epoch,
             parts[0].first_offset,
@@ -492,7 +492,7 @@ class LogMetadata:
             ),
         )
 
-    def _counting(self, counts: Sequence[SegmentCounts]) -> tuple[Segment, ...]:
+    def _counting(self, counts: Sequence[SegmentCounts]) -> tuple[LogSegment, ...]:
         """Return the segments with the first ``len(counts)`` open ones counted.
 
         The segment after them gets its start.
@@ -500,7 +500,7 @@ class LogMetadata:
         if not counts:
             return self.segments
         at = len(self.segments) - len(self.open_segments)
-        changed: list[Segment] = []
+        changed: list[LogSegment] = []
         start: int | None = self.segments[at].first_offset
         for index, segment in enumerate(self.segments[at:]):
             segment = segment._replace(first_offset=start)
@@ -512,7 +512,7 @@ class LogMetadata:
             start = segment.end_offset
         return (*self.segments[:at], *changed)
 
-    def _without(self, ledger_id: int) -> tuple[Segment, ...]:
+    def _without(self, ledger_id: int) -> tuple[LogSegment, ...]:
         assert all(segment.ledger_id != ledger_id for segment in self.segments), "no ledger is listed twice"
         return self.segments
 

@@ -20,7 +20,7 @@ __all__ = [
     "Dedupe",
     "NumberedRecords",
     "ProducerState",
-    "Run",
+    "SequenceRange",
     "SEQUENCE_MAX",
     "check_producer_id",
     "check_sequence",
@@ -29,7 +29,7 @@ __all__ = [
 SEQUENCE_MAX = 2**63 - 2
 
 
-class Run(NamedTuple):
+class SequenceRange(NamedTuple):
     """Records of one producer with consecutive sequences at consecutive offsets."""
 
     first_sequence: int
@@ -47,7 +47,7 @@ class ProducerState(NamedTuple):
     producer_id: str
     last_ms: int
     """The leader's clock at the producer's last append, in milliseconds since 1970."""
-    runs: tuple[Run, ...]
+    runs: tuple[SequenceRange, ...]
     """The newest runs, the oldest of them first. Empty only if no record of the producer was sent yet."""
 
 

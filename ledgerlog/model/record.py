@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ledgerlog.model.ids import Position
 
-__all__ = ["Ack", "PackedBatch", "Record", "RecordBatch", "Spliced", "moment", "milliseconds"]
+__all__ = ["Ack", "PackedBatch", "Record", "RecordBatch", "AttachedLedger", "moment", "milliseconds"]
 
 tuple_new: Callable[..., Any] = tuple.__new__
 """The function that ``_make`` of a named tuple calls. ``map`` over it makes many tuples without a Python
@@ -89,7 +89,7 @@ class Record(NamedTuple):
     """The epoch of the leader that appended it."""
 
 
-class Spliced(NamedTuple):
+class AttachedLedger(NamedTuple):
     """The place in the log of a ledger that was written apart and then spliced in whole.
 
     The entries of such a ledger only know offsets relative to its first record (``wire.records``). The log

@@ -28,7 +28,7 @@ from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
 
-__all__ = ["AuditRecord", "Draining", "LedgerWork", "RepairSettings", "RepairTask", "WorkerProgress"]
+__all__ = ["AuditState", "Draining", "LedgerWork", "RepairSettings", "RepairTask", "WorkerProgress"]
 
 _FORMAT = 1
 _TEXT_MAX = 2000
@@ -203,7 +203,7 @@ class Draining:
 
 
 @attrs.frozen(kw_only=True)
-class AuditRecord:
+class AuditState:
     """The auditor's last results."""
 
     auditor: str = ""
@@ -224,11 +224,11 @@ class AuditRecord:
         settings = None if self.settings is None else self.settings.encode()
         return encode_record(
             {"v": _FORMAT, **attrs.asdict(self, recurse=False), "settings": settings},
-            AuditRecord.decode_untrusted,
+            AuditState.decode_untrusted,
         )
 
     @classmethod
-    def decode_untrusted(cls, data: bytes) -> AuditRecord:
+    def decode_untrusted(cls, data: bytes) -> AuditState:
         """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the field."""
         fields = _fields(data, "the auditor's record")
         absent = fields.get("absent", dict)

@@ -12,7 +12,7 @@ minus its first. ``packed`` is 0 if the columns are stored as they are. It is 1 
 planes (the lowest bytes of all its numbers, then the next, ...) and the whole is one zstd frame.
 
 Format 3 adds the field ``gaps`` of the record: ``[ledger id, lost, ...]``, a pair for each segment before
-which offsets were lost (``Segment.lost_before``). It is written only if there are gaps, which is nearly
+which offsets were lost (``LogSegment.lost_before``). It is written only if there are gaps, which is nearly
 never.
 
 A segment takes about 10 bytes packed and at worst 48. Format 1, which had the columns as CBOR lists (22 bytes
@@ -37,7 +37,7 @@ from ledgerlog.limits import LEDGER_ID_MAX, LOG_SEGMENTS_MAX
 from ledgerlog.model.checks import require
 from ledgerlog.model.codec import Fields
 from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
-from ledgerlog.model.record import Spliced, tuple_new
+from ledgerlog.model.record import AttachedLedger, tuple_new
 
 _NUMBER_MAX = 2**63 - 1
 _PACK_MIN_BYTES = 512
@@ -56,7 +56,7 @@ class SegmentCounts:
     last_ms: int | None = None
     """Timestamp of the last record; None if there is none."""
     lost_before: int = 0
-    """How many offsets before the first record were lost; see ``Segment``."""
+    """How many offsets before the first record were lost; see ``LogSegment``."""
 
     def __attrs_post_init__(self) -> None:
         require(self.record_count >= 0 and self.byte_length >= 0, "counts are not negative")
@@ -70,7 +70,7 @@ class SegmentCounts:
 NOTHING = SegmentCounts(0, 0)
 
 
-class Segment(NamedTuple):
+class LogSegment(NamedTuple):
     """One ledger of a log. It is a named tuple, because each takeover decodes the whole list."""
 
     ledger_id: int
@@ -101,7 +101,7 @@ class Segment(NamedTuple):
         return self.first_offset + self.record_count
 
     @property
-    def spliced(self) -> Spliced | None:
+    def spliced(self) -> AttachedLedger | None:
         """The place in the log of the records of a ledger that was written apart.
 
         None while the segment is not counted; a ledger that was written apart is always counted. For other
@@ -109,10 +109,10 @@ class Segment(NamedTuple):
         """
         if self.first_offset is None or self.last_ms is None:
             return None
-        return Spliced(self.first_offset, self.epoch, self.last_ms)
+        return AttachedLedger(self.first_offset, self.epoch, self.last_ms)
 
-    def with_counts(self, counts: SegmentCounts) -> Segment:
-        return Segment(
+    def with_counts(self, counts: SegmentCounts) -> LogSegment:
+        return LogSegment(
             self.ledger_id,
             self.epoch,
             self.first_offset,
@@ -195,7 +195,7 @@ def _check(
 
 
 def segment_columns(
-    segments: Sequence[Segment], uncounted: int, *, epoch: int, offset: int, last_ms: int
+    segments: Sequence[LogSegment], uncounted: int, *, epoch: int, offset: int, last_ms: int
 ) -> list[int | bytes]:
     """Return the field ``segments`` of a record.
 
@@ -242,7 +242,7 @@ def segment_columns(
     return [len(segments), counted, len(times) // 2, int(is_packed), body]
 
 
-def gap_column(segments: Sequence[Segment]) -> list[int]:
+def gap_column(segments: Sequence[LogSegment]) -> list[int]:
     """Return the field ``gaps`` of a record; empty if there are no gaps."""
     return [number for s in segments if s.lost_before for number in (s.ledger_id, s.lost_before)]
 
@@ -290,7 +290,7 @@ def _listed_columns(fields: Fields) -> _Columns:
     )
 
 
-def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) -> tuple[Segment, ...]:
+def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) -> tuple[LogSegment, ...]:
     """Read the list in a record.
 
     Args:
@@ -330,9 +330,9 @@ def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) ->
             firsts.insert(index, None)
             lasts.insert(index, None)
     rows = zip(ledgers, epochs, starts, counts, sizes, firsts, lasts, gaps, strict=False)
-    segments: list[Segment] = list(map(tuple_new, itertools.repeat(Segment), rows))
+    segments: list[LogSegment] = list(map(tuple_new, itertools.repeat(LogSegment), rows))
     start: int | None = starts[-1]
     for ledger_id, epoch in zip(ledgers[len(counts) :], epochs[len(counts) :], strict=True):
-        segments.append(Segment(ledger_id, epoch, start))
+        segments.append(LogSegment(ledger_id, epoch, start))
         start = None
     return tuple(segments)

@@ -44,7 +44,7 @@ from ledgerlog.limits import (
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
-from ledgerlog.net.session import Session, handshake
+from ledgerlog.net.session import PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
 from ledgerlog.wire.hello import FEATURES, PROTOCOL_MAX, Hello
@@ -100,7 +100,7 @@ class BookieConnection:
         resolve: Resolve,
         burst: Burst,
         rng: Random,
-        watch: Callable[[Session], None],
+        watch: Callable[[PeerSession], None],
         on_superseded: Callable[[BookieConnection], None],
         cluster: str | None,
     ) -> None:
@@ -120,7 +120,7 @@ class BookieConnection:
         self._attempt_over = trio.Event()
         self._is_closed = False
 
-        self._session: Session | None = None
+        self._session: PeerSession | None = None
         self._lost: list[Attachment] = []  # attached when the session broke, and not told yet
         self._instance: str | None = None  # the instance that the attached sinks rely on
         self._address: str | None = None
@@ -267,7 +267,7 @@ class BookieConnection:
             self._requests -= 1
             self._on_use_changed()
 
-    async def _wait_session(self) -> Session:
+    async def _wait_session(self) -> PeerSession:
         """Return the present session, or that of the next attempt; BookieUnavailable if it fails."""
         session = self._session
         if session is None or session.broken is not None:
@@ -328,7 +328,7 @@ class BookieConnection:
         self._on_failure(session.broken)
         return False
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> PeerSession:
         """Find the bookie, connect, shake hands. Raises LedgerLogError with the reason."""
         with trio.move_on_after(CONNECT_TIMEOUT_S) as connecting:
             info = await self._resolve(self.bookie_id)
@@ -358,7 +358,7 @@ class BookieConnection:
         except BaseException:
             stream.close()
             raise
-        return Session(
+        return PeerSession(
             stream,
             buffer,
             adds=UnansweredAdds(self.bookie_id, self._burst),
@@ -370,7 +370,7 @@ class BookieConnection:
     def _note_who_lost(self) -> None:
         self._lost = list(self._attachments.values())
 
-    def _on_connected(self, session: Session) -> None:
+    def _on_connected(self, session: PeerSession) -> None:
         self._session = session
         self._connects += 1
         session.set_used(self._is_needed)
@@ -428,7 +428,7 @@ class BookieConnection:
         if self._session is not None:
             self._session.set_used(is_needed)
 
-    def _count(self, session: Session) -> None:
+    def _count(self, session: PeerSession) -> None:
         self._ended_sent += session.adds.sent
         self._ended_answered += session.adds.answered
         self._ended_refused += session.adds.refused

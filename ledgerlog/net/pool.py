@@ -24,7 +24,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.net.adds import Burst
 from ledgerlog.net.connection import BookieConnection, ConnectionStatistics
-from ledgerlog.net.session import Session
+from ledgerlog.net.session import PeerSession
 from ledgerlog.net.transport import Network
 
 __all__ = ["ConnectionPool", "PoolStatistics", "open_pool"]
@@ -61,7 +61,7 @@ class ConnectionPool:
         self._cluster = cluster
         self._burst = Burst()
         self._connections: dict[BookieId, BookieConnection] = {}
-        self._watched: list[Session] = []
+        self._watched: list[PeerSession] = []
         self._watch_wanted = trio.Event()
         nursery.start_soon(self._watch_deadlines, name="connection deadlines")
 
@@ -103,7 +103,7 @@ class ConnectionPool:
         if self._connections.get(connection.bookie_id) is connection:
             del self._connections[connection.bookie_id]
 
-    def _watch(self, session: Session) -> None:
+    def _watch(self, session: PeerSession) -> None:
         self._watched.append(session)
         self._watch_wanted.set()
 

@@ -1,6 +1,6 @@
 """One session of a connection to a bookie: from the handshake to the moment it breaks.
 
-``handshake`` checks who is at the other end. A ``Session`` then owns the stream and has two tasks: a
+``handshake`` checks who is at the other end. A ``PeerSession`` then owns the stream and has two tasks: a
 receiver, which calls sinks and wakes requests, and a sender, which works only while the socket is full.
 Everything else about it is synchronous.
 
@@ -52,7 +52,7 @@ from ledgerlog.net.turns import Turns
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
 
-__all__ = ["Session", "handshake"]
+__all__ = ["PeerSession", "handshake"]
 
 _SEND_BYTES = MIB
 """The sender task hands about this many bytes to the stream at a time."""
@@ -127,7 +127,7 @@ class _Request:
     is_over: trio.Event = attrs.field(factory=trio.Event)
 
 
-class Session:
+class PeerSession:
     """A connection after its handshake.
 
     Run ``run`` in a task, and read ``broken`` when ``run`` returns."""
@@ -166,7 +166,7 @@ class Session:
         *,
         adds: UnansweredAdds,
         burst: Burst,
-        watch: Callable[[Session], None],
+        watch: Callable[[PeerSession], None],
         on_broken: Callable[[], None],
     ) -> None:
         """Begin a session.

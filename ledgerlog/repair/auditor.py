@@ -47,10 +47,10 @@ from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import BOOKIES, REPAIR_DRAINING, REPAIR_SETTINGS
 from ledgerlog.model.ledger import LedgerState, MetadataCorrupt
-from ledgerlog.model.repair import AuditRecord, RepairSettings
+from ledgerlog.model.repair import AuditState, RepairSettings
 from ledgerlog.repair.checking import LedgerFaults, check_ledger
 from ledgerlog.repair.core.audit import Absences, named_bookies
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.settings import SettingsInForce
 
 __all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata", "pass_over_now"]
@@ -140,7 +140,11 @@ async def pass_over_metadata(
 
 
 async def pass_over_now(
-    client: LedgerClient, board: Board, *, draining: Collection[BookieId] = (), within_s: float = math.inf
+    client: LedgerClient,
+    board: RepairQueue,
+    *,
+    draining: Collection[BookieId] = (),
+    within_s: float = math.inf,
 ) -> Pass:
     """Find the ledgers that name a bookie that is not registered at this moment or is to be emptied.
 
@@ -225,11 +229,11 @@ class Auditor:
         self.name = name
         self.is_leading = False
         self._client = client
-        self._board = Board(client)
+        self._board = RepairQueue(client)
         self._settings = SettingsInForce(self._board, name=f"auditor={name}")
         self._wake = trio.Event()
         self._looked = trio.Event()
-        self._record = AuditRecord()
+        self._record = AuditState()
         self._saying = trio.Lock()
         self._found: _Found | None = None
         """The result of the last look; None before the first."""
@@ -276,13 +280,13 @@ class Auditor:
             self._check_entries,
         )
 
-    async def _last_record(self) -> AuditRecord:
+    async def _last_record(self) -> AuditState:
         try:
-            return await self._board.audit_record() or AuditRecord()
+            return await self._board.audit_record() or AuditState()
         except MetadataCorrupt as damage:
             # All that it holds is found again, or was only for people to read.
             logger.error("auditor=%s: %s; it is made anew", self.name, damage)
-            return AuditRecord()
+            return AuditState()
 
     async def _heed(self) -> RepairSettings:
         """Return the settings that hold now. Note them in the record, for processes that cannot read them."""

@@ -28,7 +28,7 @@ from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import Draining
 from ledgerlog.repair.auditor import pass_over_metadata
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 
 __all__ = ["Emptying", "decommission"]
 
@@ -75,10 +75,10 @@ async def decommission(
         MetadataUnavailable: The metadata store could not be reached; the cookie is still there.
         MetadataOutcomeUnknown: The cookie may or may not be gone.
 
-    If this is cancelled or fails, the bookie goes on being emptied until ``Board.keep`` takes the request
-    back. To wait again, call this again.
+    If this is cancelled or fails, the bookie goes on being emptied until ``RepairQueue.keep`` takes the
+    request back. To wait again, call this again.
     """
-    board = Board(client)
+    board = RepairQueue(client)
     draining = await board.drain(check_bookie_id(bookie_id))
     looks = 0
     while looks < 2:
@@ -105,7 +105,9 @@ async def decommission(
     return draining
 
 
-async def _emptying(board: Board, bookie_id: BookieId, left: list[int], damaged: Collection[int]) -> Emptying:
+async def _emptying(
+    board: RepairQueue, bookie_id: BookieId, left: list[int], damaged: Collection[int]
+) -> Emptying:
     troubles = dict.fromkeys(damaged, "its metadata is damaged: it may name the bookie")
     for ledger_id in left[:100]:
         try:

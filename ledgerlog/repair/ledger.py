@@ -62,7 +62,7 @@ from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.copying import Copying
 from ledgerlog.repair.core.audit import named_bookies
 from ledgerlog.repair.core.repair import Finding, FragmentRepair, Work, survey
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 
 __all__ = ["LedgerRepair", "Verdict"]
 
@@ -137,7 +137,7 @@ class _Attempt:
 class LedgerRepair:
     """Repairs ledgers, each from its task. What it remembers is about ledgers that wait."""
 
-    def __init__(self, client: LedgerClient, board: Board, copying: Copying) -> None:
+    def __init__(self, client: LedgerClient, board: RepairQueue, copying: Copying) -> None:
         self._client = client
         self._board = board
         self._copying = copying

@@ -19,7 +19,7 @@ from ledgerlog.ledger.peers import LedgerPeers
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import Network
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 
 __all__ = ["BookiePeers", "open_peers"]
 
@@ -29,7 +29,7 @@ class BookiePeers(LedgerPeers):
 
     def __init__(self, client: LedgerClient) -> None:
         super().__init__(client)
-        self._board = Board(client)
+        self._board = RepairQueue(client)
 
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
         """Post a task about the bookie's damaged copy of a ledger, unless there is one.

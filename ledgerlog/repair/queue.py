@@ -67,9 +67,9 @@ from ledgerlog.model.layout import (
     writable_path,
 )
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.repair import AuditRecord, Draining, RepairSettings, RepairTask, WorkerProgress
+from ledgerlog.model.repair import AuditState, Draining, RepairSettings, RepairTask, WorkerProgress
 
-__all__ = ["Board", "WorkerKey"]
+__all__ = ["RepairQueue", "WorkerKey"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class WorkerKey:
     version: int
 
 
-class Board:
+class RepairQueue:
     """One process's access to the repair queue.
 
     Every method may raise MetadataUnavailable. Methods that write may raise MetadataOutcomeUnknown
@@ -529,16 +529,16 @@ class Board:
 
     # --- the auditor's record -----------------------------------------------------------------
 
-    async def audit_record(self) -> AuditRecord | None:
+    async def audit_record(self) -> AuditState | None:
         """Return the record that the auditor wrote last, or None if there is none.
 
         Raises:
             MetadataCorrupt: The record is damaged.
         """
         node = await self._store.get(REPAIR_AUDIT)
-        return None if node is None else AuditRecord.decode_untrusted(node.value)
+        return None if node is None else AuditState.decode_untrusted(node.value)
 
-    async def say_audit(self, record: AuditRecord) -> None:
+    async def say_audit(self, record: AuditState) -> None:
         """Write the auditor's record. If another auditor writes at the same time, either record may win."""
         node = await self._store.get(REPAIR_AUDIT)
         if node is not None and _is_newer_audit(node):
@@ -550,7 +550,7 @@ class Board:
 def _is_newer_audit(node: Versioned) -> bool:
     """Whether a newer version of ledgerlog wrote the auditor's record: this one does not replace it."""
     try:
-        AuditRecord.decode_untrusted(node.value)
+        AuditState.decode_untrusted(node.value)
     except IncompatibleVersion as newer:
         logger.warning("%s; it is left as it is", newer)
         return True

@@ -19,7 +19,7 @@ import logging
 
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import RepairSettings
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 
 __all__ = ["SettingsInForce"]
 
@@ -32,7 +32,7 @@ class SettingsInForce:
     ``name`` is the process's name in log messages.
     """
 
-    def __init__(self, board: Board, *, name: str) -> None:
+    def __init__(self, board: RepairQueue, *, name: str) -> None:
         self.damage: str | None = None
         """Why the stored settings could not be read the last time; None if they could."""
         self._board = board

@@ -43,7 +43,7 @@ from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import LedgerWork, RepairSettings, WorkerProgress
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
-from ledgerlog.repair.queue import Board, WorkerKey
+from ledgerlog.repair.queue import RepairQueue, WorkerKey
 from ledgerlog.repair.settings import SettingsInForce
 
 __all__ = ["Worker"]
@@ -90,7 +90,7 @@ class Worker:
         self.repaired = 0
         """How many tasks this worker has finished."""
         self._client = client
-        self._board = Board(client)
+        self._board = RepairQueue(client)
         self._in_force = SettingsInForce(self._board, name=f"worker={name}")
         self._settings = RepairSettings()
         self.pacer = Pacer(self._settings.bytes_per_s)

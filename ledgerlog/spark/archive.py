@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from ledgerlog.archive.core.compaction import key_digest, parse_key_rule
-from ledgerlog.archive.jobs.archiver import Archiver, Step, guarded
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, guarded
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import open_archiver, retire_gone
 from ledgerlog.archive.jobs.rewrite import (
@@ -37,7 +37,7 @@ from ledgerlog.blocking.portal import Portal
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.redact import redact
 from ledgerlog.spark.job_progress import Progress, watched
 from ledgerlog.spark.source import connected
@@ -126,7 +126,7 @@ def archive_on_spark(
     keep_copies_s: float = ARCHIVE_KEEP_COPIES_S,
     accept_destination: bool = False,
     on_progress: Progress | None = None,
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Do everything that may be done now for one log, with tasks of Spark: ``archive.jobs.job.archive_log``.
 
     Args:
@@ -154,7 +154,7 @@ def archive_on_spark(
     """
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 
-    async def begin(client: LedgerClient) -> tuple[_Where, list[Step], list[tuple[str, int]]]:
+    async def begin(client: LedgerClient) -> tuple[_Where, list[ArchiveStep], list[tuple[str, int]]]:
         steps = await retire_gone(client, destination, accept_destination=accept_destination)
         archiver = await _open(where, client, accept_destination=accept_destination)
         plan = archiver.plan(await archiver.look())
@@ -174,7 +174,7 @@ def archive_on_spark(
         # Copy withdrawn ledgers again. Without a delay, give up the ledgers that were just copied.
         items = _run(uri, look_again)
 
-    async def end(client: LedgerClient) -> list[Step]:
+    async def end(client: LedgerClient) -> list[ArchiveStep]:
         return await clean(await _open(where, client))
 
     return steps + _run(uri, end)
@@ -190,7 +190,7 @@ def _items(plan: Any) -> list[tuple[str, int]]:
 
 def _on_tasks(
     spark: SparkSession, where: _Where, items: list[tuple[str, int]], on_progress: Progress | None
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Carry out steps in tasks of Spark."""
 
     def work(batches: Iterable[Any]) -> Iterator[Any]:
@@ -200,7 +200,9 @@ def _on_tasks(
     rows = spark.createDataFrame(items, "kind STRING, ledger_id LONG").repartition(parts)
     done = rows.mapInArrow(work, _STEPS)
     found = watched(spark, f"archive of {where.name}", done.collect, on_progress)
-    return sorted((Step(**row.asDict()) for row in found), key=lambda step: (step.ledger_id, step.what))
+    return sorted(
+        (ArchiveStep(**row.asDict()) for row in found), key=lambda step: (step.ledger_id, step.what)
+    )
 
 
 def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
@@ -208,7 +210,7 @@ def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
     for batch in batches:
         items = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
-        async def carry_out(client: LedgerClient, items: list[Any] = items) -> list[Step]:
+        async def carry_out(client: LedgerClient, items: list[Any] = items) -> list[ArchiveStep]:
             archiver = await _open(where, client)
             return [await _step(archiver, kind, ledger_id) for kind, ledger_id in items]
 
@@ -216,7 +218,7 @@ def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
         yield pa.RecordBatch.from_pylist([attrs.asdict(step) for step in steps], schema=_STEPS_ARROW)
 
 
-async def _step(archiver: Archiver, kind: str, ledger_id: int) -> Step:
+async def _step(archiver: Archiver, kind: str, ledger_id: int) -> ArchiveStep:
     """Carry out a step of the plan, if the plan still has it."""
     state = await archiver.look_at(ledger_id)
     plan = archiver.plan(state)
@@ -228,7 +230,7 @@ async def _step(archiver: Archiver, kind: str, ledger_id: int) -> Step:
         for record, its in plan.give_up:
             if its == ledger_id:
                 return await guarded(archiver.give_up(record, ledger_id), ledger_id)
-    return Step(what="skipped", ledger_id=ledger_id, why="it was done, or is not to be done any more")
+    return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it was done, or is not to be done any more")
 
 
 # --- compaction -------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def compact_on_spark(
     tombstones_after_s: float | None = None,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_progress: Progress | None = None,
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log, with tasks of Spark.
 
     It does what ``archive.jobs.rewrite.compact_log`` does, and Spark groups the keys.
@@ -305,15 +307,15 @@ def compact_on_spark(
     found = watched(spark, f"compaction of {name}", made.collect, on_progress)
     by_part = {row["part"]: row for row in found}
 
-    async def end(client: LedgerClient) -> list[Step]:
+    async def end(client: LedgerClient) -> list[ArchiveStep]:
         archiver = await _open(where, client)
         steps = []
         for part, group in enumerate(groups):
             row = by_part[part]
             if row["record"] is None:
-                steps.append(Step(what="failed", ledger_id=group[0].ledger_id, why=row["why"]))
+                steps.append(ArchiveStep(what="failed", ledger_id=group[0].ledger_id, why=row["why"]))
             else:
-                record = ArchiveRecord.decode_untrusted(bytes(row["record"]), incarnation)
+                record = ArchivedFile.decode_untrusted(bytes(row["record"]), incarnation)
                 steps.append(await finish_group(archiver, group, record))
             if steps[-1].what in ("failed", "skipped"):
                 break  # A tombstone may go only after all records that it deletes.
@@ -346,7 +348,7 @@ def _keys_of_task(
     rule = parse_key_rule(key, tombstones)
     for batch in batches:
         for part, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            record = ArchiveRecord.decode_untrusted(data, incarnation)
+            record = ArchivedFile.decode_untrusted(data, incarnation)
             file = ArchiveFile(record.file, record)
             try:
                 for group in range(file.groups):

@@ -21,7 +21,7 @@ from ledgerlog.spark.audit_marks import Marked, mark_for_repair
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_FILE, CHECKED_LOG, SOUND
 from ledgerlog.spark.job_progress import Progress, watched
 
-__all__ = ["Audit", "AuditFailed", "Found", "audit"]
+__all__ = ["AuditRun", "AuditFailed", "Found", "audit"]
 
 
 class AuditFailed(LedgerLogError):
@@ -41,7 +41,7 @@ class Found:
 
 
 @attrs.frozen
-class Audit:
+class AuditRun:
     """The result of an audit. Use it inside the ``with`` block of ``audit``."""
 
     ledgers: int
@@ -96,7 +96,7 @@ class Audit:
 @contextmanager
 def audit(
     spark: SparkSession, uri: str, *, on_progress: Progress | None = None, **options: str
-) -> Iterator[Audit]:
+) -> Iterator[AuditRun]:
     """Check copies, and give the result to the body of the ``with``.
 
     Args:
@@ -122,7 +122,7 @@ def audit(
     try:
         with _translated():
             counts = watched(spark, "audit of all copies", lambda: _counts(table), on_progress)
-        yield Audit(
+        yield AuditRun(
             ledgers=sum(ledgers for kind, _, _, ledgers in counts if kind == CHECKED),
             checked=sum(copies for kind, _, copies, _ in counts if kind == CHECKED),
             logs=sum(rows for kind, rows, _, _ in counts if kind == CHECKED_LOG),

@@ -24,7 +24,7 @@ from ledgerlog.blocking.portal import Portal
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.comparison import FaultKind
 from ledgerlog.model.ids import BookieId
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.spark.source import connected
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def post_tasks(client: LedgerClient, ailments: Ailments) -> Marked:
         MetadataUnavailable: The metadata store did not answer. Some tasks may have been made; you may call
             this again.
     """
-    board = Board(client)
+    board = RepairQueue(client)
     changed = 0
     for ledger_id in ailments.ledgers:
         changed += await board.post(

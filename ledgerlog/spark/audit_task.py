@@ -50,7 +50,7 @@ from ledgerlog.ledger.core.copies import CopyCheck, CopyFault, is_due
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import SCRUB_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
@@ -353,7 +353,7 @@ class _Audit:
         logger.error("ledger=%d log=%s file=%s: %s", file.ledger_id, file.log, row.file, row.why)
         await self._send.send([row])
 
-    async def _look_at_file(self, file: ListedFile) -> tuple[ArchiveRecord | None, AuditRow | None]:
+    async def _look_at_file(self, file: ListedFile) -> tuple[ArchivedFile | None, AuditRow | None]:
         """Check a file; return its record, if it can be read, and a row if record or file is at fault."""
 
         def wrong(kind: str, why: object, url: str | None = None) -> AuditRow:

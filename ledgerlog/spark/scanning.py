@@ -56,7 +56,7 @@ from ledgerlog.log.core.scan import Piece
 from ledgerlog.log.core.search import EntrySearch
 from ledgerlog.log.positions import NOT_ON_BOOKIES
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
@@ -171,7 +171,7 @@ class _View:
         """Return the metadata of a ledger."""
         return self._ledgers[ledger_id]
 
-    async def find_archive(self, piece: Piece, offset: int) -> ArchiveRecord | None:
+    async def find_archive(self, piece: Piece, offset: int) -> ArchivedFile | None:
         """Return the record of the file that holds an offset of a piece now; None if there is none."""
         async with self._open_store() as store:
             await store.sync()
@@ -246,7 +246,7 @@ class _Scan:
                 await self._read_ledger(piece)
             else:
                 # The file may begin with other ledgers, which were merged with the piece's ledger.
-                record = ArchiveRecord.decode_untrusted(planned, piece.incarnation)
+                record = ArchivedFile.decode_untrusted(planned, piece.incarnation)
                 await self._read_archive(piece, record)
         except LedgerNotFound:
             if self._part.fail_on_data_loss:
@@ -270,7 +270,7 @@ class _Scan:
             return
         await self._read_archive(piece, record)
 
-    async def _read_archive(self, piece: Piece, record: ArchiveRecord) -> None:
+    async def _read_archive(self, piece: Piece, record: ArchivedFile) -> None:
         while self._at < piece.end:
             try:
                 await self._read_file(piece, record)
@@ -281,7 +281,7 @@ class _Scan:
                     raise
                 record = moved
 
-    async def _read_file(self, piece: Piece, record: ArchiveRecord) -> None:
+    async def _read_file(self, piece: Piece, record: ArchivedFile) -> None:
         """Send the records of the piece that are in the file, from ``_at`` on."""
         async with open_archive(record) as archive, aclosing(archive.batches(self._at)) as groups:
             async for batches in groups:

@@ -47,7 +47,7 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.spark.options import WriteOptions, parse_write_options
 from ledgerlog.spark.source import connected
 
-__all__ = ["BatchOf", "LogStreamWriter", "LogWriter", "StagedRows", "commit_rows", "stage_rows"]
+__all__ = ["BatchOf", "LogStreamWriter", "LogTableWriter", "StagedRows", "commit_rows", "stage_rows"]
 
 _JOBS = "batch jobs"
 """The source of batch jobs, which number their batches themselves (``Commit.source``)."""
@@ -217,7 +217,7 @@ def _commit(
         portal.close()
 
 
-class LogWriter(DataSourceArrowWriter):
+class LogTableWriter(DataSourceArrowWriter):
     """The writer for ``df.write.format("ledgerlog").mode("append")``. Spark calls it.
 
     Spark makes one for each job, and sends it to the job's tasks and to its commit.
@@ -270,7 +270,7 @@ def _batch_of_task() -> BatchOf:
     return BatchOf(query, run, int(batch))
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogWriter:
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogTableWriter:
     """Return the writer for ``df.write``.
 
     Args:
@@ -282,7 +282,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         InvalidArgument: An option, the schema or the mode is wrong.
     """
     check_written(schema, overwrite)
-    return LogWriter(parse_write_options(options, is_stream=False))
+    return LogTableWriter(parse_write_options(options, is_stream=False))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:

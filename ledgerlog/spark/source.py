@@ -42,7 +42,7 @@ from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import Fetched, ScanBroken, ScanPart, open_scan
 from ledgerlog.spark.stream import LogStream, decode_offsets, encode_offsets
 
-__all__ = ["LogPartition", "LogReader", "LogStreamReader", "connected", "read_part"]
+__all__ = ["LogPartition", "LogTableReader", "LogStreamReader", "connected", "read_part"]
 
 
 class LogPartition(InputPartition):
@@ -108,7 +108,7 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[Any]:
         yield from read_part(partition.value, arrow_schema(schema))
 
 
-class LogReader(DataSourceReader):
+class LogTableReader(DataSourceReader):
     """The reader for ``spark.read.format("ledgerlog")``. Spark calls it.
 
     Args:
@@ -242,7 +242,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream = None
 
 
-def batch_reader(options: dict[str, str], schema: StructType) -> LogReader:
+def batch_reader(options: dict[str, str], schema: StructType) -> LogTableReader:
     """Return the reader for ``spark.read``.
 
     Args:
@@ -252,7 +252,7 @@ def batch_reader(options: dict[str, str], schema: StructType) -> LogReader:
     Raises:
         InvalidArgument: An option or a column is wrong.
     """
-    return LogReader(parse_read_options(options, is_stream=False), schema)
+    return LogTableReader(parse_read_options(options, is_stream=False), schema)
 
 
 def stream_reader(options: dict[str, str], schema: StructType) -> LogStreamReader:

@@ -35,7 +35,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from bookie.server.node import Node, open_bookie
+from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_serving_nursery
@@ -113,7 +113,7 @@ class Process:
         self.main: Callable[[], Awaitable[None]] | None = None
         """The function that ``restart`` runs."""
         self.platter: Platter | None = None
-        self.node: Node | None = None
+        self.node: BookieNode | None = None
         self.failure: LedgerLogError | None = None
         """The fault that ended the last life. None if it ended otherwise, for example by a kill."""
         self.stopping = trio.Event()

@@ -59,10 +59,10 @@ class FaultyNetwork:
         self.hosts: dict[str, None] = {}
         self.connects = 0
 
-    def at(self, host: str) -> HostNetwork:
+    def at(self, host: str) -> FaultyHostNetwork:
         """Return the network as this host sees it, and add the host if it is new."""
         self.hosts[host] = None
-        return HostNetwork(self, host)
+        return FaultyHostNetwork(self, host)
 
     def link(self, source: str, target: str) -> _Link:
         """Return the link from ``source`` to ``target``."""
@@ -102,7 +102,7 @@ class FaultyNetwork:
 
 
 @attrs.frozen
-class HostNetwork:
+class FaultyHostNetwork:
     """The network as one host sees it (``transport.Network``)."""
 
     _network: FaultyNetwork

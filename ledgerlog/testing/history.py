@@ -31,11 +31,11 @@ import attrs
 from ledgerlog.model.record import Ack, Record
 from ledgerlog.testing.invariants import Violation
 
-__all__ = ["Call", "History", "judge"]
+__all__ = ["AppendCall", "History", "judge"]
 
 
 @attrs.define(eq=False)
-class Call:
+class AppendCall:
     """One append of one or more records."""
 
     names: list[bytes]
@@ -51,7 +51,7 @@ class Call:
 class History:
     """What all users of a log did and were told."""
 
-    calls: list[Call] = attrs.Factory(list)
+    calls: list[AppendCall] = attrs.Factory(list)
     reads: list[list[Record]] = attrs.Factory(list)
     """The records that each reader saw, from the beginning of the log."""
     begun: dict[int, int] = attrs.Factory(dict)
@@ -75,13 +75,13 @@ class History:
             raise Violation(f"two leaders were told the epoch {epoch}")
         self.begun[epoch] = next_offset
 
-    def on_send(self, names: list[bytes]) -> Call:
+    def on_send(self, names: list[bytes]) -> AppendCall:
         """A call begins. Return it, to report its outcome later."""
-        call = Call(names, self._tick())
+        call = AppendCall(names, self._tick())
         self.calls.append(call)
         return call
 
-    def on_acks(self, call: Call, acks: Sequence[Ack]) -> None:
+    def on_acks(self, call: AppendCall, acks: Sequence[Ack]) -> None:
         """The call succeeded."""
         call.answered_at = self._tick()
         call.acks = list(acks)
@@ -97,7 +97,7 @@ class History:
                         f"began at {offset}"
                     )
 
-    def on_refused(self, call: Call) -> None:
+    def on_refused(self, call: AppendCall) -> None:
         """The call failed definitely."""
         call.is_refused = True
 
@@ -192,7 +192,7 @@ def _judge_read(seen: list[Record], final: list[Record], base: int) -> None:
             raise Violation(f"a reader saw {record} at {record.offset}, which is not what the log has there")
 
 
-def _judge_call(call: Call, at: dict[bytes, int], final: list[Record], base: int) -> None:
+def _judge_call(call: AppendCall, at: dict[bytes, int], final: list[Record], base: int) -> None:
     for name, ack in zip(call.names, call.acks, strict=False):
         if ack.offset < base:
             continue  # Truncated away.

@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from bookie.core.block import BLOCK_HEADER_BYTES
-from bookie.core.records import ADD, FENCE, decode_fence, decode_records
+from bookie.core.journal_items import ADD, FENCE, decode_fence, decode_records
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL
 from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState

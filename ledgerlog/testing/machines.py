@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.machine.core.replica import ReplicaCore, digest_of
 from ledgerlog.machine.machine import StateMachine
-from ledgerlog.model.command import Envelope, Outcome
+from ledgerlog.model.command import CommandOutcome, Envelope
 
 __all__ = ["NotDeterministic", "check_machine"]
 
@@ -94,7 +94,7 @@ def _envelope(position: int, data: bytes) -> Envelope:
     )
 
 
-def _apply(core: ReplicaCore, position: int, data: bytes) -> Outcome:
+def _apply(core: ReplicaCore, position: int, data: bytes) -> CommandOutcome:
     outcome = core.apply(position, _envelope(position, data))
     assert outcome is not None
     return outcome
@@ -104,7 +104,7 @@ def _state(core: ReplicaCore, chunks: Iterable[bytes] | None = None) -> str:
     return digest_of(core.next_offset, b"", core.chunks() if chunks is None else chunks)
 
 
-def _walk(factory: Factory, commands: Sequence[bytes]) -> tuple[list[Outcome], list[str]]:
+def _walk(factory: Factory, commands: Sequence[bytes]) -> tuple[list[CommandOutcome], list[str]]:
     """Return the outcome of each command, and the digests of the first state and of the state after each."""
     core = ReplicaCore(factory())
     outcomes, digests = [], [_state(core)]
@@ -115,7 +115,11 @@ def _walk(factory: Factory, commands: Sequence[bytes]) -> tuple[list[Outcome], l
 
 
 def _check_snapshot(
-    factory: Factory, commands: Sequence[bytes], position: int, outcomes: list[Outcome], digests: list[str]
+    factory: Factory,
+    commands: Sequence[bytes],
+    position: int,
+    outcomes: list[CommandOutcome],
+    digests: list[str],
 ) -> None:
     core = ReplicaCore(factory())
     for at in range(position):
@@ -151,8 +155,8 @@ def _check_snapshot(
 def _compare(
     what: str,
     commands: Sequence[bytes],
-    first: tuple[list[Outcome], list[str]],
-    second: tuple[list[Outcome], list[str]],
+    first: tuple[list[CommandOutcome], list[str]],
+    second: tuple[list[CommandOutcome], list[str]],
 ) -> None:
     if first[1][0] != second[1][0]:
         raise NotDeterministic(f"{what}, the machine's first state is different")
@@ -166,7 +170,7 @@ def _compare(
             raise NotDeterministic(f"{what}, command {position}, {data[:200]!r}, leaves another state")
 
 
-def _words(outcome: Outcome) -> str:
+def _words(outcome: CommandOutcome) -> str:
     what = repr(outcome.result[:200])
     return what if outcome.error is None else f"{outcome.error}({what})"
 
@@ -176,7 +180,7 @@ def _words(outcome: Outcome) -> str:
 
 def _walk_in_child(
     factory: Factory, commands: Sequence[bytes], hash_seed: int
-) -> tuple[list[Outcome], list[str]]:
+) -> tuple[list[CommandOutcome], list[str]]:
     module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
     if module == "__main__" or not _DOTTED.match(module) or not _DOTTED.match(name):
         raise InvalidArgument(
@@ -196,7 +200,9 @@ def _walk_in_child(
             f"with hash seed {hash_seed} the machine fails: {ran.stderr.decode(errors='replace')[-2000:]}"
         )
     said = json.loads(ran.stdout)
-    outcomes = [Outcome(offset, bytes.fromhex(result), error) for offset, result, error in said["outcomes"]]
+    outcomes = [
+        CommandOutcome(offset, bytes.fromhex(result), error) for offset, result, error in said["outcomes"]
+    ]
     return outcomes, said["digests"]
 
 

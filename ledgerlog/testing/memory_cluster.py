@@ -35,7 +35,7 @@ from functools import partial
 import attrs
 import trio
 
-from bookie.server.node import Node, open_bookie
+from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.ledger.client import LedgerClient, open_client
@@ -55,7 +55,7 @@ __all__ = [
     "SMALL",
     "Bookie",
     "Client",
-    "Cluster",
+    "MemoryCluster",
     "SeededEnvironment",
     "eventually",
     "new_tree",
@@ -80,7 +80,7 @@ def new_tree(cluster: str = CLUSTER) -> MemoryTree:
 class Bookie:
     """One bookie's machine: its disk, and the bookie if it runs."""
 
-    def __init__(self, cluster: Cluster, bookie_id: BookieId) -> None:
+    def __init__(self, cluster: MemoryCluster, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
         self.disk = FaultyDisk()
         self.indexes = MemoryIndexes()
@@ -93,14 +93,14 @@ class Bookie:
         self.has_metadata = True
         """Whether the metadata store answers it, from its next start on."""
         self._cluster = cluster
-        self._node: Node | None = None
+        self._node: BookieNode | None = None
         self._store: FaultyStore | None = None
         self._scope = trio.CancelScope()
         self._stopping = trio.Event()
         self._ended = trio.Event()
 
     @property
-    def node(self) -> Node:
+    def node(self) -> BookieNode:
         """The running bookie. AssertionError if it does not run."""
         assert self._node is not None, f"{self.bookie_id} does not run"
         return self._node
@@ -215,7 +215,7 @@ class SeededEnvironment(Environment):
         return self._tokens.randbytes(LEDGER_KEY_BYTES)
 
 
-class Cluster:
+class MemoryCluster:
     """A cluster of bookies in memory. ``open_cluster`` gives you one."""
 
     def __init__(self, nursery: trio.Nursery, *, config: StorageConfig, seed: int) -> None:
@@ -293,7 +293,7 @@ class Cluster:
 
 @attrs.frozen
 class Client:
-    """A connected client of a ``Cluster``."""
+    """A connected client of a ``MemoryCluster``."""
 
     host: str
     """Its name in the network."""
@@ -317,7 +317,7 @@ class Client:
 @asynccontextmanager
 async def open_cluster(
     bookies: int = 3, *, config: StorageConfig = SMALL, seed: int = 0
-) -> AsyncIterator[Cluster]:
+) -> AsyncIterator[MemoryCluster]:
     """Run a cluster of bookies named b1, b2 and so on during the body.
 
     An exception of the body comes out as it was raised, not in a group.
@@ -328,11 +328,11 @@ async def open_cluster(
         seed: Decides the random choices of the clients.
 
     Returns:
-        An async context manager. Entering it gives the ``Cluster`` with all its bookies serving.
+        An async context manager. Entering it gives the ``MemoryCluster`` with all its bookies serving.
     """
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        cluster = Cluster(nursery, config=config, seed=seed)
+        cluster = MemoryCluster(nursery, config=config, seed=seed)
         for _ in range(bookies):
             await cluster.add_bookie()
         try:

@@ -42,7 +42,7 @@ from ledgerlog.net.turns import Turns, send_all_of
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.links import Link, LinkQuality
 from ledgerlog.testing.process import Incarnation
-from ledgerlog.testing.wiretap import Conversation, Observer, Tap
+from ledgerlog.testing.wiretap import Observer, Tap, TappedConnection
 
 __all__ = ["EVERYBODY", "SimNetwork"]
 
@@ -238,7 +238,7 @@ class SimNetwork:
         number, self._next_connection = self._next_connection, self._next_connection + 1
         there, back = _Channel(self, host, target), _Channel(self, target, host)
         if self.observer is not None:
-            conversation = Conversation(incarnation, listener.incarnation, number)
+            conversation = TappedConnection(incarnation, listener.incarnation, number)
             there.tap = Tap(self.observer, conversation, is_reply=False)
             back.tap = Tap(self.observer, conversation, is_reply=True)
         mine = _End(incarnation, target, address, number, incoming=back, outgoing=there)

@@ -56,7 +56,7 @@ from ledgerlog.testing import quorums
 from ledgerlog.testing.invariants import GodView
 from ledgerlog.testing.loss_rules import LossRules
 from ledgerlog.testing.process import Incarnation
-from ledgerlog.testing.wiretap import Conversation
+from ledgerlog.testing.wiretap import TappedConnection
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import RECOVERY, REPLY, Frame, Header, Kind, Status
 
@@ -151,7 +151,7 @@ class WireView:
 
     # --- frames -------------------------------------------------------------------------------
 
-    def on_sent(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+    def on_sent(self, conversation: TappedConnection, frame: Frame, *, is_reply: bool) -> None:
         header = frame.header
         if not is_reply:
             self._on_request(conversation, header)
@@ -171,7 +171,7 @@ class WireView:
         elif header.kind == Kind.READ_LAC | REPLY:
             self._on_told(conversation, header)
 
-    def on_received(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+    def on_received(self, conversation: TappedConnection, frame: Frame, *, is_reply: bool) -> None:
         header = frame.header
         if not is_reply:
             return
@@ -187,7 +187,7 @@ class WireView:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def _on_request(self, conversation: Conversation, header: Header) -> None:
+    def _on_request(self, conversation: TappedConnection, header: Header) -> None:
         if header.kind == Kind.ADD:
             talk = self._talks[conversation.number]
             talk.adds_sent += 1
@@ -204,7 +204,7 @@ class WireView:
             else:
                 self._on_ordinary_read(conversation, header)
 
-    def _on_add(self, conversation: Conversation, header: Header) -> None:
+    def _on_add(self, conversation: TappedConnection, header: Header) -> None:
         god, ledger_id = self._god, header.ledger_id
         told = self._told[ledger_id]
         who = conversation.client.process
@@ -302,7 +302,7 @@ class WireView:
             f"has an owner that tells the LAFR {header.lafr}",
         )
 
-    def _on_announced(self, conversation: Conversation, ledger_id: int) -> None:
+    def _on_announced(self, conversation: TappedConnection, ledger_id: int) -> None:
         self._god.checks["RecoveryAnnounced"] += 1
         metadata = self._god.ledgers.get(ledger_id)
         if metadata is not None and metadata.state is LedgerState.OPEN:
@@ -310,7 +310,7 @@ class WireView:
                 "RecoveryAnnounced", f"{conversation.client.process} fences ledger {ledger_id}, which is open"
             )
 
-    def _on_recovery_read(self, conversation: Conversation, header: Header) -> None:
+    def _on_recovery_read(self, conversation: TappedConnection, header: Header) -> None:
         god, ledger_id = self._god, header.ledger_id
         self._on_announced(conversation, ledger_id)
         shape = self._shape(ledger_id)
@@ -346,7 +346,7 @@ class WireView:
                 f"({replication}, {frozen})",
             )
 
-    def _note_held(self, conversation: Conversation, header: Header) -> None:
+    def _note_held(self, conversation: TappedConnection, header: Header) -> None:
         bookie = conversation.server.process
         if self.loss.is_unsynced(bookie):
             return  # ``loss_rules`` says what these bookies may deny.
@@ -359,7 +359,7 @@ class WireView:
         if held:
             self._talks[conversation.number].held[header.request] = held
 
-    def _require_not_denied(self, conversation: Conversation, asked: Header, frame: Frame) -> None:
+    def _require_not_denied(self, conversation: TappedConnection, asked: Header, frame: Frame) -> None:
         """Require that the answer has every requested entry that the bookie held when it was asked."""
         god, header, bookie = self._god, frame.header, conversation.server.process
         held = self._talks[conversation.number].held.pop(asked.request, [])
@@ -389,7 +389,7 @@ class WireView:
                     "was durable there before the fence",
                 )
 
-    def _on_ordinary_read(self, conversation: Conversation, header: Header) -> None:
+    def _on_ordinary_read(self, conversation: TappedConnection, header: Header) -> None:
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
         if metadata is None:
             return
@@ -405,7 +405,7 @@ class WireView:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _on_adds_done(self, conversation: Conversation, through: int) -> None:
+    def _on_adds_done(self, conversation: TappedConnection, through: int) -> None:
         god, bookie = self._god, conversation.server.process
         talk = self._talks[conversation.number]
         for number in range(talk.adds_done + 1, through + 1):
@@ -426,7 +426,7 @@ class WireView:
                     )
         talk.adds_done = max(talk.adds_done, through)
 
-    def _require_fence(self, conversation: Conversation, ledger_id: int, what: str) -> None:
+    def _require_fence(self, conversation: TappedConnection, ledger_id: int, what: str) -> None:
         self._god.checks["FenceBeforeReply"] += 1
         bookie = conversation.server.process
         if not self._god.is_fenced(bookie, ledger_id):
@@ -434,7 +434,7 @@ class WireView:
                 "FenceBeforeReply", f"{bookie} {what} of ledger {ledger_id} with no durable fence there"
             )
 
-    def _on_told(self, conversation: Conversation, header: Header) -> None:
+    def _on_told(self, conversation: TappedConnection, header: Header) -> None:
         god, bookie = self._god, conversation.server.process
         god.checks["LacIsCommitted"] += 1
         metadata = god.ledgers.get(header.ledger_id)
@@ -459,7 +459,7 @@ class WireView:
                     f"{metadata.last_entry}",
                 )
 
-    def _on_read_answered(self, conversation: Conversation, frame: Frame) -> None:
+    def _on_read_answered(self, conversation: TappedConnection, frame: Frame) -> None:
         god, header, bookie = self._god, frame.header, conversation.server.process
         name = Status(header.status).name
         self.answers[name] = self.answers.get(name, 0) + 1
@@ -522,7 +522,7 @@ class WireView:
             return None
         return frozen, metadata.replication
 
-    def _on_recovery_answer(self, conversation: Conversation, asked: Header, frame: Frame) -> None:
+    def _on_recovery_answer(self, conversation: TappedConnection, asked: Header, frame: Frame) -> None:
         header = frame.header
         shape = self._shape(header.ledger_id)
         if header.status not in _ANSWERS or shape is None:
@@ -546,7 +546,7 @@ class WireView:
                     self._on_verdict(conversation, header.ledger_id, entry_id)
                     break
 
-    def _on_verdict(self, conversation: Conversation, ledger_id: int, entry_id: int) -> None:
+    def _on_verdict(self, conversation: TappedConnection, ledger_id: int, entry_id: int) -> None:
         god = self._god
         god.checks["NegativeReadFinal"] += 1
         known = god.acked_by_quorum.get(ledger_id, NO_ENTRY)

@@ -19,13 +19,13 @@ import attrs
 from ledgerlog.testing.process import Incarnation
 from ledgerlog.wire.frame import HEADER, Frame, Header
 
-__all__ = ["Conversation", "Observer", "Tap"]
+__all__ = ["TappedConnection", "Observer", "Tap"]
 
 _LENGTH_BYTES = 4
 
 
 @attrs.frozen(eq=False)
-class Conversation:
+class TappedConnection:
     """One connection between two processes."""
 
     client: Incarnation
@@ -40,11 +40,11 @@ class Observer(Protocol):
     Its methods may raise; the error comes out in the task that sends or receives.
     """
 
-    def on_sent(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+    def on_sent(self, conversation: TappedConnection, frame: Frame, *, is_reply: bool) -> None:
         """The sender has handed the whole frame to the network."""
         ...
 
-    def on_received(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+    def on_received(self, conversation: TappedConnection, frame: Frame, *, is_reply: bool) -> None:
         """The receiver has taken the whole frame."""
         ...
 
@@ -54,7 +54,7 @@ class Tap:
 
     __slots__ = ("_conversation", "_is_reply", "_observer", "_received", "_rest", "_sent", "_travelling")
 
-    def __init__(self, observer: Observer, conversation: Conversation, *, is_reply: bool) -> None:
+    def __init__(self, observer: Observer, conversation: TappedConnection, *, is_reply: bool) -> None:
         self._observer = observer
         self._conversation = conversation
         self._is_reply = is_reply

@@ -36,7 +36,7 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import ENTRY_BYTES_MAX, KIB, LOG_PRODUCER_RUNS_MAX, LOG_PRODUCERS_MAX, MIB
 from ledgerlog.model.checks import utf8
 from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
-from ledgerlog.model.producer import SEQUENCE_MAX, NumberedRecords, ProducerState, Run
+from ledgerlog.model.producer import SEQUENCE_MAX, NumberedRecords, ProducerState, SequenceRange
 
 __all__ = ["decode_numbered", "decode_table", "encode_numbered", "encode_table"]
 
@@ -179,7 +179,7 @@ def decode_table(data: bytes, fail: Fail) -> list[ProducerState]:
         columns.append(numbers(unplaned(body[at : at + 8 * length])))
         at += 8 * length
     _check_table(ids, run_counts, columns, fail)
-    runs = list(map(Run, *columns[1:]))
+    runs = list(map(SequenceRange, *columns[1:]))
     states = []
     first = 0
     for producer_id, last_ms, run_count in zip(ids, columns[0], run_counts, strict=True):

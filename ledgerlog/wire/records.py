@@ -28,8 +28,8 @@ that arrives here is as it was written. If it does not decode, another program w
 
 A *staged* entry was written outside of any log, in a ledger that later becomes part of a log as a whole
 (``log.attach``). Its epoch is 0. Its offset and its bytes before count from the start of its ledger, and its
-timestamp is the time of writing. The log's record has the values that count in the log (``Spliced``), and a
-staged entry can only be read with them.
+timestamp is the time of writing. The log's record has the values that count in the log (``AttachedLedger``),
+and a staged entry can only be read with them.
 
 A *checkpoint* holds no record. Its offset is the offset of the record that follows it, and readers of records
 skip it. A log without deduplication has no checkpoints, and its entries have no numbering.
@@ -51,7 +51,7 @@ from ledgerlog.errors import EntryCorrupt, InvalidArgument, RecordTooLarge
 from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.producer import NumberedRecords, ProducerState
-from ledgerlog.model.record import PackedBatch, RecordBatch, Spliced
+from ledgerlog.model.record import AttachedLedger, PackedBatch, RecordBatch
 from ledgerlog.wire.checksum import u32_array, u32_bytes
 from ledgerlog.wire.entries import split_payloads
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
@@ -229,7 +229,7 @@ def _check_place(*numbers: int) -> None:
 
 
 def decode_header(
-    payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
+    payload: bytes, *, ledger_id: int, entry_id: int, spliced: AttachedLedger | None = None
 ) -> EntryHeader:
     """Decode the header of an entry.
 
@@ -248,7 +248,7 @@ def decode_header(
 
 
 def decode_entry(
-    payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
+    payload: bytes, *, ledger_id: int, entry_id: int, spliced: AttachedLedger | None = None
 ) -> tuple[EntryHeader, RecordBatch]:
     """Decode an entry and its records; a checkpoint has none.
 
@@ -268,7 +268,7 @@ def decode_entry(
 
 
 def decode_packed(
-    payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
+    payload: bytes, *, ledger_id: int, entry_id: int, spliced: AttachedLedger | None = None
 ) -> tuple[EntryHeader, PackedBatch]:
     """Decode like ``decode_entry``, without an object for each record."""
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
@@ -313,7 +313,9 @@ def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[
     return decode_table(payload[start:], fail)
 
 
-def _placed(header: EntryHeader, ledger_id: int, entry_id: int, spliced: Spliced | None) -> EntryHeader:
+def _placed(
+    header: EntryHeader, ledger_id: int, entry_id: int, spliced: AttachedLedger | None
+) -> EntryHeader:
     if not header.is_staged:
         return header
     if spliced is None:
@@ -405,7 +407,7 @@ def _decode_front(
 
 
 def _decode_whole(
-    payload: bytes, ledger_id: int, entry_id: int, spliced: Spliced | None
+    payload: bytes, ledger_id: int, entry_id: int, spliced: AttachedLedger | None
 ) -> tuple[EntryHeader, array[int], bytes, int]:
     """Return the header with the log's values, the lengths, and the bytes and position of the records."""
     header, lengths, body, start = _decode_front(payload, ledger_id, entry_id)

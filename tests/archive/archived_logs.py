@@ -8,14 +8,14 @@ from typing import Any
 
 import trio
 
-from ledgerlog.archive.jobs.archiver import Archiver, Step
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep
 from ledgerlog.archive.jobs.job import archive_log, open_archiver
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.log.attach import splice, stage
 from ledgerlog.log.core.attach import Commit
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record
 from ledgerlog.testing.memory_cluster import Client
@@ -69,7 +69,7 @@ async def archive(client: Client, where: Path, *, keep_copies_s: float = 0.0, lo
 
 async def steps_of(
     client: Client, where: Path, *, keep_copies_s: float = 0.0, log: str = "log"
-) -> list[Step]:
+) -> list[ArchiveStep]:
     with trio.fail_after(PATIENCE_S):
         return await archive_log(client.opened, log, str(where), keep_copies_s=keep_copies_s)
 
@@ -78,7 +78,7 @@ async def archiver_of(client: Client, where: Path, *, keep_copies_s: float = 0.0
     return await open_archiver(client.opened, "log", str(where), keep_copies_s=keep_copies_s)
 
 
-async def archived(client: Client, log: Log) -> list[ArchiveRecord]:
+async def archived(client: Client, log: Log) -> list[ArchivedFile]:
     found = await ArchiveRegistry(client.opened.store).of_log(log.incarnation)
     return [record for record, _ in found]
 
@@ -103,11 +103,11 @@ def crash_at(client: Client, step: int) -> list[str]:
     return seen
 
 
-def path_of(record: ArchiveRecord) -> Path:
+def path_of(record: ArchivedFile) -> Path:
     return Path(record.file.removeprefix("file://"))
 
 
-def name_in(record: ArchiveRecord) -> str:
+def name_in(record: ArchivedFile) -> str:
     """The name of a file below its destination."""
     return "/".join(record.file.rsplit("/", 2)[1:])
 

@@ -16,7 +16,7 @@ from ledgerlog.archive.jobs.job import archive_log, retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.errors import EntryNotFound, EntryUnavailable, LedgerNotFound, LogNotFound, Truncated
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from tests.archive.archived_logs import Crash, add_spliced, archived, files, new_log, path_of, records_of
 
 
@@ -92,7 +92,7 @@ async def work(client: Client, where: Path, rng: random.Random) -> None:
         pass
 
 
-async def collect(cluster: Cluster) -> None:
+async def collect(cluster: MemoryCluster) -> None:
     for bookie in cluster.bookies.values():
         await bookie.node.engine.flush()
         await bookie.node.engine.collector.collect()

@@ -18,7 +18,7 @@ from ledgerlog.archive.footer import end_of, read_end
 from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter, FileCheck
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import KIB
-from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.record import RecordBatch
 
 ROWS = 6
@@ -249,7 +249,7 @@ def test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded(
     directory.mkdir(exist_ok=True)
     path = path.rename(directory / name)
     size, footer = end_of(path.as_uri())
-    record = ArchiveRecord(
+    record = ArchivedFile(
         log=file.facts.log,
         incarnation=file.facts.incarnation,
         file=path.as_uri(),

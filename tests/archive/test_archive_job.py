@@ -31,11 +31,11 @@ from ledgerlog.errors import (
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log import positions
 from ledgerlog.log.log import Log, delete_log, open_log
-from ledgerlog.log.positions import Place
+from ledgerlog.log.positions import ReadPosition
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import ledger_path
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from tests.archive.archived_logs import (
     DAY_S,
     Crash,
@@ -62,7 +62,7 @@ async def ledgers_there(client: Client, log: Log) -> list[int]:
     return [segment.ledger_id for segment in (await log.info()).segments if segment.ledger_id in there]
 
 
-async def collect(cluster: Cluster) -> None:
+async def collect(cluster: MemoryCluster) -> None:
     """Have the bookies give up all that was deleted."""
     for bookie in cluster.bookies.values():
         await bookie.node.engine.flush()
@@ -186,7 +186,7 @@ async def test_a_place_that_was_found_in_a_file_is_read_from_bookies_that_are_ba
         before = await records_of(log)
         await archive(client, tmp_path, keep_copies_s=DAY_S)
 
-        async def no_answer(*args: Any) -> Place:
+        async def no_answer(*args: Any) -> ReadPosition:
             raise EntryUnavailable(0, 0, "no bookie answers")
 
         monkeypatch.setattr(positions, "find_offset_in_ledger", no_answer)

@@ -18,7 +18,7 @@ from ledgerlog.archive.registry import PlaceRegistry
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivePlace
 from ledgerlog.model.layout import ARCHIVES, archive_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.testing.memory_cluster import Client, open_cluster
@@ -155,7 +155,7 @@ async def test_a_file_below_the_mount_point_is_not_taken_for_the_one_on_the_disk
         file.parent.mkdir()
         write(file, kept)
 
-        async def check_and_mount(record: ArchiveRecord) -> None:
+        async def check_and_mount(record: ArchivedFile) -> None:
             await check_archive(record)
             where.rename(tmp_path / "below")
             away.rename(where)
@@ -176,7 +176,7 @@ async def test_a_destination_that_goes_away_while_its_file_is_looked_at_has_noth
         job = await archiver_of(client, where)
         (record, ledger_id), *_ = job.plan(await job.look()).give_up
 
-        async def unmount_and_check(record: ArchiveRecord) -> None:
+        async def unmount_and_check(record: ArchivedFile) -> None:
             unmount(where)
             await check_archive(record)
 

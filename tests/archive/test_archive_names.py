@@ -17,7 +17,7 @@ from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.archive.reader import check_archive
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LedgerLogError
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.layout import archive_path
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import (
@@ -94,43 +94,43 @@ NASTY: dict[str, Callable[[Ground], str]] = {
 }
 
 
-async def read(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def read(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     return await records_of(log)
 
 
-async def verify(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def verify(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     return await check_archive(record)
 
 
-async def give_up(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def give_up(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     return await archive_log(client.opened, "log", str(ground.there), keep_copies_s=0)
 
 
-async def retire(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def retire(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     await log.truncate(record.end_offset)
     return await archive_log(client.opened, "log", str(ground.there), keep_copies_s=DAY_S)
 
 
 async def retire_of_a_log_that_is_gone(
-    client: Client, log: Log, ground: Ground, record: ArchiveRecord
+    client: Client, log: Log, ground: Ground, record: ArchivedFile
 ) -> object:
     await delete_log(client.opened, "log")
     return await retire_gone(client.opened, str(ground.there))
 
 
-async def clean_up(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def clean_up(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     return await clean(await archiver_of(client, ground.there), min_age_s=0)
 
 
-async def merge(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def merge(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     return await merge_log(client.opened, "log", str(ground.there))
 
 
-async def compact(client: Client, log: Log, ground: Ground, record: ArchiveRecord) -> object:
+async def compact(client: Client, log: Log, ground: Ground, record: ArchivedFile) -> object:
     return await compact_log(client.opened, "log", str(ground.there), rule=prefix_rule(1))
 
 
-Operation = Callable[[Client, Log, Ground, ArchiveRecord], Awaitable[object]]
+Operation = Callable[[Client, Log, Ground, ArchivedFile], Awaitable[object]]
 OPERATIONS: tuple[Operation, ...] = (
     read,
     verify,
@@ -147,7 +147,7 @@ def contents(where: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in where.rglob("*") if path.is_file()}
 
 
-async def name_it(client: Client, record: ArchiveRecord, url: str) -> ArchiveRecord:
+async def name_it(client: Client, record: ArchivedFile, url: str) -> ArchivedFile:
     path = archive_path(record.incarnation, record.ledger_id)
     found = await client.opened.store.get(path)
     assert found is not None

@@ -12,7 +12,7 @@ from ledgerlog.log import reader
 from ledgerlog.log.log import Log
 from ledgerlog.log.positions import find_offset
 from ledgerlog.spark import scanning
-from ledgerlog.testing.memory_cluster import Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import MemoryCluster, open_cluster
 from ledgerlog.wire.records import decode_packed
 from tests.archive.archived_logs import DAY_S, archive, fill, new_log, records_of
 from tests.spark.spark_logs import client_rows, planned, read_options, rows
@@ -33,7 +33,7 @@ async def append(log: Log) -> None:
         await writer.append(payload(COUNT))
 
 
-async def rot_everywhere(cluster: Cluster, number: int) -> None:
+async def rot_everywhere(cluster: MemoryCluster, number: int) -> None:
     """A record rots on all bookies while nobody looks; none is in memory any more."""
     for bookie in cluster.bookies.values():
         await bookie.stop()

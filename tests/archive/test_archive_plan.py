@@ -25,7 +25,7 @@ from ledgerlog.archive.core.compaction import (
 from ledgerlog.archive.core.lifecycle import compactable, merge_groups, plan_archive
 from ledgerlog.archive.jobs.cleaning import _replaced
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
@@ -41,8 +41,8 @@ def empty_log() -> LogMetadata:
     )
 
 
-def record_of(*ledgers: tuple[int, int, int], archived_ms: int = 0, size: int = 100) -> ArchiveRecord:
-    return ArchiveRecord(
+def record_of(*ledgers: tuple[int, int, int], archived_ms: int = 0, size: int = 100) -> ArchivedFile:
+    return ArchivedFile(
         log="log",
         incarnation=1,
         file=f"file:///{ledgers[0][0]}",
@@ -66,12 +66,12 @@ class Model:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.log: LogMetadata | None = empty_log()
-        self.records: dict[int, ArchiveRecord] = {}
+        self.records: dict[int, ArchivedFile] = {}
         self.ledgers: set[int] = set()
         self.files: set[str] = set()
         self.now_ms = 0
         self.next_id = 0
-        self.stale: tuple[list[ArchiveRecord], LogMetadata | None, set[int]] | None = None
+        self.stale: tuple[list[ArchivedFile], LogMetadata | None, set[int]] | None = None
 
     def check(self) -> None:
         """Every listed record is on bookies, or in a file that stands for exactly its ledgers."""
@@ -260,7 +260,7 @@ def test_a_stray_is_replaced_by_the_first_later_file_that_has_all_of_its_offsets
 
 def test_a_record_is_read_as_it_was_written_and_nothing_else_is() -> None:
     record = record_of((7, 0, 5), (9, 5, 6))
-    assert ArchiveRecord.decode_untrusted(record.encode(), 1, 7) == record
+    assert ArchivedFile.decode_untrusted(record.encode(), 1, 7) == record
     for data, incarnation, ledger_id in (
         (record.encode(), 2, 7),
         (record.encode(), 1, 9),
@@ -268,19 +268,19 @@ def test_a_record_is_read_as_it_was_written_and_nothing_else_is() -> None:
         (b"", 1, 7),
     ):
         with pytest.raises(MetadataCorrupt):
-            ArchiveRecord.decode_untrusted(data, incarnation, ledger_id)
+            ArchivedFile.decode_untrusted(data, incarnation, ledger_id)
     for at in range(len(record.encode())):
         damaged = bytearray(record.encode())
         damaged[at] ^= 1
         with contextlib.suppress(MetadataCorrupt):
-            ArchiveRecord.decode_untrusted(bytes(damaged), 1, 7)
+            ArchivedFile.decode_untrusted(bytes(damaged), 1, 7)
     with pytest.raises(AssertionError):
         record_of((7, 0, 5), (9, 6, 7))
 
 
 def test_the_example_of_the_page_is_what_is_written() -> None:
     page = (Path(__file__).parents[2] / "docs" / "ARCHIVE.md").read_text(encoding="utf-8")
-    record = ArchiveRecord.decode_untrusted(bytes.fromhex(page.split("```")[-2]), 0, 7)
+    record = ArchivedFile.decode_untrusted(bytes.fromhex(page.split("```")[-2]), 0, 7)
     assert (record.log, record.first_offset, record.end_offset, record.record_count) == (
         "orders",
         0,

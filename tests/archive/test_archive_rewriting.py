@@ -22,7 +22,7 @@ from ledgerlog.log import reader as log_reader
 from ledgerlog.log.log import Log, open_log
 from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.store import Operation
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import archive_path
 from ledgerlog.model.record import Record
@@ -135,7 +135,7 @@ async def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged(
         merges: list[list[str]] = []
 
         @asynccontextmanager
-        async def after_a_merge(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
+        async def after_a_merge(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
             if record == second and not merges:
                 merges.append(await merge(other, tmp_path))
                 named = {path_of(each) for each in await archived(other, log)}
@@ -232,7 +232,7 @@ async def test_a_reader_goes_on_behind_a_merge_with_what_bookies_have(
         merges: list[list[str]] = []
 
         @asynccontextmanager
-        async def after_a_merge(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
+        async def after_a_merge(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
             if record == second and not merges:
                 merges.append(await merge(other, tmp_path))
                 remove(path_of(second))
@@ -333,7 +333,7 @@ async def test_what_is_truncated_while_it_is_merged_stays_truncated(tmp_path: Pa
         assert await records_of(log) == before[5:]
 
 
-async def put_elsewhere(client: Client, record: ArchiveRecord) -> None:
+async def put_elsewhere(client: Client, record: ArchivedFile) -> None:
     """Have a record name a place that nobody here knows."""
     path = archive_path(record.incarnation, record.ledger_id)
     found = await client.opened.store.get(path)

@@ -30,7 +30,7 @@ from ledgerlog.log.core.producers import Producers
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.producer import Dedupe, NumberedRecords
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.wire.producers import encode_table
 
 RECORD = bytes(100)
@@ -194,7 +194,7 @@ async def segments(bench: BenchCluster) -> None:
     for _ in range(10_000):
         count, first_ms = dice.randint(10**6, 10**7), at + dice.randint(0, 200)
         at = first_ms + dice.randint(10_000, 4_000_000)
-        made_up.append(Segment(ledger_id, 1, offset, count, 2**30 + dice.randrange(2**18), first_ms, at))
+        made_up.append(LogSegment(ledger_id, 1, offset, count, 2**30 + dice.randrange(2**18), first_ms, at))
         offset, ledger_id = offset + count, ledger_id + dice.randint(1, 3)
     changed = attrs.evolve(metadata, segments=tuple(made_up), epoch=metadata.epoch)
     await log._registry.write(changed, version)

@@ -20,7 +20,7 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
-from bookie.server.node import Node, open_bookie
+from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import LedgerLogError, MetadataUnavailable, SessionExpired, WrongCluster
@@ -379,7 +379,7 @@ async def test_a_live_bookie_client_and_auditor_write_and_delete_nothing_and_go_
 
         async with world.open_store() as store:
             await make_cluster(store, os.urandom)
-        nodes: list[Node] = []
+        nodes: list[BookieNode] = []
         for name in ("b1", "b2", "b3"):
             node = open_bookie(
                 f"/{name}",

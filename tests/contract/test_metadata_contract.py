@@ -31,12 +31,12 @@ from ledgerlog.meta.store import (
     Check,
     Create,
     Delete,
+    MetadataSession,
     MetadataStore,
     NodeExists,
     NodeHasChildren,
     NodeMissing,
     Operation,
-    Session,
     SessionState,
     Set,
     VersionConflict,
@@ -211,7 +211,7 @@ async def until(watch: Watch, condition: Callable[[], Awaitable[bool]]) -> None:
             await watch.wait()
 
 
-def _has_new_session(store: MetadataStore, before: Session) -> bool:
+def _has_new_session(store: MetadataStore, before: MetadataSession) -> bool:
     return store.session is not before
 
 

@@ -22,7 +22,7 @@ from ledgerlog.model.layout import candidate_path, candidates_path, election_pat
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.testing.faulty_network import FaultyNetwork
 from ledgerlog.testing.faulty_store import FaultyStore, uninterrupted
-from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ class Server:
 @asynccontextmanager
 async def servers(
     count: int, **options: float
-) -> AsyncIterator[tuple[Cluster, list[Server], dict[int, bytes]]]:
+) -> AsyncIterator[tuple[MemoryCluster, list[Server], dict[int, bytes]]]:
     acknowledged: dict[int, bytes] = {}
     async with open_cluster() as cluster, AsyncExitStack() as stack:
         made = []

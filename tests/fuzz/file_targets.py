@@ -14,16 +14,14 @@ from bookie.core import entry_log, rows
 from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, finish_block
 from bookie.core.boot import JournalWalk, Mark, start_of
 from bookie.core.file_set import FileSet
-from bookie.core.ledger import StoredLedger
-from bookie.core.loss_marks import Marks
-from bookie.core.records import (
+from bookie.core.journal_items import (
     ADD,
     DELETE,
     FENCE,
     RECORD_HEAD,
     START,
-    Place,
-    Run,
+    EntryRun,
+    JournalPosition,
     decode_add,
     decode_delete,
     decode_fence,
@@ -33,6 +31,8 @@ from bookie.core.records import (
     encode_fence,
     encode_start,
 )
+from bookie.core.ledger import StoredLedger
+from bookie.core.loss_marks import Marks
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
@@ -43,7 +43,7 @@ _PATH = "fuzzed"
 _NONCE = bytes(range(16))
 _PAGES = 3
 _HEADER = SegmentHeader(3, SEGMENT_HEADER_BYTES + 2 * _PAGES * PAGE_BYTES, _NONCE, "instance")
-_MARK = Mark(3, 1, is_optional=False, end=Place(2, PAGE_BYTES, 0))
+_MARK = Mark(3, 1, is_optional=False, end=JournalPosition(2, PAGE_BYTES, 0))
 
 
 # --- segments -------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _records() -> list[bytes]:
     bodies = [
         (ADD, b"".join(encode_add(entries, lac=2, lafr=1, key=bytes(16), recovery=False))),
         (FENCE, encode_fence(7, bytes(16))),
-        (START, encode_start(Place(2, PAGE_BYTES, 0))),
+        (START, encode_start(JournalPosition(2, PAGE_BYTES, 0))),
         (DELETE, encode_delete([7, 9])),
     ]
     one_each = [RECORD_HEAD.pack(kind, len(body)) + body for kind, body in bodies]
@@ -239,7 +239,7 @@ def _run_row(data: bytes) -> bool:
 
 
 def _rows() -> list[bytes]:
-    run = Run(7, 3, 5, 3, 3, PAGE_BYTES, 140, 1)
+    run = EntryRun(7, 3, 5, 3, 3, PAGE_BYTES, 140, 1)
     stored = StoredLedger(bytes(16), True, 4, 3, 5, 3, -1)
     values = (
         rows.encode_instance("instance"),

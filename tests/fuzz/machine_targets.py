@@ -16,12 +16,12 @@ from ledgerlog.machine.core.replica import RequestTable
 from ledgerlog.model.archive import (
     DIGEST_BYTES,
     MARKER_BYTES,
+    ArchivedFile,
     ArchivedLedger,
     ArchivePlace,
-    ArchiveRecord,
 )
 from ledgerlog.model.attach import SpliceMark
-from ledgerlog.model.command import Envelope, Outcome
+from ledgerlog.model.command import CommandOutcome, Envelope
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
 from ledgerlog.wire.checksum import checksum
@@ -49,8 +49,8 @@ def _exact(name: str, decode: Callable[[bytes], Any], encode: Callable[[Any], by
 
 def _requests() -> bytes:
     table = RequestTable()
-    table.add("a", Outcome(3, b"result", None))
-    table.add("b", Outcome(4, b"", "no such seat"))
+    table.add("a", CommandOutcome(3, b"result", None))
+    table.add("b", CommandOutcome(4, b"", "no such seat"))
     return table.encode()
 
 
@@ -118,13 +118,13 @@ def _run_snapshot_list(data: bytes) -> bool:
     return True
 
 
-def _archives() -> list[ArchiveRecord]:
+def _archives() -> list[ArchivedFile]:
     ledgers = (
         ArchivedLedger(ledger_id=4, first_offset=0, end_offset=10, last_entry=2),
         ArchivedLedger(ledger_id=6, first_offset=10, end_offset=11, last_entry=0),
     )
     return [
-        ArchiveRecord(
+        ArchivedFile(
             log="orders",
             incarnation=_LOG,
             file="file:///archive/orders-4.arrow",
@@ -167,7 +167,7 @@ MACHINE_TARGETS = (
         _run_snapshot_list,
         lambda: [encode_snapshot_list([ListedSnapshot(5, 40, 900), ListedSnapshot(9, 80)])],
     ),
-    metadata_target("archive", lambda data: ArchiveRecord.decode_untrusted(data, _LOG), _archives),
+    metadata_target("archive", lambda data: ArchivedFile.decode_untrusted(data, _LOG), _archives),
     metadata_target(
         "archive-place",
         lambda data: ArchivePlace.decode_untrusted(data, "destinations/0"),

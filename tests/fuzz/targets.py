@@ -30,16 +30,16 @@ from ledgerlog.errors import EntryCorrupt, InvalidArgument, WireError
 from ledgerlog.meta.uri import parse_uri
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.election import ElectionRecord
+from ledgerlog.model.election import ElectionState
 from ledgerlog.model.ids import BookieId, Position, check_bookie_id
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
+from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import (
-    AuditRecord,
+    AuditState,
     Draining,
     LedgerWork,
     RepairSettings,
@@ -295,8 +295,8 @@ def _log_entry_seeds() -> list[bytes]:
     place = {"epoch": 2, "first_offset": 100, "timestamp_ms": 1_700_000_000_000, "bytes_before": 5000}
     numbering = Numbering(1, [NumberedRecords("orders", 0, 2, 40)])
     states = [
-        ProducerState("orders", 1_700_000_000_000, (Run(0, 40, 10),)),
-        ProducerState("other", 1, (Run(0, 1, 9),)),
+        ProducerState("orders", 1_700_000_000_000, (SequenceRange(0, 40, 10),)),
+        ProducerState("other", 1, (SequenceRange(0, 1, 9),)),
     ]
     return [
         encode_entry([b"a", b"", b"ccc"], **place),
@@ -440,8 +440,8 @@ TARGETS = (
     ),
     metadata_target(
         "election",
-        lambda data: ElectionRecord.decode_untrusted(data, "leader"),
-        lambda: [ElectionRecord(term=3, holder="h", candidate="c", address="127.0.0.1:1", tenure_ms=9)],
+        lambda data: ElectionState.decode_untrusted(data, "leader"),
+        lambda: [ElectionState(term=3, holder="h", candidate="c", address="127.0.0.1:1", tenure_ms=9)],
     ),
     metadata_target(
         "cursor",
@@ -463,8 +463,8 @@ TARGETS = (
     ),
     metadata_target(
         "audit",
-        AuditRecord.decode_untrusted,
-        lambda: [AuditRecord(auditor="a", metadata_at_ms=1, ledgers=2, absent={"b1": 5})],
+        AuditState.decode_untrusted,
+        lambda: [AuditState(auditor="a", metadata_at_ms=1, ledgers=2, absent={"b1": 5})],
     ),
     metadata_target(
         "repair-progress",

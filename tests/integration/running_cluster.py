@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from tests.waiting import PATIENCE_S, until
 
 LEDGERLOG = (sys.executable, "-m", "ledgerlog")
@@ -36,7 +36,7 @@ class RunningCluster:
         await until(lambda: words in self.says())
 
 
-async def start_cluster(children: Children, path: Path, *options: str) -> RunningCluster:
+async def start_cluster(children: ChildProcesses, path: Path, *options: str) -> RunningCluster:
     """Start a cluster below ``path`` and return once it serves."""
     command = [*LEDGERLOG, "cluster", "run", str(path), "--json", *options]
     log_path = path.with_name(f"{path.name}.stderr")

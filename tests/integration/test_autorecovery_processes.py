@@ -23,14 +23,14 @@ import pytest
 import trio
 
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
-from ledgerlog.cli.processes import Children, open_children
+from ledgerlog.cli.processes import ChildProcesses, open_children
 from ledgerlog.cli.zookeeper import wait_serving
 from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
 from ledgerlog.model.layout import REPAIR_SETTINGS
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.auditor import AUDITOR_ELECTION
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from tests.integration.running_cluster import LEDGERLOG, ledgerlog, ledgerlog_ok
 from tests.integration.test_guaranteed_processes import (
     BATCH,
@@ -50,15 +50,15 @@ STRIPED = Replication(4, 3, 2)
 REPAIRED_S = 900.0
 
 
-async def set_up(cluster: Cluster, **changes: int | bool) -> Board:
-    board = Board(cluster.client)
+async def set_up(cluster: Cluster, **changes: int | bool) -> RepairQueue:
+    board = RepairQueue(cluster.client)
     wanted = {"lost_after_ms": 1_500, "grace_ms": 1_500, **changes}
     await board.change_settings(lambda now: attrs.evolve(now, **wanted))
     return board
 
 
 async def wait_repaired(
-    cluster: Cluster, board: Board, dead: set[str], *, within_s: float = REPAIRED_S
+    cluster: Cluster, board: RepairQueue, dead: set[str], *, within_s: float = REPAIRED_S
 ) -> None:
     """Return when no ledger names the dead and nothing is left to do."""
     with trio.fail_after(within_s):
@@ -99,7 +99,7 @@ async def leading_bookie(cluster: Cluster) -> str:
             await trio.sleep(0.05)
 
 
-async def copied_bytes(board: Board) -> int:
+async def copied_bytes(board: RepairQueue) -> int:
     """What all workers have copied, once they have said that they are done."""
     with trio.fail_after(PATIENCE_S):
         while True:
@@ -323,7 +323,7 @@ async def test_a_guaranteed_ledger_whose_writer_lost_two_of_five_bookies_ends_wh
 
 
 @asynccontextmanager
-async def repair_processes(local: LocalCluster, path: Path, count: int) -> AsyncIterator[Children]:
+async def repair_processes(local: LocalCluster, path: Path, count: int) -> AsyncIterator[ChildProcesses]:
     async with open_children() as children:
         for number in range(1, count + 1):
             await children.start(
@@ -397,7 +397,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert b"under-replicated now: 1 of " in plain
         assert b"1 ledger to be looked after, and repair is paused" in plain
         assert (await said("repair", "resume"))["paused"] is False
-        await wait_repaired(cluster, Board(cluster.client), {dead})
+        await wait_repaired(cluster, RepairQueue(cluster.client), {dead})
         await verify_all(cluster)
         assert (await said("repair", "status"))["under_replicated"] == 0
         nothing = await ledgerlog_ok("repair", "audit", "--entries", "all", uri=uri)

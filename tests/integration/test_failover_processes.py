@@ -12,7 +12,7 @@ import trio
 
 import ledgerlog
 from ledgerlog.cli.bench_failover import PARTS
-from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from ledgerlog.limits import ELECTION_TENURE_S
 from tests.integration.running_cluster import start_cluster
 from tests.waiting import PATIENCE_S
@@ -34,7 +34,7 @@ async def test_the_failover_benchmark_tells_how_long_each_part_takes(tmp_path: P
     assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1, abs=0.01)
 
 
-async def start_candidate(children: Children, uri: str, name: str, directory: Path) -> Child:
+async def start_candidate(children: ChildProcesses, uri: str, name: str, directory: Path) -> Child:
     return await children.start(
         name,
         [sys.executable, "-m", "ledgerlog.cli.bench_candidate", uri, "log", name],

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 import ledgerlog
-from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from tests.integration.running_cluster import start_cluster
 from tests.machine.linearizable import Kind, Operation, not_linearizable
 from tests.waiting import PATIENCE_S
@@ -62,7 +62,7 @@ class Verdict:
 class Run:
     uri: str
     addresses: list[str]
-    children: Children
+    children: ChildProcesses
     directory: Path
     rng: random.Random
     kv: ModuleType

@@ -35,7 +35,7 @@ from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
 from ledgerlog.model.command import new_request_id
-from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.machine.machines import Keys
 
 
@@ -109,7 +109,7 @@ class Node:
 
 @attrs.define(eq=False)
 class Stage:
-    cluster: Cluster
+    cluster: MemoryCluster
     nursery: trio.Nursery
     client: Client
     """One that has no replica."""

@@ -17,7 +17,7 @@ from ledgerlog.log.sweep import sweep
 from ledgerlog.machine.snapshots import LedgerSnapshots
 from ledgerlog.model.layout import SNAPSHOTS
 from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
-from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, SeededEnvironment, open_cluster
 
 
 @attrs.frozen
@@ -28,13 +28,13 @@ class _Wrapped:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster() -> AsyncIterator[MemoryCluster]:
     async with open_cluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
-async def client(cluster: Cluster) -> AsyncIterator[Client]:
+async def client(cluster: MemoryCluster) -> AsyncIterator[Client]:
     async with cluster.client() as client:
         yield client
 
@@ -92,7 +92,7 @@ class Saver:
         except LedgerLogError as error:
             self.error = error
 
-    async def die(self, cluster: Cluster) -> None:
+    async def die(self, cluster: MemoryCluster) -> None:
         """Begin, and end without a chance to clean up."""
         async with cluster.client() as self._client, trio.open_nursery() as nursery:
             nursery.start_soon(self.run)
@@ -149,7 +149,7 @@ async def test_a_snapshot_whose_saver_died_before_listing_it_is_swept(
 
 
 async def test_a_snapshot_whose_saver_died_while_writing_is_swept_after_a_day(
-    cluster: Cluster, client: Client, log: Log, clocks: Clocks
+    cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
     await Saver(client, log).die(cluster)
     clocks.advance(REPLICA_SNAPSHOT_SWEEP_AGE_S / 2)
@@ -164,7 +164,7 @@ async def test_a_snapshot_whose_saver_died_while_writing_is_swept_after_a_day(
 
 
 async def test_a_saver_who_took_longer_than_a_sweep_waits_fails_and_leaves_nothing(
-    cluster: Cluster, client: Client, log: Log, clocks: Clocks
+    cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
     saver = Saver(client, log)
     async with cluster.client() as sweeping, trio.open_nursery() as nursery:
@@ -179,7 +179,7 @@ async def test_a_saver_who_took_longer_than_a_sweep_waits_fails_and_leaves_nothi
 
 
 async def test_a_snapshot_that_is_finished_while_it_is_being_swept_is_kept(
-    cluster: Cluster, client: Client, log: Log, clocks: Clocks
+    cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
     """The sweep has read that it is unfinished; it is closed and finished before the sweep writes."""
     writer = await client.ledgers.create(metadata=snapshot_labels("log", log.incarnation))
@@ -203,7 +203,7 @@ async def test_a_snapshot_that_is_finished_while_it_is_being_swept_is_kept(
 
 
 async def test_a_saver_that_lists_while_a_sweep_has_found_it_in_no_list_does_not_finish(
-    cluster: Cluster, client: Client, log: Log, clocks: Clocks
+    cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
     """The sweep has seen no list that names it, and deletes it. What is gone is never listed as whole."""
     writer = await client.ledgers.create(metadata=snapshot_labels("log", log.incarnation))
@@ -223,7 +223,7 @@ async def test_a_saver_that_lists_while_a_sweep_has_found_it_in_no_list_does_not
 
 
 async def test_a_snapshot_that_was_closed_while_a_sweep_looked_is_not_deleted(
-    cluster: Cluster, client: Client, log: Log, clocks: Clocks
+    cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
     writer = await client.ledgers.create(metadata=snapshot_labels("log", log.incarnation))
     clocks.advance(LOG_SWEEP_AGE_S + 1)

@@ -1,4 +1,4 @@
-"""A bookie of the model: the production ``LedgerState`` with a journal of a few records.
+"""A bookie of the model: the production ``BookieLedger`` with a journal of a few records.
 
 What the engine does around the verdicts is done here in the smallest form: verdict and journal record are one
 step; an acknowledgement leaves once the block that it waits for is durable; a fence and a recovery read are
@@ -14,8 +14,8 @@ leave the same state also look the same.
 
 from __future__ import annotations
 
-from bookie.core.ledger import LedgerState, StoredLedger
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger, StoredLedger
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
@@ -41,7 +41,7 @@ DURABLE = 1
 class BookieNode:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.ledger: LedgerState | None = None
+        self.ledger: BookieLedger | None = None
         self.entries: dict[int, tuple[bytes, int]] = {}
         """Payload and journal block of every entry accepted."""
         self.lacs: list[tuple[int, int, int]] = []
@@ -112,7 +112,7 @@ class BookieNode:
         if isinstance(request, Get):
             return [self._give(request)]
         if self.ledger is None:
-            self.ledger = LedgerState(LEDGER, KEY)  # The first add or fence brings the key.
+            self.ledger = BookieLedger(LEDGER, KEY)  # The first add or fence brings the key.
         if isinstance(request, Add):
             self._add(self.ledger, request)
         else:
@@ -131,7 +131,7 @@ class BookieNode:
         self.last_block += 1
         return self.last_block
 
-    def _add(self, ledger: LedgerState, add: Add) -> None:
+    def _add(self, ledger: BookieLedger, add: Add) -> None:
         answer = AddAnswer(add.client, self.name, add.tenure, add.first, add.last, Status.OK)
         refusal = ledger.add_refusal(KEY, add.is_recovery)
         if refusal is not None:
@@ -146,12 +146,12 @@ class BookieNode:
         block = max((self.entries[e][1] for e, _ in add.entries if e in self.entries), default=DURABLE)
         if fresh:
             block = self._next_block()
-            ledger.on_run(Run(LEDGER, fresh[0][0], fresh[-1][0], len(fresh), 0, 0, 0, block))
+            ledger.on_run(EntryRun(LEDGER, fresh[0][0], fresh[-1][0], len(fresh), 0, 0, 0, block))
             self.entries |= {e: (payload, block) for e, payload in fresh}
             self.lacs.append((add.lac, add.lafr, block))
         self.waiting.append((block, answer))
 
-    def _fence(self, ledger: LedgerState) -> None:
+    def _fence(self, ledger: BookieLedger) -> None:
         assert ledger.fence_refusal(KEY) is None
         if not ledger.is_fenced:
             ledger.on_fence()
@@ -204,7 +204,7 @@ class BookieNode:
             self.ledger = None
             return
         last = max(self.entries, default=NO_ENTRY)
-        self.ledger = LedgerState.restore(
+        self.ledger = BookieLedger.restore(
             LEDGER,
             StoredLedger(
                 key=KEY,
@@ -223,4 +223,4 @@ class BookieNode:
         self.entries, self.lacs, self.waiting, self.last_block = {}, [], [], DURABLE
         self.durable_lac = self.durable_lafr = NO_ENTRY
         self.in_limbo = True
-        self.ledger = LedgerState(LEDGER, KEY, is_fenced=True, is_fence_durable=True)
+        self.ledger = BookieLedger(LEDGER, KEY, is_fenced=True, is_fence_durable=True)

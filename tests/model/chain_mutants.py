@@ -14,9 +14,9 @@ import attrs
 
 from ledgerlog.log.core import chain as log_chain
 from ledgerlog.log.core.append_queue import AppendQueue, BatchState
-from ledgerlog.log.core.chain import ChainNeed, Contents, Counting, LeaderChain, Takeover, TakeoverNeed
+from ledgerlog.log.core.chain import ChainNeed, Counting, LeaderChain, LedgerSpan, Takeover, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
+from ledgerlog.model.segments import NOTHING, LogSegment, SegmentCounts
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -83,7 +83,7 @@ def a_second_roll_does_not_wait_for_the_first() -> Iterator[None]:
         return self._tried
 
     def rolled(self: LogMetadata, ledger_id: int, token: bytes) -> LogMetadata:
-        segment = Segment(ledger_id, self.epoch, None)
+        segment = LogSegment(ledger_id, self.epoch, None)
         return attrs.evolve(self, segments=(*self.segments, segment), token=token)
 
     with (
@@ -124,7 +124,7 @@ def a_newer_ledger_acknowledges_before_the_older() -> AbstractContextManager[Any
 def a_newer_ledger_counts_though_the_older_lost_some() -> AbstractContextManager[Any]:
     original = log_chain.count_segment
 
-    def count(ledger_id: int, start: int, contents: Contents | None, **options: bool) -> SegmentCounts:
+    def count(ledger_id: int, start: int, contents: LedgerSpan | None, **options: bool) -> SegmentCounts:
         if contents is not None and options["follows_open"] and contents.first_offset > start:
             start = contents.first_offset
         return original(ledger_id, start, contents, **options)
@@ -191,7 +191,7 @@ def a_deposed_leader_deletes_his_spare_whatever_is_listed() -> AbstractContextMa
 def a_ledger_that_was_ended_short_counts_as_any_other() -> AbstractContextManager[Any]:
     original = Counting.on_recovered
 
-    def on_recovered(self: Counting, contents: Contents | None, *, is_short: bool = False) -> None:
+    def on_recovered(self: Counting, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
         original(self, contents)
 
     return patch.object(Counting, "on_recovered", on_recovered)
@@ -200,7 +200,7 @@ def a_ledger_that_was_ended_short_counts_as_any_other() -> AbstractContextManage
 def an_accepted_loss_joins_what_is_behind_it() -> AbstractContextManager[Any]:
     original = log_chain.count_segment
 
-    def count(ledger_id: int, start: int, contents: Contents | None, **options: bool) -> SegmentCounts:
+    def count(ledger_id: int, start: int, contents: LedgerSpan | None, **options: bool) -> SegmentCounts:
         counts = original(ledger_id, start, contents, **options)
         return attrs.evolve(counts, lost_before=0)
 
@@ -220,7 +220,7 @@ def what_no_operator_accepted_is_kept_behind_a_gap() -> AbstractContextManager[A
     """Any newer ledger that does not continue the older one is kept, its older one short or not."""
     original = log_chain.count_segment
 
-    def count(ledger_id: int, start: int, contents: Contents | None, **options: bool) -> SegmentCounts:
+    def count(ledger_id: int, start: int, contents: LedgerSpan | None, **options: bool) -> SegmentCounts:
         return original(ledger_id, start, contents, **{**options, "keep_behind_gap": True})
 
     return patch.object(log_chain, "count_segment", count)

@@ -23,8 +23,8 @@ from ledgerlog.errors import EntryCorrupt, LossUndecided, LostLeadership
 from ledgerlog.log.core.append_queue import AppendQueue, Batch, BatchState
 from ledgerlog.log.core.chain import (
     ChainNeed,
-    Contents,
     LeaderChain,
+    LedgerSpan,
     Takeover,
     TakeoverAim,
     TakeoverNeed,
@@ -85,11 +85,11 @@ def counts_of(first: int | None, count: int) -> SegmentCounts:
     return SegmentCounts(count, count, first, first + count - 1)
 
 
-def contents_of(ledger: Ledger, end: int) -> Contents | None:
+def contents_of(ledger: Ledger, end: int) -> LedgerSpan | None:
     if end < 0:
         return None
     assert ledger.first is not None
-    return Contents(
+    return LedgerSpan(
         first_offset=ledger.first,
         end_offset=ledger.first + end + 1,
         bytes_before=ledger.first,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ledgerlog.errors import LedgerClosed, NotEnoughBookies
 from ledgerlog.ledger.core.pending import PendingAdds, Send
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
-from ledgerlog.ledger.core.writer import LedgerWriter
+from ledgerlog.ledger.core.writer import WriterCore
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.wire.frame import Status
 from tests.model.messages import (
@@ -52,7 +52,7 @@ class ClientNode:
     """What the two kinds of client share."""
 
     name: str
-    core: LedgerWriter | LedgerRecovery
+    core: WriterCore | LedgerRecovery
 
     def __init__(self) -> None:
         self.tenures: list[int] = []
@@ -98,10 +98,10 @@ class ClientNode:
 
 
 class OwnerNode(ClientNode):
-    def __init__(self, core: LedgerWriter, entries: int) -> None:
+    def __init__(self, core: WriterCore, entries: int) -> None:
         super().__init__()
         self.name = OWNER
-        self.core: LedgerWriter = core
+        self.core: WriterCore = core
         self.entries_left = entries
 
     @property

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import attrs
 
 from ledgerlog.ledger.core.recovery import LedgerRecovery
-from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.repair.core.repair import Finding, FragmentRepair, Work
 from tests.model import repair_node
@@ -75,15 +75,15 @@ def repair_writes_what_it_read_at_first() -> AbstractContextManager[Any]:
 
 def the_owner_writes_his_own_older_fragments() -> AbstractContextManager[Any]:
     """Rule 13, for the owner: what repair did to an older fragment is undone by his next change."""
-    original = LedgerWriter._form_intent
+    original = WriterCore._form_intent
 
-    def form_intent(self: LedgerWriter) -> None:
+    def form_intent(self: WriterCore) -> None:
         kept = self.metadata
         self.metadata = attrs.evolve(kept, fragments=self.pending.fragments)
         original(self)
         self.metadata = kept
 
-    return patch.object(LedgerWriter, "_form_intent", form_intent)
+    return patch.object(WriterCore, "_form_intent", form_intent)
 
 
 def a_recoverer_closes_with_the_older_fragments_that_he_read() -> AbstractContextManager[Any]:

@@ -14,19 +14,19 @@ from functools import cache
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
-from bookie.core.ledger import LedgerState
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger
 from ledgerlog.ledger.core.pending import AddBatch, PendingAdds, Slot
 from ledgerlog.ledger.core.ranges import RangeSet
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead, _Lane
 from ledgerlog.ledger.core.recovery import LedgerRecovery, ReadAsk, _Answer
-from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.chain import Counting, LeaderChain, Takeover
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.segments import Gap, Segment, SegmentCounts
+from ledgerlog.model.segments import Gap, LogSegment, SegmentCounts
 from ledgerlog.repair.core.repair import Copy, FragmentRepair
 
 T = TypeVar("T")
@@ -45,14 +45,14 @@ class Tokens:
 
 
 OBJECTS = (
-    *(RangeSet, Slot, PendingAdds, AddBatch, LedgerWriter, LedgerRecovery, _Answer, LedgerState),
+    *(RangeSet, Slot, PendingAdds, AddBatch, WriterCore, LedgerRecovery, _Answer, BookieLedger),
     *(Takeover, Counting, LeaderChain, AppendQueue, Batch, Tokens, FragmentRepair, RangeRead, _Lane),
 )
 """What has identity and changes."""
 
 VALUES = (
-    *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, Run),
-    *(LogMetadata, Segment, SegmentCounts, Gap, RangeAsk, Copy),
+    *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, EntryRun),
+    *(LogMetadata, LogSegment, SegmentCounts, Gap, RangeAsk, Copy),
 )
 """What never changes once made."""
 

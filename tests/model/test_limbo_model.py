@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
-from bookie.core.ledger import LedgerState
+from bookie.core.ledger import BookieLedger
 from tests.cores import KEY, LEDGER
 from tests.model import checker
 from tests.model.bookie_node import BookieNode
@@ -92,7 +92,7 @@ def test_random_walks_with_bookies_in_limbo_break_no_invariant(configuration: Co
 def boot_does_not_fence() -> AbstractContextManager[Any]:
     def lose_everything(self: BookieNode) -> None:
         original(self)
-        self.ledger = LedgerState(LEDGER, KEY)
+        self.ledger = BookieLedger(LEDGER, KEY)
 
     original = BookieNode.lose_everything
     return patch.object(BookieNode, "lose_everything", lose_everything)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import LedgerRecovery
-from ledgerlog.ledger.core.writer import LedgerWriter
+from ledgerlog.ledger.core.writer import WriterCore
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.core.repair import FragmentRepair
@@ -69,7 +69,7 @@ class World(Reactions):
     def initial(self) -> State:
         configuration = self.configuration
         metadata = new_metadata(configuration.shape, guaranteed=configuration.guaranteed)
-        core = LedgerWriter(
+        core = WriterCore(
             metadata,
             1,
             new_token=new_token,
@@ -260,7 +260,7 @@ class World(Reactions):
         return found
 
     def _changes(
-        self, core: LedgerWriter | LedgerRecovery, pending: PendingAdds
+        self, core: WriterCore | LedgerRecovery, pending: PendingAdds
     ) -> list[tuple[str | None, str, Any]]:
         """Bookies that fail, come back, are replaced.
 

@@ -174,7 +174,7 @@ MUTANTS = (
         "A.6",
         "LogMetadata.merged",
         """
-        Segment(
+        LogSegment(
             first_ledger,
             parts[0].epoch,
             parts[0].first_offset,
@@ -186,7 +186,7 @@ MUTANTS = (
         )
         """,
         """
-        Segment(
+        LogSegment(
             first_ledger,
             parts[0].epoch,
             parts[0].first_offset,

@@ -19,7 +19,7 @@ MUTANTS = (
     mutant(
         "task_is_removed_at_whatever_version",
         "rule 22",
-        "Board.remove.write",
+        "RepairQueue.remove.write",
         "Delete(path, version)",
         "Delete(path)",
         f"{_BOARD}::test_a_task_that_grows_while_it_is_worked_on_is_not_removed",
@@ -27,7 +27,7 @@ MUTANTS = (
     mutant(
         "task_is_removed_by_a_worker_whose_session_is_over",
         "rule 22",
-        "Board.remove.write",
+        "RepairQueue.remove.write",
         "(Check(repair_worker_path(worker.token), worker.version), Delete(path, version))",
         "(Delete(path, version),)",
         f"{_BOARD}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
@@ -35,7 +35,7 @@ MUTANTS = (
     mutant(
         "a_lock_of_ones_own_is_somebody_elses",
         "rule 22",
-        "Board.lock.write",
+        "RepairQueue.lock.write",
         "await self._store.sync()",
         "return False",
         f"{_BOARD}::test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker",
@@ -43,7 +43,7 @@ MUTANTS = (
     mutant(
         "somebody_elses_lock_is_let_go",
         "rule 22",
-        "Board.unlock",
+        "RepairQueue.unlock",
         "node is None or node.value != worker.token.encode()",
         "node is None",
         f"{_BOARD}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
@@ -252,7 +252,7 @@ MUTANTS = (
     mutant(
         "damaged_task_stops_the_auditor",
         "rule 22",
-        "Board.post.write",
+        "RepairQueue.post.write",
         'logger.error("%s; it is made anew", damage)',
         "raise damage",
         f"{_BOARD}::test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew",
@@ -287,7 +287,7 @@ MUTANTS = (
     mutant(
         "damaged_request_to_empty_a_bookie_is_none",
         "rule 22",
-        "Board.requests",
+        "RepairQueue.requests",
         "unknown[bookie_id] = str(damage)",
         "",
         f"{_DAMAGED}::test_a_bookie_of_which_nobody_can_tell_whether_it_is_to_be_emptied_is_left_alone",

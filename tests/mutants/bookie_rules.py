@@ -22,7 +22,7 @@ VERDICTS = (
     mutant(
         "regular_add_on_a_fenced_ledger",
         "A.1, T23",
-        "LedgerState.add_refusal",
+        "BookieLedger.add_refusal",
         "self.is_fenced and not is_recovery",
         "self.is_fenced and self.ledger_id < 0",
         f"{_TEST_STATE}::test_an_ordinary_add_is_accepted_until_the_fence_and_refused_after_it",
@@ -32,7 +32,7 @@ VERDICTS = (
     mutant(
         "recovery_adds_are_fenced_too",
         "rule 5",
-        "LedgerState.add_refusal",
+        "BookieLedger.add_refusal",
         "self.is_fenced and not is_recovery",
         "self.is_fenced",
         f"{_TEST_STATE}::test_recovery_adds_pass_the_fence",
@@ -60,7 +60,7 @@ VERDICTS = (
     mutant(
         "wrong_key_fences",
         "rule 10",
-        "LedgerState.fence_refusal",
+        "BookieLedger.fence_refusal",
         "None if compare_digest(key, self.key) else Status.UNAUTHORIZED",
         "None",
         f"{_TEST_STATE}::test_a_wrong_key_is_refused_before_anything_else_and_changes_nothing",
@@ -69,7 +69,7 @@ VERDICTS = (
     mutant(
         "wrong_key_adds",
         "rule 10",
-        "LedgerState.add_refusal",
+        "BookieLedger.add_refusal",
         """
         if not compare_digest(key, self.key):
             return Status.UNAUTHORIZED
@@ -80,7 +80,7 @@ VERDICTS = (
     mutant(
         "last_entry_is_the_latest",
         "rule 6",
-        "LedgerState.on_run",
+        "BookieLedger.on_run",
         "max(self.last_entry, run.last)",
         "run.last",
         f"{_TEST_STATE}::test_the_last_entry_is_the_highest_id_not_the_latest",
@@ -88,7 +88,7 @@ VERDICTS = (
     mutant(
         "lac_is_the_latest_told",
         "rule 9, D10",
-        "LedgerState.tell",
+        "BookieLedger.tell",
         "lac > self.lac",
         "lac != self.lac",
         f"{_TEST_STATE}::test_lac_and_lafr_are_the_greatest_values_told",
@@ -96,7 +96,7 @@ VERDICTS = (
     mutant(
         "evicted_while_in_use",
         "rule 3",
-        "LedgerState.is_evictable",
+        "BookieLedger.is_evictable",
         "self.is_dirty or self.runs or self.pins",
         "self.is_dirty or self.runs",
         f"{_TEST_STATE}::test_a_state_leaves_memory_only_when_nothing_would_be_lost",
@@ -104,7 +104,7 @@ VERDICTS = (
     mutant(
         "evicted_before_its_fence_is_durable",
         "rules 2 and 3",
-        "LedgerState.is_evictable",
+        "BookieLedger.is_evictable",
         "not self.is_fenced or self.is_fence_settled(durable)",
         "True",
         f"{_TEST_STATE}::test_a_state_leaves_memory_only_when_nothing_would_be_lost",
@@ -163,7 +163,7 @@ FENCES = (
         "rule 1, T24",
         "Fencer.fence",
         """
-        state = LedgerState(ledger_id, key)
+        state = BookieLedger(ledger_id, key)
         self._ledgers.add(state)
         """,
         """
@@ -183,7 +183,7 @@ FENCES = (
     mutant(
         "second_fencer_is_answered_before_the_first_sync",
         "rule 2",
-        "LedgerState.is_fence_settled",
+        "BookieLedger.is_fence_settled",
         "self.is_fenced and (self.is_fence_durable or 0 < self.fence_sequence <= durable)",
         "self.is_fenced",
         f"{_TEST_STATE}::test_a_fence_is_settled_only_once_its_own_block_is_durable",
@@ -193,7 +193,7 @@ FENCES = (
     mutant(
         "adds_pass_until_the_fence_is_durable",
         "rule 2",
-        "LedgerState.add_refusal",
+        "BookieLedger.add_refusal",
         "self.is_fenced and not is_recovery",
         "self.is_fenced and self.fence_sequence and not is_recovery and not self.pins",
         f"{_TEST_ENGINE}::test_rule_2_adds_fail_at_once_and_the_fence_is_answered_after_its_sync",
@@ -209,7 +209,7 @@ FENCES = (
     mutant(
         "fence_is_forgotten_by_a_clean_stop",
         "rule 2, T08",
-        "LedgerState.restore",
+        "BookieLedger.restore",
         """
         cls(
             ledger_id,
@@ -534,7 +534,7 @@ BOOT = (
         "storage",
         "segment._is_torn",
         """
-        if damage is Damage.ROTTEN:
+        if damage is BlockDamage.ROTTEN:
             raise StorageCorrupt(
                 path, at, "a damaged block: no interrupted write leaves such bytes behind"
             )
@@ -577,7 +577,7 @@ BOOT = (
         """
         await self._index_runs(segment, segment.final_sequence)
         await self._ledgers.save()
-        end = Place(segment.number, segment.end, segment.final_sequence)
+        end = JournalPosition(segment.number, segment.end, segment.final_sequence)
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         async with self._catalogue.lock:
             usage = rows.usage_of(
@@ -595,7 +595,7 @@ BOOT = (
             )
         """,
         """
-        end = Place(segment.number, segment.end, segment.final_sequence)
+        end = JournalPosition(segment.number, segment.end, segment.final_sequence)
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         async with self._catalogue.lock:
             usage = rows.usage_of(

@@ -18,7 +18,7 @@ MUTANTS = (
     equivalent(
         "harmless_bookie_lac_is_the_latest_told",
         "D10",
-        "LedgerState.tell",
+        "BookieLedger.tell",
         "lac > self.lac",
         "lac != self.lac",
         *_INVARIANTS,
@@ -28,7 +28,7 @@ MUTANTS = (
     equivalent(
         "harmless_bookie_remembers_no_lac",
         "rule 9",
-        "LedgerState.tell",
+        "BookieLedger.tell",
         "lac > self.lac",
         "lac > self.lac and lac < 0",
         *_INVARIANTS,

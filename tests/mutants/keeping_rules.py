@@ -81,7 +81,7 @@ ONCE = (
         "repeat_of_a_record_on_its_way_is_written_again",
         "A.6",
         "Producers.on_taken",
-        "in_flight.append((Run(first_sequence, count, slot), batch))",
+        "in_flight.append((SequenceRange(first_sequence, count, slot), batch))",
         "",
         f"{_TEST_PRODUCERS}::test_a_repeat_is_found_while_it_gathers_while_it_is_under_way_and_for_good",
     ),

@@ -327,7 +327,7 @@ WRITER = (
     mutant(
         "closed_at_the_last_add_pushed",
         "A.1, T05",
-        "LedgerWriter._begin_close",
+        "WriterCore._begin_close",
         "self.lac",
         "self.pending.lap",
         f"{_TEST_WRITER}::test_a_ledger_is_closed_at_the_lac_and_not_at_the_last_add_pushed",
@@ -336,7 +336,7 @@ WRITER = (
     mutant(
         "acks_count_after_the_close_snapshot",
         "D15, T06",
-        "core.writer.LedgerWriter.on_add_ok",
+        "core.writer.WriterCore.on_add_ok",
         "self.failure is not None or first > last",
         "first > last",
         f"{_TEST_WRITER}::test_once_the_end_is_fixed_nothing_more_is_acknowledged",
@@ -345,7 +345,7 @@ WRITER = (
     mutant(
         "a_fence_starts_an_ensemble_change",
         "A.1, D12",
-        "LedgerWriter.on_fenced",
+        "WriterCore.on_fenced",
         'self._fail(LedgerFenced(self.ledger_id, f"bookie {bookie} refuses adds"))',
         "self.on_bookie_failed(bookie)",
         f"{_TEST_WRITER}::test_a_fence_told_by_a_member_kills_the_writer_and_starts_no_change",
@@ -353,7 +353,7 @@ WRITER = (
     mutant(
         "a_former_members_fence_kills",
         "D12",
-        "LedgerWriter.on_fenced",
+        "WriterCore.on_fenced",
         "self.failure is not None or self.pending.slot_of(bookie) is None",
         "self.failure is not None",
         f"{_TEST_WRITER}::test_the_word_of_a_bookie_that_left_the_ensemble_does_not_kill_the_writer",
@@ -361,7 +361,7 @@ WRITER = (
     mutant(
         "a_replacement_that_was_fenced_before_kills",
         "D12, D27.1",
-        "LedgerWriter.on_fenced",
+        "WriterCore.on_fenced",
         "bookie in self._untried",
         "False",
         f"{_TEST_WRITER}::test_a_replacement_that_is_fenced_from_the_start_is_unfit_and_no_end",
@@ -370,7 +370,7 @@ WRITER = (
     mutant(
         "a_frame_that_only_told_the_lac_counts_as_an_add",
         "A.1, D12",
-        "core.writer.LedgerWriter.on_add_ok",
+        "core.writer.WriterCore.on_add_ok",
         "self.failure is not None or first > last",
         "self.failure is not None",
         f"{_TEST_WRITER}::test_the_answer_to_a_frame_that_only_told_the_lac_counts_for_nothing",
@@ -378,7 +378,7 @@ WRITER = (
     mutant(
         "a_replacement_stays_untried_for_ever",
         "A.1, D12",
-        "core.writer.LedgerWriter.on_add_ok",
+        "core.writer.WriterCore.on_add_ok",
         "self._untried.discard(bookie)",
         "",
         f"{_TEST_WRITER}::test_a_replacement_that_has_confirmed_an_entry_kills_with_a_fence_as_anybody_does",
@@ -386,7 +386,7 @@ WRITER = (
     mutant(
         "a_change_is_written_again_whatever_the_state",
         "A.1, T22",
-        "LedgerWriter.on_metadata_read",
+        "WriterCore.on_metadata_read",
         "self.metadata, self.version = stored, version",
         """
         stored = attrs.evolve(stored, state=LedgerState.OPEN, last_entry=None)
@@ -398,7 +398,7 @@ WRITER = (
     mutant(
         "a_change_starts_where_its_first_attempt_did",
         "rule 13",
-        "LedgerWriter._form_intent",
+        "WriterCore._form_intent",
         "fragments[-1]",
         "self._attempts[0] if self._attempts else fragments[-1]",
         f"{_TEST_WRITER}::test_the_change_starts_after_the_newest_lac_when_its_write_is_formed_anew",
@@ -406,7 +406,7 @@ WRITER = (
     mutant(
         "what_settles_during_a_change_is_not_kept_for_the_replacement",
         "A.1, rule 13",
-        "LedgerWriter.change_ensemble",
+        "WriterCore.change_ensemble",
         "self.pending.strip(self._replacements, carry=True)",
         "self.pending.strip(self._replacements)",
         f"{_TEST_WRITER}::"
@@ -415,13 +415,13 @@ WRITER = (
     mutant(
         "a_change_undoes_what_repair_did",
         "rule 13",
-        "LedgerWriter._form_intent",
+        "WriterCore._form_intent",
         "self.metadata.fragments",
         "self.pending.fragments",
         f"{_TEST_WRITER}::test_a_conflict_with_repair_of_an_older_fragment_keeps_what_repair_did",
         also=(
             Change(
-                "LedgerWriter._form_intent",
+                "WriterCore._form_intent",
                 "self.metadata.with_ensemble(last.first_entry, last.ensemble, self._new_token())",
                 "attrs.evolve(self.metadata, fragments=fragments, token=self._new_token())",
             ),
@@ -430,7 +430,7 @@ WRITER = (
     mutant(
         "a_change_applied_late_is_not_known",
         "rule 14",
-        "LedgerWriter.on_metadata_read",
+        "WriterCore.on_metadata_read",
         "stored.last_fragment in self._attempts",
         "self._attempts and stored.last_fragment == self._attempts[-1]",
         f"{_TEST_WRITER}::test_a_former_attempt_that_is_applied_late_is_known_too",
@@ -438,7 +438,7 @@ WRITER = (
     mutant(
         "a_change_whose_answer_was_lost_is_not_known",
         "rule 14",
-        "LedgerWriter.on_metadata_read",
+        "WriterCore.on_metadata_read",
         "stored.last_fragment in self._attempts",
         "stored.token == b'never'",
         f"{_TEST_WRITER}::test_a_write_whose_answer_was_lost_is_known_by_what_is_stored",
@@ -446,7 +446,7 @@ WRITER = (
     mutant(
         "somebody_elses_fragment_is_adopted",
         "A.1",
-        "LedgerWriter.on_metadata_read",
+        "WriterCore.on_metadata_read",
         "stored.last_fragment != self.pending.fragments[-1]",
         "stored.fragments == ()",
         f"{_TEST_WRITER}::test_a_last_fragment_that_somebody_else_wrote_kills_the_writer",
@@ -454,7 +454,7 @@ WRITER = (
     mutant(
         "an_unknown_outcome_is_told_as_a_failure",
         "A.7",
-        "LedgerWriter._closed_elsewhere",
+        "WriterCore._closed_elsewhere",
         "self.lac",
         "self.pending.lap",
         f"{_TEST_WRITER}::"
@@ -463,7 +463,7 @@ WRITER = (
     mutant(
         "a_close_elsewhere_is_a_success",
         "A.1, C CloseAgree",
-        "LedgerWriter.on_metadata_read",
+        "WriterCore.on_metadata_read",
         "self._closing is _Closing.WANTED and stored.last_entry == self.close_at",
         "self._closing is _Closing.WANTED",
         f"{_TEST_WRITER}::test_a_close_that_a_recoverer_did_elsewhere_is_not",
@@ -471,7 +471,7 @@ WRITER = (
     mutant(
         "a_close_does_not_wait_for_the_change_under_way",
         "A.1",
-        "LedgerWriter._begin_close",
+        "WriterCore._begin_close",
         "self.intent is None",
         "True",
         f"{_TEST_WRITER}::test_a_close_during_a_change_waits_for_its_outcome_and_keeps_the_new_fragment",
@@ -479,7 +479,7 @@ WRITER = (
     mutant(
         "a_guaranteed_ledger_closes_at_the_ack_quorum",
         "A.4 rule 4, D18, T18",
-        "core.writer.LedgerWriter.close",
+        "core.writer.WriterCore.close",
         "self.replication.guaranteed and not self.is_drained",
         "self.replication.guaranteed and self._queue",
         f"{_TEST_WRITER}::test_a_guaranteed_ledger_closes_only_when_everything_is_on_its_full_write_quorum",
@@ -487,7 +487,7 @@ WRITER = (
     mutant(
         "a_guaranteed_ledger_is_closed_when_bookies_are_missing",
         "D18",
-        "LedgerWriter.give_up",
+        "WriterCore.give_up",
         "self.replication.guaranteed",
         "not self.replication.write_quorum",
         f"{_TEST_WRITER}::"
@@ -496,7 +496,7 @@ WRITER = (
     mutant(
         "two_changes_at_once",
         "A.1 queue rule 3",
-        "LedgerWriter.replaceable",
+        "WriterCore.replaceable",
         "self.failure is not None or self._replacements or self._closing is not _Closing.NO",
         "self.failure is not None or self._closing is not _Closing.NO",
         f"{_TEST_WRITER}::test_while_a_change_is_written_no_other_begins",
@@ -504,7 +504,7 @@ WRITER = (
     mutant(
         "a_failure_after_the_ack_quorum_is_ignored",
         "rule 12",
-        "LedgerWriter.on_bookie_failed",
+        "WriterCore.on_bookie_failed",
         "self.pending.on_bookie_failed(bookie)",
         "not self.pending.is_drained and self.pending.on_bookie_failed(bookie)",
         f"{_TEST_WRITER}::test_a_failure_after_the_ack_quorum_starts_a_change_like_any_other",
@@ -512,7 +512,7 @@ WRITER = (
     mutant(
         "a_dead_writer_goes_on_sending",
         "A.1, rule 15",
-        "core.writer.LedgerWriter.take_sends",
+        "core.writer.WriterCore.take_sends",
         """
         if self.failure is not None:
             return []

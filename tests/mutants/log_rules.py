@@ -224,8 +224,8 @@ CHAIN = (
         "epoch_is_not_raised",
         "A.6",
         "LogMetadata.taken_over",
-        "Segment(ledger_id, self.epoch + 1, counted.counted_end)",
-        "Segment(ledger_id, max(1, self.epoch), counted.counted_end)",
+        "LogSegment(ledger_id, self.epoch + 1, counted.counted_end)",
+        "LogSegment(ledger_id, max(1, self.epoch), counted.counted_end)",
         f"{_TEST_LOG}::test_a_takeover_raises_the_epoch_counts_what_was_open_and_appends_one_ledger",
         also=(
             Change(
@@ -381,7 +381,7 @@ SHELLS = (
     mutant(
         "a_leader_gives_up_the_ledger_that_its_writer_is_closing",
         "A.7",
-        "Leader._end_ledger",
+        "LogLeader._end_ledger",
         "await writer.close()",
         "await writer.aclose()",
         f"{_TEST_TRAPS}::test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledged",
@@ -389,7 +389,7 @@ SHELLS = (
     mutant(
         "a_leader_without_bookies_leaves_its_other_ledger_open",
         "A.7",
-        "Leader._end_ledger",
+        "LogLeader._end_ledger",
         "await writer.close(timeout_s=0)",
         "pass",
         f"{_TEST_TRAPS}::test_a_leader_without_bookies_ends_both_its_ledgers_while_it_rolls",
@@ -397,7 +397,7 @@ SHELLS = (
     mutant(
         "a_guaranteed_log_waits_for_the_last_copies_for_ever",
         "logs",
-        "Leader._make_room",
+        "LogLeader._make_room",
         """
         if writer is self._writer:
             self._on_lost(failure)

@@ -144,7 +144,7 @@ MUTANTS = (
     mutant(
         "ephemeral_create_slips_into_the_next_session",
         "D27.5",
-        "Call.serialize",
+        "ZookeeperCall.serialize",
         "self.session_id not in (None, carrier.session_id)",
         "False",
         f"{_TEST_STORE}::test_an_ephemeral_create_for_a_session_that_ended_out_of_contact_is_refused",
@@ -152,7 +152,7 @@ MUTANTS = (
     mutant(
         "what_was_given_up_is_sent_later",
         "rule 14",
-        "Call.serialize",
+        "ZookeeperCall.serialize",
         "self._is_revoked or self._met_wrong_session",
         "self._met_wrong_session",
         f"{_TEST_STORE}::test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in_time",
@@ -185,7 +185,7 @@ MUTANTS = (
     mutant(
         "a_session_is_believed_in_by_the_lease_of_the_next_one",
         "metadata contract",
-        "Link.lease_until_ns",
+        "KazooLink.lease_until_ns",
         "until_ns if present == session_id else 0",
         "until_ns",
         f"{_TEST_SESSION}::test_a_session_is_not_believed_in_because_the_next_one_was_opened",

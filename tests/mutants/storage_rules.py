@@ -143,7 +143,7 @@ MUTANTS = (
     mutant(
         "late_recovery_add_of_a_deleted_ledger_is_taken",
         "rule 4",
-        "LedgerState.add_refusal",
+        "BookieLedger.add_refusal",
         """
         if self.is_deleted:
             return Status.NO_SUCH_LEDGER
@@ -154,7 +154,7 @@ MUTANTS = (
     mutant(
         "deleted_ledger_is_not_fenced",
         "rule 4",
-        "LedgerState.on_delete",
+        "BookieLedger.on_delete",
         "self.is_fenced = self.is_fence_durable = True  # The same record is its fence.",
         "",
         f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
@@ -244,7 +244,7 @@ MUTANTS = (
     mutant(
         "a_rotten_file_is_freed_though_a_live_entry_is_in_it",
         "rule 8",
-        "Contents._named",
+        "FileContents._named",
         "found += [run for run in those if run.file == file]",
         "",
         f"{_ROTTEN}::test_rot_of_a_live_entry_stays_until_it_is_deleted",
@@ -252,7 +252,7 @@ MUTANTS = (
     mutant(
         "fences_do_not_go_along_when_rot_hides_them",
         "rule 1",
-        "Contents._refused",
+        "FileContents._refused",
         "stored.is_fenced or stored.is_deleted",
         "False",
         f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
@@ -260,7 +260,7 @@ MUTANTS = (
     mutant(
         "what_a_rotten_log_had_replaced_is_forgotten",
         "storage",
-        "Contents.counted",
+        "FileContents.counted",
         "await self._absent()",
         "FileSet()",
         f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
@@ -345,7 +345,7 @@ MUTANTS = (
     mutant(
         "all_that_is_in_memory_is_found_without_a_wait",
         "bounds",
-        "LedgerState.horizon",
+        "BookieLedger.horizon",
         "at >= len(self.runs) or self.runs[at].first > last",
         "at >= 0",
         "tests/storage/test_lists.py::"
@@ -407,7 +407,7 @@ MUTANTS = (
     mutant(
         "a_fence_that_a_file_tells_is_taken_for_one_on_its_way",
         "rule 2, T08",
-        "LedgerState.on_fence_found",
+        "BookieLedger.on_fence_found",
         "self.is_fence_durable = True",
         "",
         "tests/unit/test_facts.py::test_a_segment_and_a_log_say_the_same_of_a_ledger",

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from ledgerlog.cli.processes import Child, Children
+from ledgerlog.cli.processes import Child, ChildProcesses
 
 __all__ = ["SYNCS", "injected", "why_not"]
 
@@ -59,7 +59,7 @@ def why_not() -> str | None:
 
 @asynccontextmanager
 async def injected(
-    children: Children, child: Child, fault: str, *, log_path: Path, calls: str = SYNCS
+    children: ChildProcesses, child: Child, fault: str, *, log_path: Path, calls: str = SYNCS
 ) -> AsyncIterator[None]:
     """For the body, ``fault`` happens to these system calls of a process: ``error=EIO:when=3``,
     ``delay_enter=200ms:when=1+10``, as strace's ``inject`` has it."""

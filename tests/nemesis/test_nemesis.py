@@ -21,7 +21,7 @@ import trio
 from ledgerlog.cli.zookeeper import ask
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack
-from ledgerlog.testing.history import Call, History
+from ledgerlog.testing.history import AppendCall, History
 from ledgerlog.testing.invariants import Violation
 from tests.nemesis import namespaces, small_disks
 from tests.nemesis.damage import damage_files
@@ -255,7 +255,7 @@ def test_an_acknowledgement_of_a_deposed_leader_is_found() -> None:
     history = History()
     history.on_leader(1, 0)
     history.on_leader(2, 5)
-    call = Call([b"a"], 1, 2, [Ack(4, Position(1, 4), 1)])
+    call = AppendCall([b"a"], 1, 2, [Ack(4, Position(1, 4), 1)])
     history.calls.append(call)
     judge_deposed(history)
     call.acks = [Ack(5, Position(1, 5), 1)]

@@ -27,7 +27,7 @@ from ledgerlog.cli.processes import Child
 from ledgerlog.log.log import Log
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record
-from ledgerlog.testing.history import Call, History, judge
+from ledgerlog.testing.history import AppendCall, History, judge
 from ledgerlog.testing.invariants import Violation
 from tests.nemesis.namespaces import Namespaces
 from tests.nemesis.proxies import Proxies
@@ -104,20 +104,20 @@ class Writers:
 
     async def _listen(self, child: Child) -> None:
         assert child.stdout is not None
-        calls: dict[int, Call] = {}
+        calls: dict[int, AppendCall] = {}
         rest = b""
         async for data in child.stdout:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._on_event(calls, json.loads(line))
 
-    def _on_event(self, calls: dict[int, Call], event: dict[str, Any]) -> None:
+    def _on_event(self, calls: dict[int, AppendCall], event: dict[str, Any]) -> None:
         match event["event"]:
             case "leads":
                 self.counts["takeovers"] += 1
                 self.history.on_leader(event["epoch"], event["offset"])
             case "sent":
-                call = calls[event["call"]] = Call(
+                call = calls[event["call"]] = AppendCall(
                     [record.encode() for record in event["records"]], event["at"]
                 )
                 self.history.calls.append(call)
@@ -151,7 +151,7 @@ class Writers:
         """One more leadership and one more record. What the log raises."""
         async with log.writer() as writer:
             self.history.on_leader(writer.epoch, writer.next_offset)
-            call = Call([b"the last, of epoch %d" % writer.epoch], now_ns())
+            call = AppendCall([b"the last, of epoch %d" % writer.epoch], now_ns())
             self.history.calls.append(call)
             ack = await writer.append(call.names[0])
             call.answered_at, call.acks = now_ns(), [ack]

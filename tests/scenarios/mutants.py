@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 import attrs
 
-from bookie.core.ledger import LedgerState as BookieLedger
+from bookie.core.ledger import BookieLedger
 from ledgerlog.errors import LedgerClosed
 from ledgerlog.ledger.core.pending import PendingAdds, Slot
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
-from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.model.bookie_node import BookieNode
@@ -141,21 +141,21 @@ def an_ack_quorum_of_copies_is_wanted() -> AbstractContextManager[Any]:
 
 @contextmanager
 def closing_at_the_last_add_pushed() -> Iterator[None]:
-    original = LedgerWriter._begin_close
+    original = WriterCore._begin_close
 
-    def begin_close(self: LedgerWriter, failure: Any) -> None:
+    def begin_close(self: WriterCore, failure: Any) -> None:
         last = self.last_add_pushed
         original(self, failure)
         self.close_at = last
         self._form_intent()
 
-    with _patched(LedgerWriter, _begin_close=begin_close, check=lambda self: None):
+    with _patched(WriterCore, _begin_close=begin_close, check=lambda self: None):
         yield
 
 
 def acknowledging_after_the_end_was_fixed() -> AbstractContextManager[Any]:
     return _patched(
-        LedgerWriter,
+        WriterCore,
         on_add_ok=lambda self, bookie, first, last: self.pending.on_add_ok(bookie, first, last),
     )
 
@@ -217,26 +217,26 @@ def nobody_is_pinned() -> AbstractContextManager[Any]:
 
 
 def adds_that_recovery_may_keep_are_denied() -> AbstractContextManager[Any]:
-    def closed_elsewhere(self: LedgerWriter, last_entry: int) -> Any:
+    def closed_elsewhere(self: WriterCore, last_entry: int) -> Any:
         return LedgerClosed(self.ledger_id, last_entry)
 
-    return _patched(LedgerWriter, _closed_elsewhere=closed_elsewhere)
+    return _patched(WriterCore, _closed_elsewhere=closed_elsewhere)
 
 
 def giving_up_in_guaranteed_mode_denies_what_is_pending() -> AbstractContextManager[Any]:
-    return _patched(LedgerWriter, give_up=lambda self, reason: self._fail(reason))
+    return _patched(WriterCore, give_up=lambda self, reason: self._fail(reason))
 
 
 @contextmanager
 def the_owner_writes_whatever_it_reads() -> Iterator[None]:
     """The ensemble change is written again at the version just read, without a look at the state."""
-    original = LedgerWriter.on_metadata_read
+    original = WriterCore.on_metadata_read
 
-    def on_metadata_read(self: LedgerWriter, stored: LedgerMetadata | None, version: int) -> None:
+    def on_metadata_read(self: WriterCore, stored: LedgerMetadata | None, version: int) -> None:
         assert stored is not None
         original(self, attrs.evolve(stored, state=LedgerState.OPEN, last_entry=None), version)
 
-    with _patched(LedgerWriter, on_metadata_read=on_metadata_read):
+    with _patched(WriterCore, on_metadata_read=on_metadata_read):
         yield
 
 

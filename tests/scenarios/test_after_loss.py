@@ -22,7 +22,7 @@ from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import ADD_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Frame, Status
 
@@ -177,13 +177,13 @@ async def test_scenario_1_a_fence_outlives_a_crash_of_a_bookie_that_does_not_syn
         await check_end(recoverer, writer, [b"e0"])
 
 
-async def hide(cluster: Cluster, bookie_id: BookieId, *, from_hosts: tuple[str, ...]) -> None:
+async def hide(cluster: MemoryCluster, bookie_id: BookieId, *, from_hosts: tuple[str, ...]) -> None:
     for host in from_hosts:
         cluster.network.cut(host, bookie_id)
 
 
 async def check_recovery_waits_for_the_third(
-    cluster: Cluster, recoverer: Client, writer: LedgerWriter
+    cluster: MemoryCluster, recoverer: Client, writer: LedgerWriter
 ) -> None:
     """The first may have lost e0, the second never had it, the third does not answer: nobody may decide."""
     last: int | None = None

@@ -31,7 +31,7 @@ from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Gap
 from ledgerlog.testing.faulty_store import answer_lost_behind
-from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
 KEPT, LOST, BEHIND = 51, 49, 100
 RESUMED = KEPT + LOST
@@ -52,7 +52,7 @@ def records(first: int, end: int) -> list[bytes]:
 class After:
     """The older ledger has lost its last 49 records."""
 
-    cluster: Cluster
+    cluster: MemoryCluster
     owner: Client
     client: Client
     log: Log
@@ -96,7 +96,7 @@ async def after_a_loss(*, behind: int = BEHIND) -> AsyncIterator[After]:
 
 
 async def roll_without_end(
-    cluster: Cluster, owner: Client, writer: LogWriter, behind: int
+    cluster: MemoryCluster, owner: Client, writer: LogWriter, behind: int
 ) -> tuple[int, int]:
     """Append 51 records on all bookies of a ledger, 49 on two of them, and ``behind`` in the next ledger.
     Then the two lose them. The ledgers' ids."""

@@ -21,14 +21,14 @@ from ledgerlog.errors import CursorConflict, LedgerLogError
 from ledgerlog.log.log import create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 
 TAKEOVERS = 200
 PRODUCERS = "abcd"
 
 
 class Story:
-    def __init__(self, cluster: Cluster, clients: list[Client], seed: int) -> None:
+    def __init__(self, cluster: MemoryCluster, clients: list[Client], seed: int) -> None:
         self.cluster = cluster
         self.clients = clients
         self.dice = random.Random(seed)

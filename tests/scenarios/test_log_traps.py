@@ -29,23 +29,23 @@ from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster() -> AsyncIterator[MemoryCluster]:
     async with open_cluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
-async def a(cluster: Cluster) -> AsyncIterator[Client]:
+async def a(cluster: MemoryCluster) -> AsyncIterator[Client]:
     async with cluster.client() as client:
         yield client
 
 
 @pytest.fixture
-async def b(cluster: Cluster) -> AsyncIterator[Client]:
+async def b(cluster: MemoryCluster) -> AsyncIterator[Client]:
     async with cluster.client() as client:
         yield client
 
@@ -83,7 +83,7 @@ class Outcome:
 
 
 async def test_a_stale_writer_does_not_revive_a_deleted_ledger(
-    cluster: Cluster, a: Client, b: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock
 ) -> None:
     """A hangs with an add on its way; B takes over, gives the ledger up and its bookies forget it; A wakes
     up."""
@@ -115,7 +115,7 @@ async def test_a_stale_writer_does_not_revive_a_deleted_ledger(
 
 @pytest.mark.parametrize("producer", [None, "p"])
 async def test_an_entry_that_recovery_kept_is_not_written_again_into_the_next_ledger(
-    cluster: Cluster, a: Client, b: Client, autojump_clock: MockClock, producer: str | None
+    cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock, producer: str | None
 ) -> None:
     """The bookies have A's record and A does not know; B's recovery keeps it. A must not say that it is
     lost, and with a sequence a repeat finds it."""
@@ -196,7 +196,7 @@ async def test_a_seal_during_a_roll_ends_the_log_where_its_leader_was(
 
 @pytest.mark.parametrize("end", ["fence", "seal", "metadata gone", "bookies gone"])
 async def test_nobody_is_left_waiting_after_the_end(
-    cluster: Cluster, a: Client, b: Client, autojump_clock: MockClock, end: str
+    cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock, end: str
 ) -> None:
     """Every kind of call is under way, some of them in line for the window, when the leadership ends."""
     log = await log_of(a)
@@ -238,7 +238,7 @@ async def test_nobody_is_left_waiting_after_the_end(
 
 
 async def test_leaders_that_die_before_their_first_record_a_hundred_times_over(
-    cluster: Cluster, a: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, a: Client, autojump_clock: MockClock
 ) -> None:
     """Each makes a ledger, most of them list it, none writes anything. The log goes on, and nothing is
     slower."""
@@ -299,7 +299,7 @@ async def test_a_truncation_by_a_deposed_leader_fails(
 @pytest.mark.parametrize("is_applied", [True, False])
 @pytest.mark.parametrize("what", ["take over", "roll", "leave", "seal", "truncate", "cursor"])
 async def test_a_write_of_the_list_whose_answer_was_lost_is_settled_by_reading(
-    cluster: Cluster, a: Client, autojump_clock: MockClock, what: str, is_applied: bool
+    cluster: MemoryCluster, a: Client, autojump_clock: MockClock, what: str, is_applied: bool
 ) -> None:
     log = await log_of(a)
 
@@ -353,7 +353,7 @@ async def test_a_write_of_the_list_whose_answer_was_lost_is_settled_by_reading(
 
 
 async def test_opening_reads_little_however_many_producers_and_records_there_are(
-    cluster: Cluster, a: Client, b: Client, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await log_of(a)
     async with log.writer(dedupe=True, entry_bytes=1) as writer:
@@ -384,7 +384,7 @@ async def _append_numbered(writer: LogWriter, producer: str, count: int) -> None
 
 
 async def test_having_been_elected_proves_nothing_and_the_log_decides(
-    cluster: Cluster, a: Client, b: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock
 ) -> None:
     """A holds the election and its scope is not cancelled; B writes the log without asking anybody. A's
     appends fail all the same, and what A acknowledged before stays."""
@@ -406,7 +406,7 @@ async def test_having_been_elected_proves_nothing_and_the_log_decides(
 
 
 async def test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_appends_in_time(
-    cluster: Cluster, clock: MockClock
+    cluster: MemoryCluster, clock: MockClock
 ) -> None:
     """Records are acknowledged by the others until the ledger's window is full of what lacks a copy. Those
     behind it are told in time, for certain, and nothing that was acknowledged is lost."""
@@ -431,7 +431,7 @@ async def test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_ap
 
 @pytest.mark.parametrize("store_latency_s", [0.0, 0.005, 0.05])
 async def test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledged(
-    cluster: Cluster, b: Client, clock: MockClock, store_latency_s: float
+    cluster: MemoryCluster, b: Client, clock: MockClock, store_latency_s: float
 ) -> None:
     """Nobody can recover the ledger, because its bookies are gone. Its writer fixes its end in the metadata
     store. The append is told for certain, and the log goes on with other bookies."""
@@ -454,7 +454,7 @@ async def test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledge
 
 
 async def test_a_leader_without_bookies_ends_both_its_ledgers_while_it_rolls(
-    cluster: Cluster, b: Client, clock: MockClock
+    cluster: MemoryCluster, b: Client, clock: MockClock
 ) -> None:
     """The newer ledger has confirmed nothing yet when the older one fails, or the other way round."""
     async with cluster.client(append_deadline_s=5, store_latency_s=0.005) as owner:
@@ -479,7 +479,7 @@ async def test_a_leader_without_bookies_ends_both_its_ledgers_while_it_rolls(
 
 
 async def test_a_leader_without_bookies_and_without_the_store_answers_in_time(
-    cluster: Cluster, b: Client, clock: MockClock
+    cluster: MemoryCluster, b: Client, clock: MockClock
 ) -> None:
     async with cluster.client(append_deadline_s=5) as owner:
         log = await log_of(owner, replication=Replication(3, 3, 2))

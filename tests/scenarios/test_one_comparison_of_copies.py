@@ -24,7 +24,7 @@ from ledgerlog.spark.audit_marks import Ailments
 from ledgerlog.spark.audit_plan import plan_audit
 from ledgerlog.spark.audit_task import AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
-from ledgerlog.testing.memory_cluster import SMALL, Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, open_cluster
 from ledgerlog.testing.network import EVERYBODY
 from tests.repairing import Place, copy_payload, set_up, stored
 
@@ -51,7 +51,7 @@ LISTED = {copy: kind for copy, kind in TRUTH.items() if kind != "corrupt"}
 @asynccontextmanager
 async def broken(
     *, holes: Collection[Place] = (), rotten: int = ROTTEN
-) -> AsyncIterator[tuple[Cluster, Client, int]]:
+) -> AsyncIterator[tuple[MemoryCluster, Client, int]]:
     """A ledger of which one bookie is whole, one in limbo, one damaged, one silent, and one lacks entries."""
     # Nobody mends by himself.
     config = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)

@@ -17,14 +17,14 @@ from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair, Verdict
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import CrossedWrites, FaultyStore
-from ledgerlog.testing.memory_cluster import Cluster, SeededEnvironment, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import MemoryCluster, SeededEnvironment, eventually, open_cluster
 from tests.repairing import R332, payload
 
 
 @asynccontextmanager
-async def party(cluster: Cluster, name: str) -> AsyncIterator[tuple[LedgerClient, CrossedWrites]]:
+async def party(cluster: MemoryCluster, name: str) -> AsyncIterator[tuple[LedgerClient, CrossedWrites]]:
     crossed = CrossedWrites()
     store = FaultyStore(cluster.tree, crossed)
     async with open_client(store, cluster.network.at(name), environment=SeededEnvironment(name)) as client:
@@ -35,7 +35,7 @@ async def party(cluster: Cluster, name: str) -> AsyncIterator[tuple[LedgerClient
 
 
 async def repair_once(client: LedgerClient, ledger_id: int, lost: str) -> Verdict:
-    repair = LedgerRepair(client, Board(client), Copying(client, Pacer(10_000_000)))
+    repair = LedgerRepair(client, RepairQueue(client), Copying(client, Pacer(10_000_000)))
     task = RepairTask(ledger_id=ledger_id, lost=(lost,))
     return await repair.run(task, grace_s=1000.0, say=lambda _: None)
 
@@ -47,7 +47,7 @@ async def replaced(writer: LedgerWriter, bookie: str) -> None:
             await trio.sleep(0.01)
 
 
-async def two_fragments(cluster: Cluster, client: LedgerClient) -> tuple[LedgerWriter, str]:
+async def two_fragments(cluster: MemoryCluster, client: LedgerClient) -> tuple[LedgerWriter, str]:
     """An open ledger of which a bookie was lost once; its writer, and who that was."""
     writer = await client.ledgers.create(replication=R332)
     await writer.append_many([payload(n) for n in range(5)])
@@ -201,7 +201,7 @@ async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock:
                 cluster.bookies[new].store.disconnect()
                 cluster.bookies[new].store.inner.expire_session()
             else:
-                await Board(owner).drain(new)
+                await RepairQueue(owner).drain(new)
                 await eventually(lambda: cluster.bookies[new].node.is_read_only)
 
         crossed.acts[ledger_path(writer.ledger_id)] = [leaves]

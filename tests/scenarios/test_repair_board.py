@@ -18,7 +18,7 @@ from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.auditor import Pass, pass_over_now
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, FaultyStore, before
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
@@ -56,7 +56,7 @@ async def test_a_task_that_grows_while_it_is_worked_on_is_not_removed(clock: Moc
 
 async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as one, cluster.client() as other:
-        mine, board = Board(one.opened), Board(other.opened)
+        mine, board = RepairQueue(one.opened), RepairQueue(other.opened)
         worker = await mine.register_worker()
         await board.post(7, lost=["b1"])
         assert await mine.lock(7, worker)
@@ -413,7 +413,7 @@ async def test_an_audit_says_of_a_bookie_that_comes_back_during_it_no_untruth(
 
 
 async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: MockClock) -> None:
-    class BoardBefore(Board):
+    class BoardBefore(RepairQueue):
         """It looks the first time before b1 has come."""
 
         looks = 0

@@ -23,7 +23,7 @@ from ledgerlog.model.layout import (
 )
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.repair.decommission import decommission
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 from tests.repairing import (
     assert_whole,
@@ -50,7 +50,7 @@ async def status(client: Client) -> dict[str, object]:
     return await status_fields(ledgerlog.cluster.Cluster("memory:", client.opened))
 
 
-def settings_are_noted(board: Board) -> Callable[[], Awaitable[bool]]:
+def settings_are_noted(board: RepairQueue) -> Callable[[], Awaitable[bool]]:
     async def condition() -> bool:
         record = await board.audit_record()
         return record is not None and record.settings == await board.settings()
@@ -118,7 +118,7 @@ async def test_a_pause_outlives_its_record_and_who_has_read_it(clock: MockClock)
 
 async def test_settings_that_nobody_has_ever_read_may_be_a_pause(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = Board(client.opened)
+        board = RepairQueue(client.opened)
         ledger_id = await written(client, 20)
         for path in (REPAIR_SETTINGS, REPAIR_AUDIT):
             await overwrite(client.opened.store, path)

@@ -12,7 +12,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import FaultyStore
 from ledgerlog.testing.memory_cluster import SeededEnvironment, eventually, open_cluster
 from tests.repairing import (
@@ -139,7 +139,7 @@ async def test_a_lost_bookie_that_comes_and_goes_is_not_taken_for_one_that_is_ba
         async with open_client(
             FaultyStore(cluster.tree), cluster.network.at("worker"), environment=SeededEnvironment("worker")
         ) as worker:
-            repair = LedgerRepair(worker, Board(worker), Copying(worker, Pacer(1_000_000)))
+            repair = LedgerRepair(worker, RepairQueue(worker), Copying(worker, Pacer(1_000_000)))
             task = RepairTask(ledger_id=ledger_id, lost=(away,))
             # Registered at the first look, and not any more once it has not answered.
             await cluster.bookies[away].kill(session_s=1.0)

@@ -12,7 +12,7 @@ from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, FaultyStore, before
 from ledgerlog.testing.memory_cluster import SeededEnvironment, open_cluster
 from tests.repairing import (
@@ -123,7 +123,7 @@ async def test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again(clock: M
         async with open_client(
             store, cluster.network.at("worker"), environment=SeededEnvironment("worker")
         ) as worker:
-            repair = LedgerRepair(worker, Board(worker), Copying(worker, Pacer(1_000_000)))
+            repair = LedgerRepair(worker, RepairQueue(worker), Copying(worker, Pacer(1_000_000)))
             task = RepairTask(ledger_id=ledger_id, lost=(away,))
             hooks.append(cluster.bookies[away].start)
             verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
@@ -217,7 +217,7 @@ async def test_rule_20_a_bookie_that_is_lost_again_leaves_its_writer_the_whole_t
         async with open_client(
             FaultyStore(cluster.tree), cluster.network.at("worker"), environment=SeededEnvironment("worker")
         ) as worker:
-            repair = LedgerRepair(worker, Board(worker), Copying(worker, Pacer(1_000_000)))
+            repair = LedgerRepair(worker, RepairQueue(worker), Copying(worker, Pacer(1_000_000)))
             task = RepairTask(ledger_id=ledger_id, lost=(away,))
 
             async def trouble() -> str | None:

@@ -13,7 +13,7 @@ from ledgerlog.repair.copying import Copying, Pacer, Target
 from ledgerlog.repair.core.audit import named_bookies
 from ledgerlog.repair.core.repair import FragmentRepair, RepairFailed
 from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
-from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.repairing import (
     assert_whole,
     lock_is_taken,
@@ -80,7 +80,7 @@ async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
 
 
 async def lose_two_until_one_spare_has_all(
-    cluster: Cluster, client: Client, ledger_id: int, noted: NotedWrites
+    cluster: MemoryCluster, client: Client, ledger_id: int, noted: NotedWrites
 ) -> tuple[set[str], str]:
     """Kill two bookies of a ledger of forty entries beside a worker whose writes are noted. Wait until one of
     their successors was given everything and the other was not: who was lost, and that one."""

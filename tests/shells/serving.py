@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 from raw_client import RawClient
 
-from bookie.server.node import Node, open_bookie
+from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.disk import Disk
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.config import StorageConfig
@@ -71,7 +71,7 @@ class Machine:
 
 @attrs.define
 class Bookie:
-    node: Node
+    node: BookieNode
     network: Network
 
     async def connect(self) -> RawClient:

@@ -17,7 +17,7 @@ from ledgerlog.ledger.ranges import list_range, scrub_range
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.limits import REQUEST_TIMEOUT_S
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from ledgerlog.wire.frame import Kind, Status
 
 R332 = Replication(3, 3, 2)
@@ -114,7 +114,7 @@ async def test_bookies_that_stay_busy_make_an_entry_unavailable_in_the_end(
         assert trio.current_time() - begun == pytest.approx(REQUEST_TIMEOUT_S, abs=1)
 
 
-async def flood_with_polls(cluster: Cluster, client: Client) -> None:
+async def flood_with_polls(cluster: MemoryCluster, client: Client) -> None:
     """As many long polls at each bookie as it takes, for ever."""
 
     async def flood(bookie_id: str) -> None:

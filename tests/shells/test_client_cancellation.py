@@ -18,7 +18,7 @@ from ledgerlog.errors import AppendUnknown, LedgerClosed, LedgerNotFound
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
 R332 = Replication(3, 3, 2)
 
@@ -83,7 +83,7 @@ async def at_each_checkpoint(attempt: Callable[[Callable[[Call], Awaitable[bool]
 
 
 @asynccontextmanager
-async def cluster_of(count: int = 3) -> AsyncIterator[tuple[Cluster, Client, Client]]:
+async def cluster_of(count: int = 3) -> AsyncIterator[tuple[MemoryCluster, Client, Client]]:
     async with open_cluster(count) as cluster, cluster.client() as client, cluster.client() as other:
         yield cluster, client, other
 

@@ -20,7 +20,7 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import ADD_TIMEOUT_S, APPEND_DEADLINE_S, SESSION_TIMEOUT_S, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 
 R332 = Replication(3, 3, 2)
@@ -67,7 +67,7 @@ class Load:
 
 
 @asynccontextmanager
-async def loaded(cluster: Cluster, client: Client, replication: Replication) -> AsyncIterator[Load]:
+async def loaded(cluster: MemoryCluster, client: Client, replication: Replication) -> AsyncIterator[Load]:
     """A writer under load. At the end it is closed, the dead are started again, and everything that was
     acknowledged is where it was."""
     writer = await client.ledgers.create(replication=replication)
@@ -86,7 +86,7 @@ async def loaded(cluster: Cluster, client: Client, replication: Replication) -> 
         assert contents[entry_id] == payload
 
 
-def ensemble(cluster: Cluster, writer: LedgerWriter) -> list[Bookie]:
+def ensemble(cluster: MemoryCluster, writer: LedgerWriter) -> list[Bookie]:
     return cluster.bookies_of(writer.metadata.last_fragment.ensemble)
 
 
@@ -421,7 +421,7 @@ async def test_whatever_a_replacement_answers_the_writer_goes_on_and_finds_anoth
         await bad.kill()  # So that it takes its own adds again.
 
 
-async def back_from_a_loss(cluster: Cluster, writer: LedgerWriter) -> Bookie:
+async def back_from_a_loss(cluster: MemoryCluster, writer: LedgerWriter) -> Bookie:
     """A spare that lost its disk, and refuses adds of ledgers that there were before."""
     spare = cluster.spares(writer.metadata.last_fragment.ensemble)[0]
     await spare.lose_disk()

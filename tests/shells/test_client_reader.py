@@ -25,7 +25,7 @@ from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.checking import check_ledger
-from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.entries import Entries, encode_add
 
 R332 = Replication(3, 3, 2)
@@ -43,7 +43,7 @@ async def closed_ledger(client: Client, replication: Replication, count: int = 1
     return await client.ledgers.open(writer.ledger_id)
 
 
-def bookies(cluster: Cluster, reader: LedgerReader, entry_id: int = 0) -> list[Bookie]:
+def bookies(cluster: MemoryCluster, reader: LedgerReader, entry_id: int = 0) -> list[Bookie]:
     """The bookies of an entry."""
     return cluster.bookies_of(reader.metadata.bookies_of(entry_id))
 
@@ -501,7 +501,7 @@ async def test_entries_that_repair_moved_are_found_by_an_open_reader(clock: Mock
         assert await old.read(0, 9) == payloads(10)
 
 
-async def copy(cluster: Cluster, client: Client, reader: LedgerReader, targets: list[Bookie]) -> None:
+async def copy(cluster: MemoryCluster, client: Client, reader: LedgerReader, targets: list[Bookie]) -> None:
     """What repair does, in short: read, write to the targets, name them."""
     entries = await reader.read(0, 9)
     frame = encode_add(

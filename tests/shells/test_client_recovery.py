@@ -20,14 +20,14 @@ from ledgerlog.limits import REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 
 R332 = Replication(3, 3, 2)
 GUARANTEED = Replication(3, 3, 2, guaranteed=True)
 
 
-def ensemble(cluster: Cluster, writer: LedgerWriter) -> list[Bookie]:
+def ensemble(cluster: MemoryCluster, writer: LedgerWriter) -> list[Bookie]:
     return cluster.bookies_of(writer.metadata.last_fragment.ensemble)
 
 
@@ -40,7 +40,7 @@ async def abandoned(client: Client, replication: Replication, count: int = 10) -
 
 
 async def unacknowledged(
-    cluster: Cluster, client: Client, replication: Replication, *, on: int = 1
+    cluster: MemoryCluster, client: Client, replication: Replication, *, on: int = 1
 ) -> tuple[LedgerWriter, list[Bookie]]:
     """A ledger of ten entries with an eleventh that reached the first ``on`` bookies of its ensemble only;
     its writer went away."""
@@ -262,7 +262,7 @@ async def test_recoverers_that_race_agree(recoverers: int, clock: MockClock) -> 
 
             async def recover(
                 number: int,
-                cluster: Cluster = cluster,
+                cluster: MemoryCluster = cluster,
                 writer: LedgerWriter = writer,
                 bookies: list[Bookie] = bookies,
                 found: list[LedgerMetadata] = found,

@@ -14,7 +14,7 @@ from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.model.layout import read_only_path, writable_path
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, MemoryCluster, eventually, open_cluster
 
 R222 = Replication(2, 2, 2)
 R333 = Replication(3, 3, 3)
@@ -23,7 +23,7 @@ CAPACITY = 16 * MIB
 ENTRY = bytes(64 * KIB)
 
 
-async def bounded(cluster: Cluster, bookie_id: str, capacity: int = CAPACITY) -> Bookie:
+async def bounded(cluster: MemoryCluster, bookie_id: str, capacity: int = CAPACITY) -> Bookie:
     """A bookie of the cluster, on a disk that may become full."""
     bookie = cluster.bookies[bookie_id]
     await bookie.stop()

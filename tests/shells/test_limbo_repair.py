@@ -26,13 +26,13 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
-from ledgerlog.testing.memory_cluster import SMALL, Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Kind, Status
 
 R332 = Replication(3, 3, 2)
 
 
-def marks(cluster: Cluster, bookie_id: str) -> Marks:
+def marks(cluster: MemoryCluster, bookie_id: str) -> Marks:
     return cluster.bookies[bookie_id].node.engine.marks.now
 
 
@@ -45,7 +45,7 @@ async def written(client: Client, count: int, replication: Replication = R332, *
     return writer.ledger_id
 
 
-async def whole_again(cluster: Cluster, bookie_id: str) -> None:
+async def whole_again(cluster: MemoryCluster, bookie_id: str) -> None:
     with trio.fail_after(300):
         await cluster.bookies[bookie_id].node.repair.wait_done()
 

@@ -18,19 +18,19 @@ from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import CURSORS, log_record_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.testing.faulty_store import answer_lost_behind
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 
 OLD_S = 10_000.0
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster() -> AsyncIterator[MemoryCluster]:
     async with open_cluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
-async def client(cluster: Cluster) -> AsyncIterator[Client]:
+async def client(cluster: MemoryCluster) -> AsyncIterator[Client]:
     async with cluster.client() as client:
         yield client
 
@@ -94,7 +94,7 @@ async def test_retention_is_paused_while_the_store_is_away_and_goes_on(
 
 
 async def test_a_deposed_leader_drops_nothing(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     log = await make(client, roll=RollPolicy(max_records=5))
     async with log.writer() as writer:
@@ -120,7 +120,7 @@ async def test_a_deposed_leader_drops_nothing(
 
 
 async def test_what_is_only_on_its_way_lets_nothing_go(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     """Retention counts the bytes that are kept from the tail. Those that no bookie has yet may be lost."""
     log = await make(client, retention=RetentionPolicy(max_bytes=1000))
@@ -153,7 +153,7 @@ async def rolls_of(writer: LogWriter, records: int) -> int:
 
 
 async def test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     log = await make(client, roll=RollPolicy(max_records=1000))
     async with cluster.client() as other, log.writer() as writer:
@@ -172,7 +172,7 @@ async def test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written(
 
 
 async def test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     log = await make(client)
     async with cluster.client() as other, log.writer() as writer:
@@ -211,7 +211,7 @@ async def test_a_new_retention_is_kept_to_at_once(client: Client, autojump_clock
 
 
 async def test_what_a_crash_between_truncation_and_deletion_leaves_is_swept(
-    cluster: Cluster, client: Client, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await make(client, roll=RollPolicy(max_records=10))
     async with log.writer() as writer:
@@ -257,7 +257,7 @@ async def test_a_ledger_that_a_leader_has_made_ahead_is_not_swept(
 
 
 async def test_what_a_deposed_leader_has_made_ahead_is_swept(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     log = await make(client, roll=RollPolicy(max_records=100))
     async with cluster.client() as dying:
@@ -354,7 +354,7 @@ async def test_a_sweep_of_no_age_at_all_deletes_nothing(client: Client, autojump
 
 
 async def test_a_sweep_without_the_store_deletes_nothing(
-    client: Client, cluster: Cluster, autojump_clock: MockClock
+    client: Client, cluster: MemoryCluster, autojump_clock: MockClock
 ) -> None:
     log = await make(client)
     async with log.writer() as writer:
@@ -368,7 +368,7 @@ async def test_a_sweep_without_the_store_deletes_nothing(
 
 
 async def test_a_truncation_that_took_effect_before_a_successor_came_is_not_denied(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     """The answer to the write is lost. The log is truncated there, so it is done, whoever leads now."""
     log = await make(client)
@@ -386,7 +386,7 @@ async def test_a_truncation_that_took_effect_before_a_successor_came_is_not_deni
 
 
 async def test_what_refuses_a_change_that_may_have_happened_does_not_say_that_nothing_happened(
-    cluster: Cluster, client: Client, autojump_clock: MockClock
+    cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
     log = await make(client)
     async with cluster.client() as other:

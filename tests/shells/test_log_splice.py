@@ -36,9 +36,9 @@ from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.layout import log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogListFull
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, answer_lost_behind
-from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, SeededEnvironment, open_cluster
 from ledgerlog.wire.records import decode_entry
 
 
@@ -205,7 +205,7 @@ class Death:
 
 
 @asynccontextmanager
-async def mortal(cluster: Cluster, host: str) -> AsyncIterator[tuple[LedgerClient, Death]]:
+async def mortal(cluster: MemoryCluster, host: str) -> AsyncIterator[tuple[LedgerClient, Death]]:
     death = Death()
     store = FaultyStore(cluster.tree, death)
     async with open_client(store, cluster.network.at(host), environment=SeededEnvironment(host)) as client:
@@ -600,7 +600,7 @@ async def test_a_batch_that_does_not_fit_beside_the_list_into_one_transaction_sa
         assert await contents(log) == [b"%d" % at for at in range(5)]
 
 
-async def put_segments(client: Client, log: Log, segments: tuple[Segment, ...]) -> None:
+async def put_segments(client: Client, log: Log, segments: tuple[LogSegment, ...]) -> None:
     """Put another list in place of that of a log without ledgers."""
     metadata, version = await registry(client.opened).read(log.incarnation)
     assert metadata is not None
@@ -608,9 +608,9 @@ async def put_segments(client: Client, log: Log, segments: tuple[Segment, ...]) 
     await registry(client.opened).write(longer, version)
 
 
-def alike(count: int) -> tuple[Segment, ...]:
+def alike(count: int) -> tuple[LogSegment, ...]:
     """Ledgers that pack into almost nothing."""
-    return tuple(Segment(2**40 + n, 1, n, 1, 1, 5, 5) for n in range(count))
+    return tuple(LogSegment(2**40 + n, 1, n, 1, 1, 5, 5) for n in range(count))
 
 
 async def test_a_list_that_is_full_is_told_before_a_task_writes_and_nothing_is_harmed(
@@ -654,7 +654,7 @@ async def test_a_list_that_leaves_a_batch_no_room_in_its_transaction_is_full(
         dice = random.Random(1)
         sizes = [dice.randrange(2**40) for _ in range(500)]
         await put_segments(
-            client, log, tuple(Segment(2**40 + n, 1, n, 1, size, 5, 5) for n, size in enumerate(sizes))
+            client, log, tuple(LogSegment(2**40 + n, 1, n, 1, size, 5, 5) for n, size in enumerate(sizes))
         )
         with monkeypatch.context() as patched:
             patched.setattr(limits, "METADATA_TRANSACTION_BYTES_MAX", 3000)

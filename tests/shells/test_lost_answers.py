@@ -46,9 +46,9 @@ from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
 from ledgerlog.repair.decommission import decommission
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 
 UNKNOWN = (MetadataOutcomeUnknown, AppendUnknown)
 """What says of an operation that it may have happened."""
@@ -130,7 +130,7 @@ class Plan:
 class Operation:
     """One public operation. ``happened`` is asked through a store without faults."""
 
-    cluster: Cluster
+    cluster: MemoryCluster
     client: Client
     plan: Plan
     may_wait: ClassVar[bool] = False
@@ -414,23 +414,25 @@ class Sweep(OnLog):
 
 class ChangeSettings(Operation):
     async def act(self) -> object:
-        return await Board(self.client.opened).change_settings(lambda old: attrs.evolve(old, paused=True))
+        return await RepairQueue(self.client.opened).change_settings(
+            lambda old: attrs.evolve(old, paused=True)
+        )
 
     async def happened(self, peek: Client) -> bool:
-        return (await Board(peek.opened).settings()).paused
+        return (await RepairQueue(peek.opened).settings()).paused
 
 
 class PostTask(OnLedger):
     async def act(self) -> object:
-        return await Board(self.client.opened).post(self.ledger_id, lost=["b1"])
+        return await RepairQueue(self.client.opened).post(self.ledger_id, lost=["b1"])
 
     async def happened(self, peek: Client) -> bool:
-        return await Board(peek.opened).tasks() == [self.ledger_id]
+        return await RepairQueue(peek.opened).tasks() == [self.ledger_id]
 
 
 class Drain(Operation):
     async def act(self) -> object:
-        return await Board(self.client.opened).drain("b4")
+        return await RepairQueue(self.client.opened).drain("b4")
 
     async def happened(self, peek: Client) -> bool:
         return await peek.store.get(draining_path("b4")) is not None
@@ -438,10 +440,10 @@ class Drain(Operation):
 
 class Keep(Operation):
     async def prepare(self) -> None:
-        await Board(self.client.opened).drain("b4")
+        await RepairQueue(self.client.opened).drain("b4")
 
     async def act(self) -> object:
-        return await Board(self.client.opened).keep("b4")
+        return await RepairQueue(self.client.opened).keep("b4")
 
     async def happened(self, peek: Client) -> bool:
         return await peek.store.get(draining_path("b4")) is None

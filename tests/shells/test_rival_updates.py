@@ -21,7 +21,7 @@ from ledgerlog.meta.sqlite import SqliteStore
 from ledgerlog.model.layout import draining_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.memory_cluster import open_cluster
 
 Act = Callable[[LedgerClient, Log], Awaitable[object]]
@@ -45,11 +45,11 @@ def properties(**changes: str) -> Act:
 
 
 def settings(**changes: int) -> Act:
-    return lambda client, _: Board(client).change_settings(lambda there: attrs.evolve(there, **changes))
+    return lambda client, _: RepairQueue(client).change_settings(lambda there: attrs.evolve(there, **changes))
 
 
 def task(**named: list[str]) -> Act:
-    return lambda client, _: Board(client).post(7, **named)
+    return lambda client, _: RepairQueue(client).post(7, **named)
 
 
 def listed(number: int) -> Act:
@@ -64,7 +64,7 @@ def cursor(offset: int, *, pins: bool | None = None) -> Act:
 
 
 def drain() -> Act:
-    return lambda client, _: Board(client).drain("b1")
+    return lambda client, _: RepairQueue(client).drain("b1")
 
 
 async def policies(client: LedgerClient, log: Log) -> object:
@@ -73,7 +73,7 @@ async def policies(client: LedgerClient, log: Log) -> object:
 
 
 async def repair(client: LedgerClient, log: Log) -> object:
-    board = Board(client)
+    board = RepairQueue(client)
     found = await board.task(7)
     return (
         await board.settings(),
@@ -136,7 +136,7 @@ async def test_a_request_that_is_fulfilled_takes_no_later_one_with_it(autojump_c
     """A bookie was emptied and forgotten; one with its id came on an empty disk, and is to be emptied as
     well."""
     async with open_cluster() as cluster, cluster.client() as client:
-        board = Board(client.opened)
+        board = RepairQueue(client.opened)
         first = await board.drain("b1")
         await board.end_request(attrs.evolve(first, instance="another"))
         assert await board.draining() == {"b1": first}

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.quorum import Replication
-from ledgerlog.repair.queue import Board
-from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
+from ledgerlog.repair.queue import RepairQueue
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 from tests.repairing import until
 
@@ -53,7 +53,7 @@ async def status_of(bookie: Bookie, ledger_id: int, entry_id: int) -> Status:
     return found.status
 
 
-async def restored(cluster: Cluster, client: Client, ledger_id: int, bookie: Bookie) -> None:
+async def restored(cluster: MemoryCluster, client: Client, ledger_id: int, bookie: Bookie) -> None:
     scrubber = bookie.node.engine.scrubber
     await eventually(lambda: not scrubber.rotten)
     assert (await client.ledgers.verify(ledger_id)).under_replicated == []
@@ -124,7 +124,7 @@ async def test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_abou
     clock: MockClock,
 ) -> None:
     async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
-        board = Board(client.opened)
+        board = RepairQueue(client.opened)
         stuck = await written(client)
         for bookie in cluster.bookies.values():
             await rotted(bookie, 5)

@@ -6,8 +6,8 @@ import trio
 from raw_client import RawClient
 from serving import Machine
 
-from bookie.core.ledger import LedgerState
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger
 from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
 from ledgerlog.wire.frame import Kind
 
@@ -58,10 +58,10 @@ async def test_the_last_entry_outlives_stops() -> None:
 
 
 def test_the_last_durable_entry_may_lie_in_a_run_that_begins_earlier() -> None:
-    state = LedgerState(L, b"k" * 16)
+    state = BookieLedger(L, b"k" * 16)
 
-    def run(first: int, last: int, sequence: int) -> Run:
-        return Run(L, first, last, 1 + (last > first), 1, 0, 100, sequence)
+    def run(first: int, last: int, sequence: int) -> EntryRun:
+        return EntryRun(L, first, last, 1 + (last > first), 1, 0, 100, sequence)
 
     state.on_run(run(0, 9, 1))
     state.on_run(run(1, 1, 2))

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from ledgerlog.cluster import Cluster
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.testing import workload
 from ledgerlog.testing.swarm import Size
@@ -29,7 +29,7 @@ class Repairers:
         self.services: list[AutoRecovery] = []
 
     async def run(self, cluster: Cluster) -> None:
-        board = Board(cluster.client)
+        board = RepairQueue(cluster.client)
         await board.change_settings(
             lambda now: attrs.evolve(
                 now,

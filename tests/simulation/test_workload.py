@@ -14,7 +14,7 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from bookie.core.ledger import LedgerState
+from bookie.core.ledger import BookieLedger
 from bookie.storage.disk.disk import File
 from ledgerlog.cli.main import cli
 from ledgerlog.cli.simulate import parse_seeds
@@ -158,13 +158,13 @@ def seeds_until_found(most: int = 30) -> int:
 
 
 def test_a_fence_that_does_not_refuse_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = LedgerState.add_refusal
+    original = BookieLedger.add_refusal
 
-    def lenient(self: LedgerState, key: bytes, is_recovery: bool) -> Status | None:
+    def lenient(self: BookieLedger, key: bytes, is_recovery: bool) -> Status | None:
         refusal = original(self, key, is_recovery)
         return None if refusal is Status.FENCED else refusal
 
-    monkeypatch.setattr(LedgerState, "add_refusal", lenient)
+    monkeypatch.setattr(BookieLedger, "add_refusal", lenient)
     assert seeds_until_found() <= 30
 
 

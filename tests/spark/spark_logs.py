@@ -15,7 +15,7 @@ from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
-from ledgerlog.testing.memory_cluster import Client, Cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster
 
 Row = tuple[str, int, Any, bytes, int, int, int]
 
@@ -36,7 +36,7 @@ async def planned(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
 
 
 async def fetched(
-    cluster: Cluster,
+    cluster: MemoryCluster,
     client: Client,
     part: ScanPart,
     host: str = "task",
@@ -60,7 +60,7 @@ async def fetched(
     return got
 
 
-async def rows(cluster: Cluster, client: Client, parts: Sequence[ScanPart]) -> list[Row]:
+async def rows(cluster: MemoryCluster, client: Client, parts: Sequence[ScanPart]) -> list[Row]:
     """All parts as rows of all columns, in the order of the parts."""
 
     schema = arrow_schema(declared())

@@ -28,7 +28,7 @@ from ledgerlog.spark.audit_plan import AuditPart, pack_ledgers, plan_audit
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_LOG, METADATA, AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
 from ledgerlog.testing.faulty_store import FaultyStore, StaleReplica
-from ledgerlog.testing.memory_cluster import SMALL, Client, Cluster, SeededEnvironment, open_cluster
+from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, SeededEnvironment, open_cluster
 from tests.repairing import copy_payload, quiet, set_up, start_repair, stored, written
 
 R332 = Replication(3, 3, 2)
@@ -48,7 +48,7 @@ async def parts_of(client: Client, **options: str) -> list[AuditPart]:
     return sent
 
 
-async def audited(cluster: Cluster, parts: Sequence[AuditPart]) -> list[AuditRow]:
+async def audited(cluster: MemoryCluster, parts: Sequence[AuditPart]) -> list[AuditRow]:
     """What tasks on a host of their own report."""
     rows: list[AuditRow] = []
     async with cluster.client() as client:
@@ -59,7 +59,7 @@ async def audited(cluster: Cluster, parts: Sequence[AuditPart]) -> list[AuditRow
     return rows
 
 
-async def audit(cluster: Cluster, client: Client, **options: str) -> list[AuditRow]:
+async def audit(cluster: MemoryCluster, client: Client, **options: str) -> list[AuditRow]:
     return await audited(cluster, await parts_of(client, **options))
 
 

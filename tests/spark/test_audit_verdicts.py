@@ -14,7 +14,7 @@ from ledgerlog.archive.jobs.job import archive_log
 from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.log.log import delete_log
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.layout import archive_path, ledger_path, log_name_path, log_record_path
 from ledgerlog.spark.audit_plan import AuditPart, plan_audit
 from ledgerlog.spark.audit_task import (
@@ -203,7 +203,7 @@ async def first_ledger(client: Client, incarnation: int) -> int:
     return metadata.segments[0].ledger_id
 
 
-async def record_as(client: Client, record: ArchiveRecord, **changes: object) -> None:
+async def record_as(client: Client, record: ArchivedFile, **changes: object) -> None:
     path = archive_path(record.incarnation, record.ledger_id)
     node = await client.store.get(path)
     assert node is not None
@@ -242,7 +242,7 @@ async def test_whatever_is_spoiled_everything_has_a_verdict(tmp_path: Path) -> N
             for name in ("a", "b", "c"):
                 log = await new_log(client, name)
                 await fill(log, 2, 3, 4)
-                records: list[ArchiveRecord] = []
+                records: list[ArchivedFile] = []
                 if dice.random() < 0.7:
                     keep = dice.choice((0, DAY_S))
                     where = str(tmp_path / str(seed))

@@ -20,7 +20,7 @@ from ledgerlog.spark.columns import arrow_schema
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
 from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import ScanPart
-from ledgerlog.spark.sink import BatchOf, LogWriter, StagedRows
+from ledgerlog.spark.sink import BatchOf, LogTableWriter, StagedRows
 from ledgerlog.spark.source import read_part
 
 Parts = tuple[ScanPart, AuditPart]
@@ -55,7 +55,7 @@ def test_a_read_leaves_nothing_out_as_deleted(parts: Parts) -> None:
 def test_a_commit_does_not_look_for_staged_ledgers_there(parts: Parts) -> None:
     """The ids of staged ledgers are given out there as well, to other ledgers."""
     options = parse_write_options({"uri": parts[0].uri, "log": "orders"}, is_stream=False)
-    writer = LogWriter(options)
+    writer = LogTableWriter(options)
     staged = StagedRows(parts[0].cluster, 0, BatchOf("query", "run", 0), Staged(0, 1, 1, 0))
     with pytest.raises(WrongCluster):
         writer.commit([staged])

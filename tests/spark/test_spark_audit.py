@@ -21,7 +21,7 @@ from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
-from ledgerlog.repair.queue import Board
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.spark.audit import DECLARED
 from ledgerlog.spark.audit_marks import mark_for_repair
@@ -57,7 +57,7 @@ async def hollow(client: LedgerClient, entries: int = 50) -> Hole:
         await writer.append_many([b"entry %d" % number for number in range(entries)])
     metadata, version = await LedgerRegistry(client.store, client.environment).read(writer.ledger_id)
     ensemble = metadata.fragments[0].ensemble
-    spare = sorted((await Board(client).registered()).keys() - set(ensemble))[0]
+    spare = sorted((await RepairQueue(client).registered()).keys() - set(ensemble))[0]
     changed = metadata.with_replacement(0, ensemble[0], spare, b"t" * 16)
     await client.store.set(ledger_path(writer.ledger_id), changed.encode(), version=version)
     return Hole(writer.ledger_id, spare, entries)
@@ -65,7 +65,7 @@ async def hollow(client: LedgerClient, entries: int = 50) -> Hole:
 
 async def mend(client: LedgerClient, ledger_id: int) -> None:
     """Let auto-recovery work until the ledger's task is done."""
-    board = Board(client)
+    board = RepairQueue(client)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(AutoRecovery(client, name="repair of a test").run)
@@ -156,7 +156,7 @@ def test_the_command_lists_marks_and_says_by_its_exit_status(
         assert f"{hole.entries} copies are not as they should be" in complaint
         assert f"0..{hole.entries - 1}" in lines[1]
         assert f"missing: {hole.entries} copies in 1 runs" in lines
-        assert portal.run(lambda: Board(client).tasks()) == []
+        assert portal.run(lambda: RepairQueue(client).tasks()) == []
         code, lines, _ = run(*chosen, "--mark", "--json", "--mode", "scrub")
         assert code == 1
         row, summary = map(json.loads, lines)

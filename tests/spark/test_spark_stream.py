@@ -13,7 +13,7 @@ from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.spark.planning import DataLoss
 from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
-from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from tests.spark.spark_logs import planned, read_options, rows, stream_options
 
 
@@ -28,7 +28,7 @@ async def append(log: Log, values: list[bytes]) -> None:
 
 
 async def batch(
-    cluster: Cluster,
+    cluster: MemoryCluster,
     client: Client,
     stream: LogStream,
     start: Mapping[str, StreamOffset],

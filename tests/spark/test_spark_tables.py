@@ -10,7 +10,7 @@ import pytest
 
 from ledgerlog.spark.columns import DECLARED, arrow_schema
 from ledgerlog.spark.options import parse_read_options
-from ledgerlog.spark.source import LogReader, read_part
+from ledgerlog.spark.source import LogTableReader, read_part
 from tests.spark.conftest import SparkOnLogs
 from tests.spark.spark_logs import declared
 
@@ -68,7 +68,7 @@ def test_a_task_that_stops_early_leaves_no_thread_behind(on_spark: SparkOnLogs, 
     fill(on_spark, log_name)
     before = set(threading.enumerate())
     options = parse_read_options({"uri": on_spark.uri, "log": log_name}, is_stream=False)
-    (partition,) = LogReader(options, declared()).partitions()
+    (partition,) = LogTableReader(options, declared()).partitions()
     batches = read_part(partition.value, arrow_schema(declared()))
     assert next(batches).num_rows > 0
     batches.close()

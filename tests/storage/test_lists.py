@@ -8,8 +8,8 @@ import trio
 from storing import KEY, SMALL, add, add_durably, running
 
 from bookie.core import rows
+from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import StoredLedger
-from bookie.core.records import Run
 from bookie.core.rows import Row
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
@@ -56,7 +56,7 @@ class CountingIndexes(MemoryIndexes):
                 rows.encode_ledger(LONG, stored),
                 *(
                     rows.encode_run(
-                        Run(LONG, first, first + 8, 9, file=1, offset=4096, length=300, sequence=0)
+                        EntryRun(LONG, first, first + 8, 9, file=1, offset=4096, length=300, sequence=0)
                     )
                     for first in firsts
                 ),
@@ -160,7 +160,7 @@ async def test_nobody_who_looks_for_runs_waits_for_those_who_move_them() -> None
     async with running("b", disk=MemoryDisk(), indexes=indexes) as engine:
         # Any of the last 5000 may reach this far, as far as the ledger's state says.
         stored = StoredLedger(KEY, False, -1, -1, 3999, 0, 5000)
-        found = [Run(LONG, e, e, 1, file=1, offset=4096, length=300, sequence=0) for e in range(4000)]
+        found = [EntryRun(LONG, e, e, 1, file=1, offset=4096, length=300, sequence=0) for e in range(4000)]
         indexes.index.apply([rows.encode_ledger(LONG, stored), *map(rows.encode_run, found)])
         async with engine._ledgers._catalogue.lock:
             with trio.fail_after(PATIENCE_S):

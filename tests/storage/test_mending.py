@@ -10,7 +10,7 @@ from storing import SMALL, Crash, add, add_durably, add_frame, payload_of, read,
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.frames import salvage
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import MemoryIndexes
@@ -274,7 +274,7 @@ async def test_without_the_journals_copy_what_is_mended_goes_through_the_journal
 
 def test_of_a_frame_without_a_head_each_entry_that_proves_itself_is_believed() -> None:
     frame, _ = add_frame(L, range(5, 10))
-    run = Run(L, 5, 9, 5, file=1, offset=0, length=len(frame.raw), sequence=0)
+    run = EntryRun(L, 5, 9, 5, file=1, offset=0, length=len(frame.raw), sequence=0)
     whole = bytes(frame.raw)
     assert {e: payload for e, (_, payload) in salvage(run, whole).items()} == {
         e: payload_of(L, e) for e in range(5, 10)

@@ -24,7 +24,7 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.core.rows import Row, ledger_of_run_key, run_key
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
@@ -332,7 +332,7 @@ def test_a_damaged_entry_is_not_written_again() -> None:
     """The frame's own digests are asked, whatever the file's checksums say."""
     frame, _ = add_frame(1, [0], payloads=[b"x" * 50])
     raw = bytearray(frame.raw)
-    run = Run(1, 0, 0, 1, 4, 0, len(raw), 0)
+    run = EntryRun(1, 0, 0, 1, 4, 0, len(raw), 0)
     verify_frame(run, bytes(raw), "path")
     raw[-1] ^= 1
     with pytest.raises(StorageError, match="entry 0 of ledger 1 does not match its digest"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storing import SMALL, add, add_durably, add_frame, payload_of, running
 
 from bookie.core.examining import Examination
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import MemoryIndexes
@@ -163,7 +163,7 @@ def examined(
             if not examination.has_room and ids[0] > first:
                 horizon = ids[0] - 1
                 break
-            run = Run(L, ids[0], ids[-1], len(ids), 1, 0, 100 * len(ids), 0)
+            run = EntryRun(L, ids[0], ids[-1], len(ids), 1, 0, 100 * len(ids), 0)
             if damaged is None:
                 examination.add_unreadable(run)
             else:

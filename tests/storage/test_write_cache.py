@@ -20,7 +20,7 @@ from bookie.storage.disk.loss_marks import KeptMarks, read_marks
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.forgetting import Forgetter
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.engine.write_cache import CachedArena
 from bookie.storage.entrylog.file_pool import FilePool
@@ -254,7 +254,7 @@ async def test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_t
 
 async def test_who_found_runs_in_memory_reads_them_there_before_their_bytes_go() -> None:
     pool = FilePool(MemoryDisk(), str)
-    ledgers = Ledgers(Catalogue(MemoryIndex()), maximum=1, durable=lambda: 0)
+    ledgers = LedgerTable(Catalogue(MemoryIndex()), maximum=1, durable=lambda: 0)
     forgetter, over = Forgetter(ledgers, pool), trio.Event()
     arena = CachedArena(SegmentImage(2**62, b"", memoryview(bytearray(8))))
 

@@ -9,8 +9,8 @@ from bookie.core.block import (
     BLOCK_HEADER_BYTES,
     PAGE_BYTES,
     SECTOR_BYTES,
+    BlockDamage,
     BlockHeader,
-    Damage,
     block_damage,
     content_capacity,
     decode_header,
@@ -41,7 +41,7 @@ def make(content: bytes, *, dirt: int = 0x5C) -> bytearray:
     return view
 
 
-def judge(block: bytes | bytearray) -> Damage | BlockHeader:
+def judge(block: bytes | bytearray) -> BlockDamage | BlockHeader:
     view = memoryview(block)
     header = decode_header(view, nonce=NONCE, segment=SEGMENT)
     if header is None:
@@ -82,7 +82,7 @@ def test_a_block_of_which_any_sectors_were_not_written_is_torn(content: bytes, d
     if block == make(content):
         assert isinstance(judge(block), BlockHeader)  # Only sectors that are zeros by right were "lost".
     else:
-        assert judge(block) is Damage.TORN
+        assert judge(block) is BlockDamage.TORN
 
 
 @given(contents, st.data())
@@ -91,7 +91,7 @@ def test_a_changed_byte_is_rot_wherever_it_is(content: bytes, data: st.DataObjec
     at = data.draw(st.integers(0, len(block) - 1))
     # In a sector that holds a lone byte that is not zero, that byte may not become zero here.
     block[at] ^= data.draw(st.integers(1, 255).filter(lambda flip: block[at] ^ flip != 0))
-    assert judge(block) is Damage.ROTTEN
+    assert judge(block) is BlockDamage.ROTTEN
 
 
 def test_every_single_byte_flip_of_a_small_block_is_rot() -> None:
@@ -99,7 +99,7 @@ def test_every_single_byte_flip_of_a_small_block_is_rot() -> None:
     for at in range(len(block)):
         block[at] ^= 0xFF
         if block[at]:
-            assert judge(block) is Damage.ROTTEN, at
+            assert judge(block) is BlockDamage.ROTTEN, at
         block[at] ^= 0xFF
     assert isinstance(judge(block), BlockHeader)
 

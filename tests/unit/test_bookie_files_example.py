@@ -14,8 +14,8 @@ from bookie.core.boot import Mark
 from bookie.core.entry_log import LoggedLedger
 from bookie.core.file_set import FileSet
 from bookie.core.journal import GroupCommit, SegmentImage
+from bookie.core.journal_items import ADD, FENCE, START, EntryRun, JournalPosition, encode_fence, encode_start
 from bookie.core.merging import merge_runs
-from bookie.core.records import ADD, FENCE, START, Place, Run, encode_fence, encode_start
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.entrylog.entry_logs import EntryLogFiles
@@ -32,7 +32,7 @@ def example_segment() -> bytes:
     view = memoryview(bytearray(header.size))
     view[:SEGMENT_HEADER_BYTES] = header.encode()
     commit = GroupCommit(durable=0, image=SegmentImage(1, NONCE, view))
-    commit.append(START, encode_start(Place(0, 0, 0)))
+    commit.append(START, encode_start(JournalPosition(0, 0, 0)))
     write(commit)
     entries = Entries.build(7, 41, [b"one", b"three"])
     commit.append(ADD, b"".join(encode_add(entries, lac=40, lafr=39, key=KEY, recovery=False)))
@@ -52,9 +52,9 @@ def example_log() -> bytes:
 
     async def write() -> bytes:
         segment = memoryview(example_segment())
-        run = Run(7, 41, 42, 2, file=1, offset=8264, length=120, sequence=2)
+        run = EntryRun(7, 41, 42, 2, file=1, offset=8264, length=120, sequence=2)
 
-        async def fetch(runs: Sequence[Run]) -> list[memoryview]:
+        async def fetch(runs: Sequence[EntryRun]) -> list[memoryview]:
             return [segment[each.offset : each.offset + each.length] for each in runs]
 
         disk = MemoryDisk()
@@ -75,8 +75,8 @@ def example_log() -> bytes:
 
 
 def example_rows() -> list[rows.Row]:
-    run = Run(7, 41, 42, 2, file=1, offset=8264, length=120, sequence=2)
-    end = Place(1, 12288, 2)
+    run = EntryRun(7, 41, 42, 2, file=1, offset=8264, length=120, sequence=2)
+    end = JournalPosition(1, 12288, 2)
     return [
         rows.encode_run(run),
         rows.encode_file(

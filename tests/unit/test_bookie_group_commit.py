@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bookie.core.block import PAGE_BYTES, block_damage, content_capacity, decode_header
 from bookie.core.journal import ClosedBlock, GroupCommit, SegmentImage
-from bookie.core.records import ADD, RECORD_HEAD_BYTES, decode_records
+from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, decode_records
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 
 NONCE = b"n" * 16

@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.ledger import LedgerState
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger
 from ledgerlog.wire.frame import Status
 
 KEY = b"k" * 16
 OTHER = b"o" * 16
 
 
-def state() -> LedgerState:
-    return LedgerState(1, KEY)
+def state() -> BookieLedger:
+    return BookieLedger(1, KEY)
 
 
-def run(first: int, last: int, *, count: int | None = None, segment: int = 1, sequence: int = 1) -> Run:
-    return Run(
+def run(first: int, last: int, *, count: int | None = None, segment: int = 1, sequence: int = 1) -> EntryRun:
+    return EntryRun(
         1, first, last, last - first + 1 if count is None else count, segment, 4096 + first, 500, sequence
     )
 
@@ -59,7 +59,7 @@ def test_a_fence_from_the_index_is_settled_at_once() -> None:
     ledger.on_fence()
     ledger.fence_sequence = 11
     ledger.settle_fence(11)
-    assert LedgerState.restore(1, ledger.to_store()).is_fence_settled(0)
+    assert BookieLedger.restore(1, ledger.to_store()).is_fence_settled(0)
 
 
 def test_the_index_is_not_told_of_a_fence_before_the_journal_has_it_durably() -> None:
@@ -96,7 +96,7 @@ def test_every_run_that_holds_an_id_is_found_however_runs_interleave(
     frames: list[set[int]], data: st.DataObject
 ) -> None:
     ledger = state()
-    held: dict[Run, set[int]] = {}
+    held: dict[EntryRun, set[int]] = {}
     seen: set[int] = set()
     for frame in frames:
         ids = sorted(frame - seen)  # No id is stored twice.
@@ -160,7 +160,7 @@ def test_what_the_index_keeps_comes_back() -> None:
     ledger.on_fence()
     ledger.fence_sequence = 3
     ledger.settle_fence(3)
-    back = LedgerState.restore(1, ledger.to_store())
+    back = BookieLedger.restore(1, ledger.to_store())
     assert (back.key, back.is_fenced, back.lac, back.lafr) == (KEY, True, 4, 2)
     assert (back.last_entry, back.widest, back.straddle) == (9, 4, 4)
     assert back.index_last == 9

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.core.journal_items import EntryRun
 from bookie.core.reading import EXAMINED_BYTES_MAX, RangeLister, RangeReader
-from bookie.core.records import Run
 from ledgerlog.limits import FRAME_ENTRIES_MAX
 from ledgerlog.wire.checksum import entry_digests
 from ledgerlog.wire.entries import Entries, compact_ids
@@ -34,11 +34,11 @@ def entries_of(ids: list[int], size: int = 0) -> Entries:
 class Store:
     """Runs as a bookie may have them."""
 
-    frames: dict[Run, list[int]] = attrs.field(factory=dict)
-    examined: list[Run] = attrs.field(factory=list)
+    frames: dict[EntryRun, list[int]] = attrs.field(factory=dict)
+    examined: list[EntryRun] = attrs.field(factory=list)
 
     def add(self, ids: list[int], frame_bytes: int = 0) -> None:
-        run = Run(LEDGER, ids[0], ids[-1], len(ids), 1, 0, frame_bytes, 1)
+        run = EntryRun(LEDGER, ids[0], ids[-1], len(ids), 1, 0, frame_bytes, 1)
         self.frames[run] = ids
 
     @property
@@ -53,7 +53,7 @@ class Store:
         stride: int = 1,
         bytes_max: int = 10**9,
         runs_per_step: int = 100,
-        unreadable: frozenset[Run] = frozenset(),
+        unreadable: frozenset[EntryRun] = frozenset(),
         damaged: frozenset[int] = frozenset(),
     ) -> RangeReader:
         reader = RangeReader(ledger_id=LEDGER, first=first, last=last, stride=stride, bytes_max=bytes_max)
@@ -70,7 +70,7 @@ class Store:
                 reader.on_entries(run, entries_of(ids), [i for i in ids if i in damaged])
         return reader
 
-    def find(self, first: int, last: int, limit: int) -> tuple[list[Run], int]:
+    def find(self, first: int, last: int, limit: int) -> tuple[list[EntryRun], int]:
         """As an index answers: some of the runs, and up to which id these are all."""
         found = sorted(run for run in self.frames if run.last >= first and run.first <= last)
         cut = max(limit, sum(run.first < first for run in found) + 1)

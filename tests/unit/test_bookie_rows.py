@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from bookie.core import rows
 from bookie.core.boot import Mark
+from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.ledger import StoredLedger
-from bookie.core.records import Place, Run
 from bookie.core.rows import FileRow
 from ledgerlog.errors import StorageCorrupt
 
 u63 = st.integers(0, 2**63 - 2)
 runs = st.builds(
-    Run,
+    EntryRun,
     ledger_id=u63,
     first=u63,
     last=u63,
@@ -26,17 +26,17 @@ runs = st.builds(
     length=st.integers(0, 2**32 - 1),
     sequence=u63,
 )
-MARK = Mark(7, 41, is_optional=True, end=Place(6, 8192, 40))
+MARK = Mark(7, 41, is_optional=True, end=JournalPosition(6, 8192, 40))
 LEDGER = StoredLedger(key=b"k" * 16, is_fenced=True, lac=5, lafr=-1, last_entry=9, widest=332, straddle=0)
 
 
 @given(runs)
-def test_a_run_comes_back(run: Run) -> None:
+def test_a_run_comes_back(run: EntryRun) -> None:
     assert rows.decode_run(*rows.encode_run(run), "i") == run
 
 
 @given(st.lists(runs, max_size=20))
-def test_runs_sort_by_ledger_and_first_entry(found: list[Run]) -> None:
+def test_runs_sort_by_ledger_and_first_entry(found: list[EntryRun]) -> None:
     keys = sorted((rows.run_key(run.ledger_id, run.first), run.ledger_id, run.first) for run in found)
     assert [key[1:] for key in keys] == sorted((run.ledger_id, run.first) for run in found)
 
@@ -55,7 +55,7 @@ def test_every_kind_of_row_comes_back() -> None:
 
 
 def test_every_flipped_byte_of_a_row_is_noticed_in_its_key_too() -> None:
-    run = Run(1, 2, 3, 2, 4, 5, 6, 7)
+    run = EntryRun(1, 2, 3, 2, 4, 5, 6, 7)
     key, value = rows.encode_run(run)
     for at in range(len(key) + len(value)):
         damaged = bytearray(key + value)

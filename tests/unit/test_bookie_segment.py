@@ -7,13 +7,20 @@ import pytest
 from bookie.core.block import PAGE_BYTES, SECTOR_BYTES
 from bookie.core.boot import JournalWalk, Mark, segments_to_replay, start_of
 from bookie.core.journal import GroupCommit, SegmentImage
-from bookie.core.records import FENCE, START, Place, decode_records, encode_fence, encode_start
+from bookie.core.journal_items import (
+    FENCE,
+    START,
+    JournalPosition,
+    decode_records,
+    encode_fence,
+    encode_start,
+)
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentScan, scan_segment
 from ledgerlog.errors import StorageCorrupt
 
 SIZE = 16 * PAGE_BYTES
 NONCE = b"n" * 16
-FRESH = Mark(1, 1, is_optional=True, end=Place(0, 0, 0))
+FRESH = Mark(1, 1, is_optional=True, end=JournalPosition(0, 0, 0))
 
 
 class Writer:
@@ -182,7 +189,7 @@ def test_a_journal_is_followed_through_its_segments(writer: Writer) -> None:
     writer.roll()
     _, stop = writer.block()
     walk = writer.walk()
-    assert walk.end == Place(2, stop, 3)
+    assert walk.end == JournalPosition(2, stop, 3)
     assert walk.next_segment == 3
     assert walk.next_sequence == 4
 
@@ -191,7 +198,7 @@ def test_a_prepared_segment_that_was_never_written_is_the_next(writer: Writer) -
     _, stop = writer.block()
     writer.roll()
     walk = writer.walk()
-    assert walk.end == Place(1, stop, 1)
+    assert walk.end == JournalPosition(1, stop, 1)
     assert walk.next_segment == 2
 
 
@@ -201,7 +208,7 @@ def test_a_torn_first_block_of_the_last_segment_is_cut_and_that_segment_left(wri
     start, _ = writer.block(2)
     writer.images[1][start + PAGE_BYTES : start + 2 * PAGE_BYTES] = bytes(PAGE_BYTES)
     walk = writer.walk()
-    assert walk.end == Place(1, end, 1)
+    assert walk.end == JournalPosition(1, end, 1)
     assert walk.next_segment == 3
 
 
@@ -248,7 +255,7 @@ def test_an_emptied_segment_between_others_is_damage(writer: Writer) -> None:
 
 
 def test_segments_from_the_mark_on_must_all_be_there() -> None:
-    mark = Mark(3, 10, is_optional=False, end=Place(2, 4096, 9))
+    mark = Mark(3, 10, is_optional=False, end=JournalPosition(2, 4096, 9))
     assert segments_to_replay([1, 2, 3, 4], mark, "d") == [3, 4]
     for present in ([1, 2], [1, 2, 4], [3, 5]):
         with pytest.raises(StorageCorrupt, match="missing"):
@@ -256,7 +263,7 @@ def test_segments_from_the_mark_on_must_all_be_there() -> None:
 
 
 def test_the_segment_of_an_optional_mark_may_be_missing_but_not_one_in_the_middle() -> None:
-    mark = Mark(3, 10, is_optional=True, end=Place(2, 4096, 9))
+    mark = Mark(3, 10, is_optional=True, end=JournalPosition(2, 4096, 9))
     assert segments_to_replay([1, 2], mark, "d") == []
     assert segments_to_replay([1, 2, 3], mark, "d") == [3]
     with pytest.raises(StorageCorrupt, match="missing"):
@@ -264,7 +271,7 @@ def test_the_segment_of_an_optional_mark_may_be_missing_but_not_one_in_the_middl
 
 
 def test_a_start_record_says_where_the_journal_before_it_ends(writer: Writer) -> None:
-    end = Place(7, 8192, 41)
+    end = JournalPosition(7, 8192, 41)
     writer.commit.append(START, encode_start(end))
     writer.block()
     scan = writer.scan()

@@ -7,8 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from bookie.core import rows
+from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import StoredLedger
-from bookie.core.records import Run
 from bookie.core.rows import FileRow
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.index.index import MemoryIndex
@@ -27,7 +27,7 @@ async def test_every_row_comes_once_and_in_order_however_many_pages_there_are(co
     await catalogue.write([rows.encode_ledger(number, STORED) for number in range(count)])
     empty = [FileRow.of(number, end=1, runs=(), usage={}) for number in range(1, count + 1)]
     await catalogue.write([change for row in empty for change in rows.encode_file_and_usage(row, {})])
-    await catalogue.write([rows.encode_run(Run(5, 0, 0, 1, 1, 0, 10, 1))])
+    await catalogue.write([rows.encode_run(EntryRun(5, 0, 0, 1, 1, 0, 10, 1))])
     assert await ledger_ids(catalogue) == list(range(count))
     assert [row.file for row in await catalogue.segments()] == list(range(1, count + 1))
     assert await catalogue.logs() == []

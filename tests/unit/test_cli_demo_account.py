@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerlog.cli.demo_account import Account, Audit, Contradiction
+from ledgerlog.cli.demo_account import Account, Contradiction, DemoAudit
 from ledgerlog.cli.demo_text import number_of, numbered, record_of, text_lines
 from ledgerlog.errors import InvalidArgument
 
@@ -21,14 +21,14 @@ def account(acknowledged: int = len(RECORDS)) -> Account:
 
 
 def figures(log: list[bytes], acknowledged: int = len(RECORDS)) -> tuple[int, int, int, int]:
-    audit = Audit(account(acknowledged))
+    audit = DemoAudit(account(acknowledged))
     audit.feed(0, log[:2])
     audit.feed(2, log[2:])
     return audit.lost, audit.duplicated, audit.out_of_order, audit.foreign
 
 
 def test_the_log_that_was_acknowledged_is_clean() -> None:
-    audit = Audit(account())
+    audit = DemoAudit(account())
     audit.feed(0, RECORDS)
     assert audit.is_clean
 
@@ -65,7 +65,7 @@ def test_a_record_with_other_bytes_is_foreign_and_the_acknowledged_one_lost() ->
 
 
 def test_what_is_found_without_an_acknowledgement_is_told_with_its_offset() -> None:
-    audit = Audit(account(4))
+    audit = DemoAudit(account(4))
     assert audit.feed(0, RECORDS) == [(4, 4), (5, 5)]
 
 

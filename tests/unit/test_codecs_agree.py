@@ -31,26 +31,26 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log import registry
 from ledgerlog.machine.core.replica import RequestTable
-from ledgerlog.model.archive import ArchivedLedger, ArchivePlace, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivedLedger, ArchivePlace
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.bookie import BookieInfo, Cookie
-from ledgerlog.model.command import Envelope, Outcome
+from ledgerlog.model.command import CommandOutcome, Envelope
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.election import ElectionRecord
+from ledgerlog.model.election import ElectionState
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
+from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import (
-    AuditRecord,
+    AuditState,
     Draining,
     LedgerWork,
     RepairSettings,
     RepairTask,
     WorkerProgress,
 )
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
@@ -119,7 +119,7 @@ LOG = LogMetadata.create(
 )
 COOKIE = Cookie("b1", "i", "c")
 MARK = SpliceMark(producer="p", source="s", batch=1, run="r", former=(), epoch=1, token=b"t")
-ARCHIVE = ArchiveRecord(
+ARCHIVE = ArchivedFile(
     log="orders",
     incarnation=5,
     file="file:///a",
@@ -140,7 +140,7 @@ ledger_spans = st.lists(
 ).map(tuple)
 segments = st.lists(
     st.builds(
-        Segment,
+        LogSegment,
         numbers,
         st.sampled_from((0, 1, 2, 2**63)),
         numbers,
@@ -151,7 +151,7 @@ segments = st.lists(
     ),
     max_size=3,
 ).map(tuple)
-runs = st.lists(st.builds(Run, numbers, numbers, numbers), max_size=17).map(tuple)
+runs = st.lists(st.builds(SequenceRange, numbers, numbers, numbers), max_size=17).map(tuple)
 states = st.lists(st.builds(ProducerState, texts, numbers, runs), max_size=3)
 numbered = st.lists(st.builds(NumberedRecords, texts, numbers, numbers, numbers), max_size=3)
 pairs = st.lists(st.tuples(numbers, numbers), max_size=3)
@@ -173,7 +173,7 @@ def frame_of(data: bytes) -> Any:
 def request_table(outcomes: list[tuple[str, int, bytes, str | None]]) -> RequestTable:
     table = RequestTable()
     for request, offset, result, error in outcomes:
-        table.add(request, Outcome(offset, result, error))
+        table.add(request, CommandOutcome(offset, result, error))
     return table
 
 
@@ -277,7 +277,7 @@ CODECS: dict[str, Codec] = {
     ),
     "election": Codec(
         fields_of(
-            ElectionRecord,
+            ElectionState,
             term=numbers,
             holder=st.none() | texts,
             candidate=st.none() | texts,
@@ -285,8 +285,8 @@ CODECS: dict[str, Codec] = {
             tenure_ms=numbers,
         ),
         raw,
-        lambda data, value: ElectionRecord.decode_untrusted(data, "e"),
-        lambda data: ElectionRecord(candidate=text_of(data)),
+        lambda data, value: ElectionState.decode_untrusted(data, "e"),
+        lambda data: ElectionState(candidate=text_of(data)),
     ),
     "cursor": Codec(
         fields_of(
@@ -342,7 +342,7 @@ CODECS: dict[str, Codec] = {
             archived_ms=numbers,
         ),
         raw,
-        lambda data, value: ArchiveRecord.decode_untrusted(data, value.incarnation),
+        lambda data, value: ArchivedFile.decode_untrusted(data, value.incarnation),
         lambda data: attrs.evolve(ARCHIVE, file=text_of(data)),
     ),
     "last entry of an archive": Codec(
@@ -351,7 +351,7 @@ CODECS: dict[str, Codec] = {
             last=numbers,
         ),
         raw,
-        lambda data, value: ArchiveRecord.decode_untrusted(data, value.incarnation),
+        lambda data, value: ArchivedFile.decode_untrusted(data, value.incarnation),
     ),
     "destination": Codec(
         fields_of(ArchivePlace, where=texts, marker=blobs, made_ms=numbers),
@@ -392,7 +392,7 @@ CODECS: dict[str, Codec] = {
     ),
     "audit": Codec(
         fields_of(
-            AuditRecord,
+            AuditState,
             auditor=texts,
             metadata_at_ms=times,
             ledgers=numbers,
@@ -400,8 +400,8 @@ CODECS: dict[str, Codec] = {
             settings=st.none() | st.just(RepairSettings()),
         ),
         raw,
-        lambda data, value: AuditRecord.decode_untrusted(data),
-        lambda data: AuditRecord(auditor=text_of(data)),
+        lambda data, value: AuditState.decode_untrusted(data),
+        lambda data: AuditState(auditor=text_of(data)),
     ),
     "progress of repair": Codec(
         fields_of(
@@ -578,7 +578,8 @@ def test_tables_and_reports_are_bounded_in_both_directions() -> None:
     mixed = [dice.randrange(2**62) for _ in alike]
     for sequences in (alike, mixed):
         table = [
-            ProducerState(f"p{at}", at, (Run(sequence, 1, at),)) for at, sequence in enumerate(sequences)
+            ProducerState(f"p{at}", at, (SequenceRange(sequence, 1, at),))
+            for at, sequence in enumerate(sequences)
         ]
         assert check(CODECS["table of producers"], always(table[:-1]))
         assert not check(CODECS["table of producers"], always(table))

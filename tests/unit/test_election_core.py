@@ -12,20 +12,20 @@ from hypothesis import given
 from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
-from ledgerlog.model.election import ElectionRecord, check_candidate
+from ledgerlog.model.election import ElectionState, check_candidate
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
 
-OTHER = ElectionRecord(
+OTHER = ElectionState(
     term=7, holder="other", candidate="b", address="b:1", tenure_ms=round(ELECTION_TENURE_S * 1000)
 )
 
 
-def registered(record: ElectionRecord | None, *candidates: str, now: float = 0.0) -> Candidacy:
+def registered(record: ElectionState | None, *candidates: str, now: float = 0.0) -> Candidacy:
     """A candidate that is registered and has looked."""
     core = Candidacy(candidate="a", address="a:1")
     core.on_session("s", is_connected=True)
-    core.on_looked(ElectionRecord(), 0, (), now)
+    core.on_looked(ElectionState(), 0, (), now)
     core.on_registered("me", 0, "s")
     core.on_looked(record, 3, ("me", *candidates), now)
     return core
@@ -45,11 +45,11 @@ def test_a_candidate_makes_the_record_registers_and_claims_what_nobody_has() -> 
     assert core.need(0) is ElectionNeed.LOOK
     core.on_looked(None, -1, (), 0)
     assert core.need(0) is ElectionNeed.CREATE
-    core.on_looked(ElectionRecord(), 0, (), 0)
+    core.on_looked(ElectionState(), 0, (), 0)
     assert core.need(0) is ElectionNeed.REGISTER
     core.on_registered("me", 0, "s")
     assert core.need(0) is ElectionNeed.LOOK, "what was seen before may have changed"
-    core.on_looked(ElectionRecord(), 0, ("me",), 0)
+    core.on_looked(ElectionState(), 0, ("me",), 0)
     assert core.need(0) is ElectionNeed.CLAIM
     claim = core.claim(0)
     assert (claim.term, claim.holder, claim.candidate, claim.address) == (1, "me", "a", "a:1")
@@ -71,7 +71,7 @@ def test_a_term_whose_holder_is_not_registered_any_more_is_claimed_at_once() -> 
 
 
 def test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once() -> None:
-    core = registered(ElectionRecord())
+    core = registered(ElectionState())
     lead(core)
     core.on_session("s", is_connected=False)
     assert core.lost is not None
@@ -116,8 +116,8 @@ def test_a_leader_that_was_never_heard_is_not_suspected() -> None:
     assert core.need(1e9) is ElectionNeed.WAIT, "heard in another term"
 
 
-def attrs_term(term: int) -> ElectionRecord:
-    return ElectionRecord(term=term, holder="other", candidate="b", address="b:1", tenure_ms=500)
+def attrs_term(term: int) -> ElectionState:
+    return ElectionState(term=term, holder="other", candidate="b", address="b:1", tenure_ms=500)
 
 
 def test_the_tenure_is_counted_from_when_the_term_was_first_seen() -> None:
@@ -130,7 +130,7 @@ def test_the_tenure_is_counted_from_when_the_term_was_first_seen() -> None:
 
 def test_two_candidates_that_depose_one_another_do_it_ever_more_seldom() -> None:
     now, times = 0.0, []
-    a, b = registered(ElectionRecord(), "b"), Candidacy(candidate="b")
+    a, b = registered(ElectionState(), "b"), Candidacy(candidate="b")
     lead(a)
     b.on_session("t", is_connected=True)
     record, version = a.record, 1
@@ -158,7 +158,7 @@ def test_two_candidates_that_depose_one_another_do_it_ever_more_seldom() -> None
 
 
 def test_a_long_tenure_does_not_keep_the_session_from_telling() -> None:
-    long = ElectionRecord(term=7, holder="other", candidate="b", address="b:1", tenure_ms=60_000)
+    long = ElectionState(term=7, holder="other", candidate="b", address="b:1", tenure_ms=60_000)
     assert registered(long).need(0) is ElectionNeed.CLAIM
     core = registered(long)
     assert core.claim(0).tenure_ms == ELECTION_TENURE_S * 1000, "and the duel is over"
@@ -166,7 +166,7 @@ def test_a_long_tenure_does_not_keep_the_session_from_telling() -> None:
 
 @pytest.mark.parametrize("how", ["suspended", "lost", "deposed", "unregistered", "deleted", "given up"])
 def test_a_leadership_ends_with_the_first_doubt(how: str) -> None:
-    core = registered(ElectionRecord())
+    core = registered(ElectionState())
     term = lead(core)
     mine = core.record
     assert mine is not None
@@ -191,7 +191,7 @@ def test_a_leadership_ends_with_the_first_doubt(how: str) -> None:
 
 
 def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
-    core = registered(ElectionRecord())
+    core = registered(ElectionState())
     claim = core.claim(0)
     core.on_unsettled()
     assert core.need(0) is ElectionNeed.LOOK
@@ -200,7 +200,7 @@ def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
 
 
 def test_a_claim_that_lost_the_race_waits_for_the_winner() -> None:
-    core = registered(ElectionRecord(), "other")
+    core = registered(ElectionState(), "other")
     core.claim(0)
     core.on_unsettled()
     core.on_looked(OTHER, 4, ("me", "other"), 0)
@@ -209,7 +209,7 @@ def test_a_claim_that_lost_the_race_waits_for_the_winner() -> None:
 
 
 def test_a_claim_that_took_effect_after_the_session_ended_is_worth_nothing() -> None:
-    core = registered(ElectionRecord())
+    core = registered(ElectionState())
     core.claim(0)
     core.on_session("t", is_connected=True)
     core.on_claimed(4)
@@ -217,7 +217,7 @@ def test_a_claim_that_took_effect_after_the_session_ended_is_worth_nothing() -> 
 
 
 def test_a_term_of_ours_that_was_left_is_followed_by_a_new_one_and_not_resumed() -> None:
-    core = registered(ElectionRecord())
+    core = registered(ElectionState())
     assert lead(core) == 1
     core.on_session("s", is_connected=False)
     vacated = core.leave()
@@ -251,7 +251,7 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_conne
     steps: list[tuple[str, int]],
 ) -> None:
     core = Candidacy(candidate="a")
-    record, version, now = ElectionRecord(), 0, 0.0
+    record, version, now = ElectionState(), 0, 0.0
     session, connected, me, led = 0, False, "me0", []
     for what, n in steps:
         now += n / 4
@@ -295,10 +295,10 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_conne
 
 
 def test_the_record_survives_encoding_and_damage_is_told() -> None:
-    for record in (ElectionRecord(), OTHER, OTHER.vacated()):
-        assert ElectionRecord.decode_untrusted(record.encode(), "x") == record
+    for record in (ElectionState(), OTHER, OTHER.vacated()):
+        assert ElectionState.decode_untrusted(record.encode(), "x") == record
     with pytest.raises(MetadataCorrupt, match="election x"):
-        ElectionRecord.decode_untrusted(b"\xa0", "x")
+        ElectionState.decode_untrusted(b"\xa0", "x")
     with pytest.raises(InvalidArgument):
         check_candidate("")
 

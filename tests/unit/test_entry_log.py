@@ -14,8 +14,8 @@ from bookie.core import entry_log
 from bookie.core.block import PAGE_BYTES
 from bookie.core.entry_log import LoggedLedger, LogHeader, RecordHead
 from bookie.core.file_set import FileSet
+from bookie.core.journal_items import EntryRun
 from bookie.core.merging import FRAME_BYTES, merge_frames, merge_runs
-from bookie.core.records import Run
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import entry_digests
 from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, encode_add
@@ -95,7 +95,7 @@ def test_a_file_set_has_what_was_put_into_it_and_comes_back(some: set[int], more
 # --- putting runs together ------------------------------------------------------------------------
 
 
-def frame_of(ids: list[int], payloads: list[bytes], ledger_id: int = 1) -> tuple[Run, bytes]:
+def frame_of(ids: list[int], payloads: list[bytes], ledger_id: int = 1) -> tuple[EntryRun, bytes]:
     entries = Entries(
         ledger_id,
         compact_ids(ids),
@@ -104,10 +104,10 @@ def frame_of(ids: list[int], payloads: list[bytes], ledger_id: int = 1) -> tuple
         b"".join(payloads),
     )
     raw = b"".join(encode_add(entries, lac=3, lafr=2, key=KEY, recovery=False))
-    return Run(ledger_id, ids[0], ids[-1], len(ids), 9, 4096, len(raw), 5), raw
+    return EntryRun(ledger_id, ids[0], ids[-1], len(ids), 9, 4096, len(raw), 5), raw
 
 
-def merge(found: list[tuple[Run, bytes]]) -> list[tuple[Run, Entries]]:
+def merge(found: list[tuple[EntryRun, bytes]]) -> list[tuple[EntryRun, Entries]]:
     frames = dict(found)
     merged = list(merge_runs(sorted(run for run, _ in found)))
     assert [part for each in merged for part in each.parts] == sorted(frames)

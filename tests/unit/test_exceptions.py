@@ -17,7 +17,7 @@ import pytest
 import bookie
 import ledgerlog
 import ledgerlog.testing
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from ledgerlog import errors
 
 PUBLIC = [getattr(ledgerlog, name) for name in ledgerlog.__all__]
@@ -56,7 +56,7 @@ VALUES: dict[str, Any] = {
     "str | None": "more text",
     "bool": True,
     "tuple[int, int]": (1, 2),
-    "Run | None": Run._make(range(len(Run._fields))),
+    "EntryRun | None": EntryRun._make(range(len(EntryRun._fields))),
 }
 """A value for each annotation of a constructor's parameters. One that is not here fails: add it."""
 

@@ -12,19 +12,19 @@ from bookie.core.entry_log import LEDGER, LoggedLedger, encode_ledger
 from bookie.core.facts import Add, Close, Deletion, Fact, Replaces, Start, block_facts, log_fact
 from bookie.core.file_set import FileSet
 from bookie.core.journal import GroupCommit, SegmentImage
-from bookie.core.merging import merge_runs
-from bookie.core.records import (
+from bookie.core.journal_items import (
     ADD,
     DELETE,
     FENCE,
     START,
+    EntryRun,
     Fence,
-    Place,
-    Run,
+    JournalPosition,
     encode_delete,
     encode_fence,
     encode_start,
 )
+from bookie.core.merging import merge_runs
 from bookie.core.segment import SEGMENT_HEADER_BYTES, BlockWalk, SegmentHeader
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.found_ledgers import FoundLedgers
@@ -68,7 +68,7 @@ class Segment:
 
 
 WHOLE = (
-    [(START, encode_start(Place(0, 0, 0)))],
+    [(START, encode_start(JournalPosition(0, 0, 0)))],
     [(ADD, FRAME), (FENCE, encode_fence(7, KEY))],
     [(DELETE, encode_delete([3, 4]))],
 )
@@ -76,7 +76,7 @@ WHOLE = (
 
 def test_each_record_of_a_segment_is_one_fact_in_order() -> None:
     start, add, fence, deletion, close = Segment(*WHOLE, close=True).facts()
-    assert start == Start(Place(0, 0, 0))
+    assert start == Start(JournalPosition(0, 0, 0))
     assert isinstance(add, Add)
     assert add.run[:5] == (7, 41, 42, 2, 1)
     assert (add.run.sequence, add.header.lac, add.header.key) == (2, 40, KEY)
@@ -109,7 +109,7 @@ async def test_the_same_walk_goes_through_a_segment_and_the_log_that_took_its_pl
     await disk.write_file(files.path(1), bytes(segment.image))
     run = next(fact.run for fact in segment.facts() if isinstance(fact, Add))
 
-    async def fetch(runs: Sequence[Run]) -> list[memoryview]:
+    async def fetch(runs: Sequence[EntryRun]) -> list[memoryview]:
         return [segment.image[each.offset : each.offset + each.length] for each in runs]
 
     await logs.prepare()

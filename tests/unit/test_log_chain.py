@@ -16,8 +16,8 @@ import pytest
 from ledgerlog.errors import EntryCorrupt, LogNotFound, LogSealed, LostLeadership
 from ledgerlog.log.core.chain import (
     ChainNeed,
-    Contents,
     LeaderChain,
+    LedgerSpan,
     Takeover,
     TakeoverAim,
     TakeoverNeed,
@@ -65,12 +65,12 @@ class World:
             ledger.first = first
         ledger.end = end
 
-    def contents(self, ledger_id: int) -> Contents | None:
+    def contents(self, ledger_id: int) -> LedgerSpan | None:
         ledger = self.ledgers[ledger_id]
         assert ledger.closed
         if ledger.first == ledger.end:
             return None
-        return Contents(
+        return LedgerSpan(
             first_offset=ledger.first,
             end_offset=ledger.end,
             bytes_before=10 * ledger.first,
@@ -584,8 +584,8 @@ def test_a_deleted_log_ends_its_leadership() -> None:
 # --- counting -------------------------------------------------------------------------------------
 
 
-def contents(first: int, end: int) -> Contents:
-    return Contents(
+def contents(first: int, end: int) -> LedgerSpan:
+    return LedgerSpan(
         first_offset=first,
         end_offset=end,
         bytes_before=10 * first,

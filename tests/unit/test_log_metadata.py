@@ -25,7 +25,7 @@ from ledgerlog.model.packing import pack
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import milliseconds, moment
-from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
+from ledgerlog.model.segments import NOTHING, LogSegment, SegmentCounts
 
 NOW = 1_700_000_000_000
 
@@ -62,21 +62,21 @@ def test_a_new_log_is_empty_and_led_by_nobody() -> None:
 def test_a_takeover_raises_the_epoch_counts_what_was_open_and_appends_one_ledger() -> None:
     log = new_log().taken_over([], 7, b"a")
     assert log.epoch == 1
-    assert log.segments == (Segment(7, 1, 0),)
+    assert log.segments == (LogSegment(7, 1, 0),)
     log = log.taken_over([counts(4)], 3, b"b")
     assert log.epoch == 2
     assert [s.ledger_id for s in log.segments] == [7, 3], "the order is that of the list, not of the ids"
     assert log.segments[0].record_count == 4
-    assert log.segments[1] == Segment(3, 2, 4)
+    assert log.segments[1] == LogSegment(3, 2, 4)
     assert log.token == b"b"
 
 
 def test_a_roll_keeps_the_epoch_and_the_start_of_its_ledger_is_known_once_the_old_one_is_counted() -> None:
     log = new_log().taken_over([], 1, b"").rolled(2, b"")
     assert log.epoch == 1
-    assert log.segments[1] == Segment(2, 1, None)
+    assert log.segments[1] == LogSegment(2, 1, None)
     log = log.counted(1, counts(6), b"")
-    assert log.segments[1] == Segment(2, 1, 6)
+    assert log.segments[1] == LogSegment(2, 1, 6)
     assert log.counted_end == 6
 
 
@@ -103,13 +103,13 @@ def test_segments_are_counted_in_order() -> None:
     with pytest.raises(AssertionError, match="in order"):
         log.counted(2, counts(1), b"")
     with pytest.raises(AssertionError, match="in order"):
-        attrs.evolve(log, segments=(log.segments[0], Segment(2, 1, 0, 0, 0)))
+        attrs.evolve(log, segments=(log.segments[0], LogSegment(2, 1, 0, 0, 0)))
 
 
 def test_only_the_last_two_ledgers_may_be_open() -> None:
     log = new_log().taken_over([], 1, b"").rolled(2, b"")
     with pytest.raises(AssertionError, match="C03"):
-        attrs.evolve(log, segments=(*log.segments, Segment(3, 1, None)))
+        attrs.evolve(log, segments=(*log.segments, LogSegment(3, 1, None)))
 
 
 def test_sealing_counts_everything_raises_the_epoch_and_is_final() -> None:
@@ -156,7 +156,7 @@ def test_a_log_whose_ledgers_are_all_truncated_still_knows_where_it_ends() -> No
     assert (len(dropped), empty.segments) == (3, ())
     assert (empty.counted_end, empty.counted_bytes, empty.counted_ms) == (27, 2100, log.counted_ms)
     again = LogMetadata.decode_untrusted(empty.encode(), 5).taken_over([], 200, b"")
-    assert again.segments == (Segment(200, 2, 27),)
+    assert again.segments == (LogSegment(200, 2, 27),)
 
 
 def test_with_deduplication_the_newest_segment_with_records_stays_in_the_list() -> None:
@@ -257,7 +257,7 @@ def test_arguments_are_checked() -> None:
 def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
     log = closed_chain(3)
     long = log.segments[:2] + tuple(
-        Segment(
+        LogSegment(
             1000 + 3 * n,
             1 + n // 7,
             20 + n * 1_000_000,
@@ -273,7 +273,7 @@ def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
     assert len(data) < 110_000
     assert LogMetadata.decode_untrusted(data, 5).segments == long
     worst = tuple(
-        Segment(
+        LogSegment(
             (n % 2) * (2**62) + n,
             2**40 + n,
             n * 2**40,
@@ -291,15 +291,15 @@ def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
 def test_a_list_that_does_not_fit_is_refused_by_name() -> None:
     dice = random.Random(1)
     many = tuple(
-        Segment(n, 1, 0, dice.randrange(1, 2**40), dice.randrange(2**60), NOW, NOW) for n in range(100_000)
+        LogSegment(n, 1, 0, dice.randrange(1, 2**40), dice.randrange(2**60), NOW, NOW) for n in range(100_000)
     )
     with pytest.raises(LogListFull, match="orders/eu"):
         attrs.evolve(new_log(), segments=many, epoch=1).encode()
 
 
-def alike(segments: int) -> tuple[Segment, ...]:
+def alike(segments: int) -> tuple[LogSegment, ...]:
     """Spliced ledgers that are so like each other that hundreds of thousands pack into a few kilobytes."""
-    return tuple(Segment(n, 1, 10 * n, 10, 1000, NOW, NOW) for n in range(segments))
+    return tuple(LogSegment(n, 1, 10 * n, 10, 1000, NOW, NOW) for n in range(segments))
 
 
 def test_a_list_is_bounded_by_its_segments_however_well_they_are_packed() -> None:
@@ -341,7 +341,7 @@ def test_a_splice_is_refused_where_the_packed_list_has_no_room_for_a_batch() -> 
     log = new_log()
     for many in (60_000, 80_000):
         sizes = [dice.randrange(2**40) for _ in range(many)]
-        segments = tuple(Segment(n, 1, n, 1, size, NOW, NOW) for n, size in enumerate(sizes))
+        segments = tuple(LogSegment(n, 1, n, 1, size, NOW, NOW) for n, size in enumerate(sizes))
         log = attrs.evolve(log, segments=segments, epoch=1)
         if many == 60_000:
             log.check_room(256)
@@ -365,15 +365,15 @@ def test_a_splice_is_refused_where_the_packed_list_has_no_room_for_a_batch() -> 
         {"dedupe_epoch": -1},
         {"name": "a b"},
         {"properties": {"a": "b" * 70_000}},
-        {"segments": (Segment(-1, 1, 0),)},
-        {"segments": (Segment(2**63, 1, 0),)},
-        {"segments": (Segment(1, 0, 0),)},
-        {"segments": (Segment(1, 1, 0, 1, 1, NOW, NOW), Segment(1, 1, 1, 1, 1, NOW, NOW))},
-        {"segments": (Segment(1, 1, 0, 1, 1, NOW, NOW), Segment(2, 1, 1, 1, 1, NOW - 1, NOW))},
-        {"segments": (Segment(1, 1, 0, 1, 1, NOW, NOW - 1),)},
-        {"segments": (Segment(1, 1, 0, 2**63 - 1, 1, NOW, NOW), Segment(2, 1, 1, 1, 1, NOW, NOW))},
-        {"segments": (Segment(1, 1, 0, 1, 2**63, NOW, NOW),)},
-        {"segments": (Segment(1, 1, 0, 1, -1, NOW, NOW),)},
+        {"segments": (LogSegment(-1, 1, 0),)},
+        {"segments": (LogSegment(2**63, 1, 0),)},
+        {"segments": (LogSegment(1, 0, 0),)},
+        {"segments": (LogSegment(1, 1, 0, 1, 1, NOW, NOW), LogSegment(1, 1, 1, 1, 1, NOW, NOW))},
+        {"segments": (LogSegment(1, 1, 0, 1, 1, NOW, NOW), LogSegment(2, 1, 1, 1, 1, NOW - 1, NOW))},
+        {"segments": (LogSegment(1, 1, 0, 1, 1, NOW, NOW - 1),)},
+        {"segments": (LogSegment(1, 1, 0, 2**63 - 1, 1, NOW, NOW), LogSegment(2, 1, 1, 1, 1, NOW, NOW))},
+        {"segments": (LogSegment(1, 1, 0, 1, 2**63, NOW, NOW),)},
+        {"segments": (LogSegment(1, 1, 0, 1, -1, NOW, NOW),)},
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ledgerlog.errors import EntryCorrupt, InvalidArgument
 from ledgerlog.model.ids import Position
-from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
+from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.record import Record, RecordBatch, moment
 from ledgerlog.wire.producers import decode_table, encode_table
 from ledgerlog.wire.records import (
@@ -46,8 +46,8 @@ def checkpoint(states: list[ProducerState], entry_id: int = 9) -> bytes:
 
 
 STATES = [
-    ProducerState("a", NOW, (Run(1, 5, 0),)),
-    ProducerState("\u00e9", NOW + 1, (Run(0, 1, 5), Run(7, 2, 6))),
+    ProducerState("a", NOW, (SequenceRange(1, 5, 0),)),
+    ProducerState("\u00e9", NOW + 1, (SequenceRange(0, 1, 5), SequenceRange(7, 2, 6))),
 ]
 NUMBERED = [NumberedRecords("a", 0, 1, 6), NumberedRecords("bb", 1, 1, 2**40)]
 
@@ -135,7 +135,7 @@ def test_a_checkpoint_holds_a_table_and_no_record() -> None:
 
 
 def test_a_table_that_would_not_fit_keeps_the_newest_run_of_each() -> None:
-    runs = tuple(Run(10 * n, 1, 3 * n) for n in range(16))
+    runs = tuple(SequenceRange(10 * n, 1, 3 * n) for n in range(16))
     states = [ProducerState(f"{n:064d}", NOW, runs) for n in range(32_768)]
     payload = encode_table(states)
     assert len(payload) < 4 * 2**20
@@ -146,13 +146,13 @@ def test_a_table_that_would_not_fit_keeps_the_newest_run_of_each() -> None:
     "states",
     [
         [ProducerState("a", NOW, ())],
-        [ProducerState("a", NOW, tuple(Run(n, 1, 2 * n) for n in range(17)))],
-        [ProducerState("", NOW, (Run(1, 1, 1),))],
-        [ProducerState("a", NOW, (Run(1, 1, 1),))] * 2,
-        [ProducerState("a", -1, (Run(1, 1, 1),))],
-        [ProducerState("a", NOW, (Run(-1, 1, 1),))],
-        [ProducerState("a", NOW, (Run(2**63 - 1, 1, 1),))],
-        [ProducerState("a", NOW, (Run(1, 1, 2**63 - 1),))],
+        [ProducerState("a", NOW, tuple(SequenceRange(n, 1, 2 * n) for n in range(17)))],
+        [ProducerState("", NOW, (SequenceRange(1, 1, 1),))],
+        [ProducerState("a", NOW, (SequenceRange(1, 1, 1),))] * 2,
+        [ProducerState("a", -1, (SequenceRange(1, 1, 1),))],
+        [ProducerState("a", NOW, (SequenceRange(-1, 1, 1),))],
+        [ProducerState("a", NOW, (SequenceRange(2**63 - 1, 1, 1),))],
+        [ProducerState("a", NOW, (SequenceRange(1, 1, 2**63 - 1),))],
     ],
     ids=str,
 )

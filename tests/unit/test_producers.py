@@ -10,7 +10,7 @@ from ledgerlog.errors import InvalidArgument, OutOfSequence, TooManyProducers
 from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.producers import Producers
-from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, Run, check_producer_id
+from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, SequenceRange, check_producer_id
 
 DAY_MS = 86_400_000
 
@@ -104,7 +104,7 @@ def test_one_who_has_the_log_for_himself_is_remembered_for_ever_in_one_run() -> 
     leader = Leader()
     for sequence in range(1000):
         leader.append("p", sequence)
-    assert leader.table.checkpoint(0) == [ProducerState("p", 0, (Run(0, 1000, 0),))]
+    assert leader.table.checkpoint(0) == [ProducerState("p", 0, (SequenceRange(0, 1000, 0),))]
     assert leader.table.admit("p", 3, 1, 0) == [3]
 
 

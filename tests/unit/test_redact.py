@@ -17,11 +17,11 @@ import ledgerlog
 from bookie.server.main import main as bookie_cli
 from ledgerlog import blocking, errors
 from ledgerlog.archive.destinations import Destination
-from ledgerlog.archive.jobs.archiver import Step
+from ledgerlog.archive.jobs.archiver import ArchiveStep
 from ledgerlog.cli.main import cli
 from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
 from ledgerlog.meta.uri import parse_uri
-from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivePlace
 from ledgerlog.redact import redact
 from ledgerlog.spark.audit_task import AuditRow
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
@@ -173,10 +173,10 @@ def test_every_exception_of_ours_leaves_secrets_out(name: str, uri: str) -> None
 def test_what_is_known_of_archives_shows_no_secret() -> None:
     url = f"s3://KEY:{SECRET}/x@bucket/file.parquet?region=eu"
     shown = [
-        attrs.fields_dict(ArchiveRecord)["file"].repr(url),
+        attrs.fields_dict(ArchivedFile)["file"].repr(url),
         repr(ArchivePlace(where=url, marker=b"m" * 16, made_ms=0)),
         repr(AuditRow(log="log", ledger_id=1, kind="file_missing", file=url, why=f"no route to {url}")),
-        repr(attrs.asdict(Step(what="failed", ledger_id=1, file=url, why=f"cannot read {url}"))),
+        repr(attrs.asdict(ArchiveStep(what="failed", ledger_id=1, file=url, why=f"cannot read {url}"))),
         repr(vars(ArchiveUnavailable(url, f"no route to {url}"))),
         str(ArchiveUnavailable(url, f"no route to {url}")),
     ]

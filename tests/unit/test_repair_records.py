@@ -15,7 +15,7 @@ from ledgerlog.model.codec import encode_record
 from ledgerlog.model.layout import ledger_path, repair_lock_path, repair_task_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import (
-    AuditRecord,
+    AuditState,
     Draining,
     LedgerWork,
     RepairSettings,
@@ -32,7 +32,7 @@ TASK = RepairTask(
     trouble="too few bookies",
 )
 DRAINING = Draining(bookie_id="b1", instance="abc", asked_at_ms=9)
-AUDIT = AuditRecord(
+AUDIT = AuditState(
     auditor="a", metadata_at_ms=1, ledgers=2, affected=1, entries_at_ms=3, absent={"b1": 4, "b2": 5}
 )
 PROGRESS = WorkerProgress(
@@ -60,7 +60,7 @@ READERS: list[tuple[bytes, Callable[[bytes], object], object]] = [
     (SETTINGS.encode(), RepairSettings.decode_untrusted, SETTINGS),
     (TASK.encode(), lambda data: RepairTask.decode_untrusted(data, 7), TASK),
     (DRAINING.encode(), lambda data: Draining.decode_untrusted(data, "b1"), DRAINING),
-    (AUDIT.encode(), AuditRecord.decode_untrusted, AUDIT),
+    (AUDIT.encode(), AuditState.decode_untrusted, AUDIT),
     (PROGRESS.encode(), WorkerProgress.decode_untrusted, PROGRESS),
 ]
 
@@ -91,7 +91,7 @@ def test_a_record_about_something_else_is_refused() -> None:
     with pytest.raises(MetadataCorrupt, match="another bookie"):
         Draining.decode_untrusted(DRAINING.encode(), "b2")
     with pytest.raises(MetadataCorrupt, match="format 2; this version of ledgerlog reads 1"):
-        AuditRecord.decode_untrusted(encode_record({"v": 2}))
+        AuditState.decode_untrusted(encode_record({"v": 2}))
 
 
 @pytest.mark.parametrize(

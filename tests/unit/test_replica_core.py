@@ -11,7 +11,14 @@ from hypothesis import given
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.machine.core.replica import ReplicaCore, RequestTable
 from ledgerlog.machine.machine import StateMachine
-from ledgerlog.model.command import Command, Envelope, Outcome, check_request_id, new_request_id, since_of
+from ledgerlog.model.command import (
+    Command,
+    CommandOutcome,
+    Envelope,
+    check_request_id,
+    new_request_id,
+    since_of,
+)
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
 
@@ -44,12 +51,12 @@ def command(data: bytes, request_id: str, ms: int = 0) -> Envelope:
 def test_commands_are_applied_in_order_and_a_repeat_changes_nothing() -> None:
     machine = Adder()
     core = ReplicaCore(machine)
-    assert core.apply(0, command(b"5", "a")) == Outcome(0, b"5")
-    assert core.apply(1, command(b"2", "b")) == Outcome(1, b"7")
-    assert core.apply(2, command(b"5", "a")) == Outcome(0, b"5"), "as it was the first time"
+    assert core.apply(0, command(b"5", "a")) == CommandOutcome(0, b"5")
+    assert core.apply(1, command(b"2", "b")) == CommandOutcome(1, b"7")
+    assert core.apply(2, command(b"5", "a")) == CommandOutcome(0, b"5"), "as it was the first time"
     assert machine.total == 7
     assert core.apply(3, Envelope(timestamp_ms=0, seed=0)) is None, "a barrier"
-    assert core.apply(4, command(b"none", "c")) == Outcome(4, b"")
+    assert core.apply(4, command(b"none", "c")) == CommandOutcome(4, b"")
     assert core.next_offset == 5
     with pytest.raises(AssertionError, match="comes next"):
         core.apply(7, command(b"1", "d"))
@@ -77,12 +84,12 @@ def test_the_clock_of_a_machine_never_goes_back() -> None:
 def test_the_oldest_outcomes_are_forgotten_by_number_and_by_bytes() -> None:
     table = RequestTable(entries_max=3)
     for offset in range(5):
-        table.add(str(offset), Outcome(offset, b""))
+        table.add(str(offset), CommandOutcome(offset, b""))
     assert [table.find(str(offset)) is not None for offset in range(5)] == [False, False, True, True, True]
     assert table.forgotten_through == 1
     heavy = RequestTable(bytes_max=1000)
     for offset in range(5):
-        heavy.add(str(offset), Outcome(offset, bytes(500)))
+        heavy.add(str(offset), CommandOutcome(offset, bytes(500)))
     assert len(heavy) == 1
     assert heavy.forgotten_through == 3
 
@@ -118,7 +125,7 @@ def test_replicas_that_apply_the_same_have_the_same_digest_and_others_have_not()
 
 
 outcomes = st.builds(
-    Outcome,
+    CommandOutcome,
     st.integers(0, 2**40),
     st.binary(max_size=20),
     st.one_of(st.none(), st.text(min_size=1, max_size=5)),
@@ -126,10 +133,12 @@ outcomes = st.builds(
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=10), outcomes, max_size=8), st.binary(max_size=8))
-def test_a_table_survives_encoding_and_nothing_else_is_one(drawn: dict[str, Outcome], junk: bytes) -> None:
+def test_a_table_survives_encoding_and_nothing_else_is_one(
+    drawn: dict[str, CommandOutcome], junk: bytes
+) -> None:
     table = RequestTable()
     for offset, (name, outcome) in enumerate(drawn.items()):
-        table.add(name, Outcome(offset, outcome.result, outcome.error))
+        table.add(name, CommandOutcome(offset, outcome.result, outcome.error))
     data = table.encode()
     decoded = RequestTable.decode_untrusted(data)
     assert decoded.encode() == data

@@ -15,7 +15,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
     WriteQuorumUnavailable,
 )
-from ledgerlog.ledger.core.writer import LedgerWriter
+from ledgerlog.ledger.core.writer import WriterCore
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import Fragment, LedgerState
 from tests.cores import Register, bookies, new_metadata, new_token
@@ -23,19 +23,19 @@ from tests.cores import Register, bookies, new_metadata, new_token
 
 def new_writer(
     shape: tuple[int, int, int] = (3, 3, 2), *, guaranteed: bool = False, entries: int = 0, **options: int
-) -> tuple[LedgerWriter, Register]:
+) -> tuple[WriterCore, Register]:
     """A writer with ``entries`` appended, each in a batch of its own and handed out to every bookie."""
     metadata = new_metadata(shape, guaranteed=guaranteed)
     register = Register(metadata)
     options = {"frames_outstanding": 100, "frame_entries": 1} | options
-    writer = LedgerWriter(metadata, 1, new_token=new_token("writer"), **options)
+    writer = WriterCore(metadata, 1, new_token=new_token("writer"), **options)
     if entries:
         writer.append([b"x"] * entries)
         send_all(writer)
     return writer, register
 
 
-def send_all(writer: LedgerWriter) -> dict[str, list[tuple[int, int]]]:
+def send_all(writer: WriterCore) -> dict[str, list[tuple[int, int]]]:
     writer.form_batches()
     return {
         bookie: [(send.first, send.last) for send in writer.take_sends(bookie)]
@@ -43,7 +43,7 @@ def send_all(writer: LedgerWriter) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-def confirm(writer: LedgerWriter, entry_id: int, *names: str) -> None:
+def confirm(writer: WriterCore, entry_id: int, *names: str) -> None:
     for bookie in names:
         writer.on_add_ok(bookie, entry_id, entry_id)
 
@@ -640,4 +640,4 @@ def test_a_dead_writer_forgets_what_was_only_queued() -> None:
 
 def test_only_an_open_ledger_has_a_writer() -> None:
     with pytest.raises(AssertionError):
-        LedgerWriter(new_metadata(state=LedgerState.IN_RECOVERY), 1, new_token=new_token())
+        WriterCore(new_metadata(state=LedgerState.IN_RECOVERY), 1, new_token=new_token())

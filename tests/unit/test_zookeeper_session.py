@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
-from ledgerlog.meta.zookeeper.link import Event, Link
+from ledgerlog.meta.zookeeper.link import Event, KazooLink
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
 
@@ -15,7 +15,7 @@ def ignore(event: Event) -> None:
 async def test_a_session_is_not_believed_in_because_the_next_one_was_opened() -> None:
     """After a stop that was too long kazoo's thread may have the next session before the loop has heard of
     the end of this one."""
-    link = Link("127.0.0.1:1", 6.0, on_event=ignore)
+    link = KazooLink("127.0.0.1:1", 6.0, on_event=ignore)
     first = ZooKeeperSession(1, link)
     assert first.state is SessionState.SUSPENDED, "nothing was answered yet"
     link.opened(1, 6 * NS, boot_clock_ns())
@@ -28,7 +28,7 @@ async def test_a_session_is_not_believed_in_because_the_next_one_was_opened() ->
 
 
 async def test_a_lease_lasts_as_long_after_the_sending_of_what_was_answered_last_as_was_agreed() -> None:
-    link = Link("127.0.0.1:1", 6.0, on_event=ignore)
+    link = KazooLink("127.0.0.1:1", 6.0, on_event=ignore)
     session = ZooKeeperSession(1, link)
     now = boot_clock_ns()
     link.opened(1, 6 * NS, now - 7 * NS)

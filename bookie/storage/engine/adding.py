@@ -21,12 +21,12 @@ new ones go into a frame of their own (rules 6 and 7).
 
 from __future__ import annotations
 
-from bookie.core.ledger import LedgerState
-from bookie.core.records import ADD, Run
+from bookie.core.journal_items import ADD, EntryRun
+from bookie.core.ledger import BookieLedger
 from bookie.core.results import status_of
 from bookie.storage.disk.loss_marks import KeptMarks
 from bookie.storage.engine.lac_watch import LacWatch
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.write_cache import WriteCache
 from bookie.storage.journal.journal import Journal
 from bookie.storage.upkeep.read_repair import Mender
@@ -45,7 +45,7 @@ class Adder:
         self,
         *,
         journal: Journal,
-        ledgers: Ledgers,
+        ledgers: LedgerTable,
         mender: Mender,
         marks: KeptMarks,
         write_cache: WriteCache | None,
@@ -107,7 +107,7 @@ class Adder:
             return Status.BAD_REQUEST
         is_known = state is not None
         if state is None:
-            state = LedgerState(header.ledger_id, header.key)
+            state = BookieLedger(header.ledger_id, header.key)
         is_misnamed = header.flags & SPARSE and header.entry_count == header.last - header.first + 1
         verdict: int | Status
         if header.first > state.last_entry and not is_misnamed:
@@ -121,7 +121,7 @@ class Adder:
         self._tell(state, header)
         return verdict
 
-    def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> int | Status:
+    def _append(self, state: BookieLedger, header: Header, raw: bytes | memoryview) -> int | Status:
         """Append a frame of ids that are not stored yet. Returns its position or a status that refuses it."""
         if len(raw) > self._frame_bytes_max:
             return Status.BAD_REQUEST
@@ -132,7 +132,7 @@ class Adder:
         if offset is None:
             return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
         segment = journal.active
-        run = Run(
+        run = EntryRun(
             header.ledger_id,
             header.first,
             header.last,
@@ -150,7 +150,7 @@ class Adder:
         return self._commit.newest
 
     def _append_unsynced(
-        self, cache: WriteCache, state: LedgerState, header: Header, raw: bytes | memoryview
+        self, cache: WriteCache, state: BookieLedger, header: Header, raw: bytes | memoryview
     ) -> int | Status:
         """Do the same for a frame that skips the journal. A crash may lose it, acknowledged or not."""
         assert state.key_sequence is not None
@@ -158,7 +158,7 @@ class Adder:
         if place is None:
             return Status.DISK_FULL if self.is_disk_full else Status.TOO_MANY_REQUESTS
         number, offset = place
-        run = Run(
+        run = EntryRun(
             header.ledger_id,
             header.first,
             header.last,
@@ -179,7 +179,7 @@ class Adder:
         self.bytes += len(raw)
 
     def _add_some(
-        self, state: LedgerState, header: Header, raw: memoryview, entries: Entries
+        self, state: BookieLedger, header: Header, raw: memoryview, entries: Entries
     ) -> int | Status:
         """Take an add of which some ids may be stored: compare those, store the others (rules 6 and 7)."""
         try:
@@ -217,7 +217,7 @@ class Adder:
         verdict = self._append(state, smaller, b"".join(buffers))
         return verdict if type(verdict) is Status else max(verdict, newest)
 
-    def _tell(self, state: LedgerState, header: Header) -> None:
+    def _tell(self, state: BookieLedger, header: Header) -> None:
         if state.tell(header.lac, header.lafr):
             self._lac_watch.on_lac(state)
 

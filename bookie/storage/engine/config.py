@@ -25,7 +25,7 @@ import attrs
 from bookie.core.block import PAGE_BYTES, content_capacity
 from bookie.core.fullness import FullnessPolicy
 from bookie.core.journal import GROUP_BYTES_MAX
-from bookie.core.records import RECORD_HEAD_BYTES
+from bookie.core.journal_items import RECORD_HEAD_BYTES
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.core.space import SpacePolicy
 from bookie.storage.disk.ballast import BALLAST_BYTES

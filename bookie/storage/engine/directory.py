@@ -32,8 +32,8 @@ from contextlib import asynccontextmanager
 
 from bookie.core import rows
 from bookie.core.boot import Mark
+from bookie.core.journal_items import JournalPosition
 from bookie.core.loss_marks import Marks
-from bookie.core.records import Place
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.disk import Disk, FileMissing, Lock
 from bookie.storage.disk.loss_marks import write_marks
@@ -56,7 +56,7 @@ _JOURNAL_BALLAST_BYTES = MIB
 """The ballast in a directory that has nothing but the journal."""
 _DATA = frozenset(("journal", "index", "entries"))
 
-NOTHING_YET = Place(0, 0, 0)
+NOTHING_YET = JournalPosition(0, 0, 0)
 """The end of a journal that has not begun."""
 
 

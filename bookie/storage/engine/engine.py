@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.core.ledger import LedgerState
+from bookie.core.ledger import BookieLedger
 from bookie.core.reading import no_entries
 from bookie.core.results import FenceResult, ListResult, ReadResult, ScrubResult, status_of
 from bookie.storage.disk.loss_marks import KeptMarks
@@ -38,7 +38,7 @@ from bookie.storage.engine.adding import Adder
 from bookie.storage.engine.fencing import Fencer
 from bookie.storage.engine.flushing import Flusher
 from bookie.storage.engine.lac_watch import LacWatch
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.reader import Reader
 from bookie.storage.engine.write_cache import WriteCache
 from bookie.storage.journal.arenas import Arenas
@@ -67,7 +67,7 @@ class Engine:
         self,
         *,
         journal: Journal,
-        ledgers: Ledgers,
+        ledgers: LedgerTable,
         reader: Reader,
         checkpointer: Checkpointer,
         compactor: Compactor,
@@ -348,7 +348,7 @@ class Engine:
         else:
             await self._lac_watch.wait(ledger_id, entry_id)
 
-    def _living(self, ledger_id: int) -> LedgerState | None:
+    def _living(self, ledger_id: int) -> BookieLedger | None:
         """Return the state of a ledger, None if it is unknown or deleted. Raises StorageError if the index
         cannot be read."""
         state = self._ledgers.get(ledger_id)

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import trio
 
-from bookie.core.ledger import LedgerState
-from bookie.core.records import FENCE, encode_fence
+from bookie.core.journal_items import FENCE, encode_fence
+from bookie.core.ledger import BookieLedger
 from bookie.core.results import FenceResult, status_of
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.journal.journal import Journal
 from ledgerlog.errors import StorageError
 from ledgerlog.model.ids import NO_ENTRY
@@ -29,7 +29,7 @@ from ledgerlog.wire.frame import Status
 class Fencer:
     """Fences ledgers."""
 
-    def __init__(self, journal: Journal, ledgers: Ledgers) -> None:
+    def __init__(self, journal: Journal, ledgers: LedgerTable) -> None:
         self.fences = 0
         self._journal = journal
         self._commit = journal.commit
@@ -42,7 +42,7 @@ class Fencer:
         except StorageError as error:
             return FenceResult(status_of(error), NO_ENTRY, NO_ENTRY)
         if state is None:
-            state = LedgerState(ledger_id, key)
+            state = BookieLedger(ledger_id, key)
             self._ledgers.add(state)
         refusal = state.fence_refusal(key)
         if refusal is None and self._journal.stopped is not None:
@@ -64,7 +64,7 @@ class Fencer:
                     self._ledgers.drop(state)
         return FenceResult(refusal or Status.OK, state.lac, state.lafr)
 
-    async def _fence(self, state: LedgerState) -> Status | None:
+    async def _fence(self, state: BookieLedger) -> Status | None:
         """Wait until the fence is durable. Returns None then, or the status that says why it cannot be."""
         if state.is_fence_settled(self._commit.durable):
             await trio.lowlevel.checkpoint()

@@ -15,14 +15,14 @@ Segments of the journal and arenas of the write cache leave memory in the same w
 
 from __future__ import annotations
 
-from bookie.storage.engine.ledgers import InMemory, Ledgers
+from bookie.storage.engine.ledgers import InMemory, LedgerTable
 from bookie.storage.entrylog.file_pool import FilePool
 
 
 class Forgetter:
     """Removes runs from memory."""
 
-    def __init__(self, ledgers: Ledgers, pool: FilePool) -> None:
+    def __init__(self, ledgers: LedgerTable, pool: FilePool) -> None:
         self.given_up = 0
         """Number of segments and arenas that have left memory or begun to."""
         self._ledgers = ledgers

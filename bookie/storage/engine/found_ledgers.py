@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bookie.core.entry_log import LoggedLedger
 from bookie.core.facts import Add, Deletion, Fact
-from bookie.core.ledger import LedgerState
-from bookie.core.records import Fence, Run
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.core.journal_items import EntryRun, Fence
+from bookie.core.ledger import BookieLedger
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.index.catalogue import Catalogue
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.limits import LEDGER_KEY_BYTES
@@ -25,9 +25,9 @@ class FoundLedgers:
 
     def __init__(self, catalogue: Catalogue) -> None:
         # No journal runs: a fence is durable because a file says so.
-        self._ledgers = Ledgers(catalogue, maximum=2**63, durable=lambda: 0)
+        self._ledgers = LedgerTable(catalogue, maximum=2**63, durable=lambda: 0)
 
-    def take(self, fact: Fact, path: str) -> Run | None:
+    def take(self, fact: Fact, path: str) -> EntryRun | None:
         """Apply one fact from the file at ``path``.
 
         Returns:
@@ -66,10 +66,10 @@ class FoundLedgers:
                     state.on_fence_found()
         return None
 
-    def _state(self, ledger_id: int, key: bytes) -> LedgerState:
+    def _state(self, ledger_id: int, key: bytes) -> BookieLedger:
         state = self._ledgers.get(ledger_id)
         if state is None:
-            state = LedgerState(ledger_id, key)
+            state = BookieLedger(ledger_id, key)
             self._ledgers.add(state)
         return state
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import trio
 
-from bookie.core.ledger import LedgerState
+from bookie.core.ledger import BookieLedger
 
 
 class LacWatch:
@@ -18,7 +18,7 @@ class LacWatch:
     def __init__(self) -> None:
         self._waiters: dict[int, list[tuple[int, trio.Event]]] = {}
 
-    def on_lac(self, state: LedgerState) -> None:
+    def on_lac(self, state: BookieLedger) -> None:
         """Wake the callers whose entry this ledger's LAC has reached."""
         for entry_id, event in self._waiters.get(state.ledger_id, ()):
             if state.lac >= entry_id:

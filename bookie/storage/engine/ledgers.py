@@ -6,7 +6,7 @@ objects, and no lock is needed (rule 3; two objects for one ledger have lost ack
 microseconds if the row is cached or the filter rules the key out, and a disk read otherwise.
 
 If there are more than ``maximum`` states, those not used since the last look leave memory, oldest first,
-unless they hold something that would be lost (``LedgerState.is_evictable``). Each new state triggers a look
+unless they hold something that would be lost (``BookieLedger.is_evictable``). Each new state triggers a look
 at a few others, which spreads the work. When a segment leaves memory, many states that it held there become
 free to leave; then the sweep looks at all of them.
 """
@@ -20,8 +20,8 @@ from typing import Protocol
 import trio
 
 from bookie.core import rows
-from bookie.core.ledger import LedgerState, StoredLedger
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger, StoredLedger
 from bookie.storage.index.catalogue import Catalogue
 
 _SWEEP = 16
@@ -36,14 +36,14 @@ class InMemory(Protocol):
     def number(self) -> int: ...
 
     @property
-    def runs(self) -> Sequence[Run]: ...
+    def runs(self) -> Sequence[EntryRun]: ...
 
 
 def _nobody() -> None:
     """Do nothing. For callers that bring a bounded number of ledgers and save them at the end."""
 
 
-class Ledgers:
+class LedgerTable:
     """The ledger states in memory.
 
     Args:
@@ -61,7 +61,7 @@ class Ledgers:
         durable: Callable[[], int],
         on_crowded: Callable[[], object] = _nobody,
     ) -> None:
-        self.loaded: OrderedDict[int, LedgerState] = OrderedDict()
+        self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
         """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
         """Number of new states since the last ``save`` that found no other state able to leave memory."""
@@ -76,7 +76,7 @@ class Ledgers:
         """Whether so many states cannot leave memory that it is worth saving the dirty ones."""
         return self.unsaved > self._maximum // 4
 
-    def get(self, ledger_id: int) -> LedgerState | None:
+    def get(self, ledger_id: int) -> BookieLedger | None:
         """Return the state of a ledger, None if the ledger is unknown.
 
         Raises:
@@ -87,23 +87,23 @@ class Ledgers:
             stored = self._catalogue.ledger_now(ledger_id)
             if stored is None:
                 return None
-            state = LedgerState.restore(ledger_id, stored)
+            state = BookieLedger.restore(ledger_id, stored)
             self._put(state)
         state.was_used = True
         return state
 
-    def add(self, state: LedgerState) -> None:
+    def add(self, state: BookieLedger) -> None:
         """Add the state of a ledger that was unknown."""
         assert state.ledger_id not in self.loaded
         self._put(state)
 
-    def drop(self, state: LedgerState) -> None:
+    def drop(self, state: BookieLedger) -> None:
         """Remove a ledger that was added and whose state stayed blank."""
         assert state.is_blank
         assert not state.pins
         del self.loaded[state.ledger_id]
 
-    def _put(self, state: LedgerState) -> None:
+    def _put(self, state: BookieLedger) -> None:
         # Sweep before the new state is in, so that it cannot be evicted itself.
         if len(self.loaded) >= self._maximum and not self._sweep(_SWEEP):
             self.unsaved += 1
@@ -151,7 +151,7 @@ class Ledgers:
             for start in range(0, len(states), _PIECE_ROWS):
                 await self._save(states[start : start + _PIECE_ROWS])
 
-    async def _save(self, piece: Sequence[LedgerState]) -> None:
+    async def _save(self, piece: Sequence[BookieLedger]) -> None:
         batch = []
         for state in piece:
             batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
@@ -168,7 +168,7 @@ class Ledgers:
             for state in piece:
                 state.pins -= 1
 
-    def _dirty(self) -> list[LedgerState]:
+    def _dirty(self) -> list[BookieLedger]:
         """Return the states that the index does not have. The caller saves them now."""
         self.unsaved = 0
         durable = self._durable()

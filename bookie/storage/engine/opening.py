@@ -43,7 +43,7 @@ from bookie.core.block import NONCE_BYTES, PAGE_BYTES
 from bookie.core.boot import IndexBehind, Mark
 from bookie.core.entry_log import LogHeader
 from bookie.core.journal import GroupCommit
-from bookie.core.records import START, encode_start
+from bookie.core.journal_items import START, encode_start
 from bookie.core.rows import encode_mark
 from bookie.core.segment import SegmentHeader
 from bookie.storage.disk.disk import Disk, FileMissing
@@ -52,10 +52,10 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.forgetting import Forgetter
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.reader import Reader, Resident
 from bookie.storage.engine.write_cache import WriteCache
-from bookie.storage.entrylog.contents import Contents
+from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.entry_files import EntryFiles
 from bookie.storage.entrylog.entry_logs import EntryLogFiles
 from bookie.storage.entrylog.file_pool import FilePool
@@ -68,7 +68,7 @@ from bookie.storage.journal.checkpoint import Checkpointer
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.recycling import Recycler
 from bookie.storage.journal.replay import Replayed, replay
-from bookie.storage.journal.segments import Segment, SegmentFiles
+from bookie.storage.journal.segments import JournalSegment, SegmentFiles
 from bookie.storage.upkeep.collector import Collector, Witness
 from bookie.storage.upkeep.compaction import Compactor
 from bookie.storage.upkeep.read_repair import Mender
@@ -261,7 +261,7 @@ async def _assemble(
     made before it, so reading from top to bottom shows what each part can reach."""
     disk, files, catalogue, pool = ground.disk, ground.files, ground.catalogue, ground.pool
     policy = config.space_policy(is_journal_apart=ground.directory.is_journal_apart)
-    ledgers = Ledgers(
+    ledgers = LedgerTable(
         catalogue,
         maximum=config.ledgers_max,
         durable=lambda: journal.commit.durable,
@@ -284,7 +284,7 @@ async def _assemble(
         )
         await write_cache.prepare()
         residents = _Residents(journal.residents, write_cache.residents)
-    contents = Contents(files, catalogue)
+    contents = FileContents(files, catalogue)
     compactor = Compactor(
         journal=journal,
         contents=contents,
@@ -396,7 +396,7 @@ async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
 
 async def _next_segment(
     files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
-) -> Segment:
+) -> JournalSegment:
     """Return the segment to go on in: a prepared one that was never written to, or a new one of ``size``
     bytes. On a full disk it is smaller: a bookie that cannot start can neither serve reads nor free space."""
     number = replayed.next_segment

@@ -1,6 +1,6 @@
 """Read entries: recent ones from arenas, others from the read cache or from files.
 
-A ledger's runs are listed in two places. Its ``LedgerState`` lists the runs in segments that are in memory;
+A ledger's runs are listed in two places. Its ``BookieLedger`` lists the runs in segments that are in memory;
 the index lists all older ones. The address of a run (file, offset, length) is valid as long as its file
 exists, and a file exists while a read that may use it is under way (``FilePool.reading``). So a list of runs
 never goes stale. But a run may move from memory to the index during the search, and the search must not miss
@@ -29,9 +29,9 @@ import trio
 from bookie.core.examining import Examination
 from bookie.core.frames import damaged_entries, decode_head, decode_run
 from bookie.core.journal import SegmentImage
-from bookie.core.ledger import LedgerState
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger
 from bookie.core.reading import RangeLister, RangeReader
-from bookie.core.records import Run
 from bookie.core.results import ListResult, ReadResult, ScrubResult
 from bookie.storage.engine.forgetting import Forgetter
 from bookie.storage.entrylog.file_pool import FilePool
@@ -105,7 +105,7 @@ class Reader:
 
     # --- finding runs -----------------------------------------------------------------------------
 
-    async def _find(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
+    async def _find(self, state: BookieLedger, first: int, last: int) -> tuple[list[EntryRun], int]:
         """Find the durable runs that may hold ids from ``first`` on.
 
         Returns:
@@ -130,7 +130,7 @@ class Reader:
                 return [found[key] for key in sorted(found)], horizon
         return self._resident(state, first, last)
 
-    def _resident(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
+    def _resident(self, state: BookieLedger, first: int, last: int) -> tuple[list[EntryRun], int]:
         """Return the durable runs in memory, and the id up to which no run is missing."""
         durable = self._journal.commit.durable
         last = state.horizon(first, last, _RUNS_PER_LOOK)
@@ -139,7 +139,7 @@ class Reader:
     # --- reading entries --------------------------------------------------------------------------
 
     async def read(
-        self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
+        self, state: BookieLedger, *, first: int, last: int, stride: int, bytes_max: int
     ) -> ReadResult:
         """Do ``Engine.read``."""
         last = min(last, ENTRY_ID_MAX)
@@ -147,12 +147,12 @@ class Reader:
             return await self._read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
 
     async def _read(
-        self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
+        self, state: BookieLedger, *, first: int, last: int, stride: int, bytes_max: int
     ) -> ReadResult:
         reader = RangeReader(
             ledger_id=state.ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
         )
-        fetched: dict[Run, bytes | Status] = {}
+        fetched: dict[EntryRun, bytes | Status] = {}
         content: bytes | Entries | Status | None
         try:
             while True:
@@ -181,7 +181,7 @@ class Reader:
             status = reader.status
         return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
 
-    async def _fetch(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, bytes | Status]:
+    async def _fetch(self, runs: Sequence[EntryRun], bytes_max: int) -> dict[EntryRun, bytes | Status]:
         """Fetch the frames of the first few runs, as many as ``bytes_max`` payload bytes may need. All of
         them lie in one segment in memory, or all lie in files."""
         resident = self._residents.get(runs[0].file)
@@ -203,9 +203,9 @@ class Reader:
         except StorageError:
             return dict.fromkeys(batch, Status.IO_ERROR)
 
-    async def _read_together(self, batch: Sequence[Run]) -> dict[Run, bytes | Status]:
+    async def _read_together(self, batch: Sequence[EntryRun]) -> dict[EntryRun, bytes | Status]:
         """Read the frames of some runs in files. Neighbours in a file are read as one range."""
-        files: dict[int, list[list[Run]]] = {}
+        files: dict[int, list[list[EntryRun]]] = {}
         for run in batch:
             spans = files.setdefault(run.file, [])
             before = spans[-1][-1] if spans else None
@@ -222,7 +222,7 @@ class Reader:
                 for file, spans in files.items()
             ]
         )
-        frames: dict[Run, bytes | Status] = {}
+        frames: dict[EntryRun, bytes | Status] = {}
         for spans, data in zip(files.values(), found, strict=True):
             for span, part in zip(spans, data, strict=True):
                 start = span[0].offset
@@ -230,15 +230,15 @@ class Reader:
                     frames[run] = part[run.offset - start : run.offset - start + run.length]
         return frames
 
-    def _cached(self, run: Run) -> bytes | Entries | None:
+    def _cached(self, run: EntryRun) -> bytes | Entries | None:
         return None if run.file in self._residents else self.cache.get(run)
 
-    def _keep(self, fetched: dict[Run, bytes | Status]) -> None:
+    def _keep(self, fetched: dict[EntryRun, bytes | Status]) -> None:
         for run, frame in fetched.items():
             if isinstance(frame, bytes) and run.file not in self._residents:
                 self.cache.put(run, frame)
 
-    def _give(self, reader: RangeReader, run: Run, content: bytes | Entries | Status) -> None:
+    def _give(self, reader: RangeReader, run: EntryRun, content: bytes | Entries | Status) -> None:
         """Give the reader the content of the run that it wants."""
         if isinstance(content, Entries):
             reader.on_entries(run, content)
@@ -261,14 +261,16 @@ class Reader:
 
     # --- listing ----------------------------------------------------------------------------------
 
-    async def list_entries(self, state: LedgerState, *, first: int, last: int, pairs_max: int) -> ListResult:
+    async def list_entries(self, state: BookieLedger, *, first: int, last: int, pairs_max: int) -> ListResult:
         """Do ``Engine.list_entries``."""
         with self._pool.reading():
             return await self._list_entries(
                 state, first=first, last=min(last, ENTRY_ID_MAX), pairs_max=pairs_max
             )
 
-    async def _list_entries(self, state: LedgerState, *, first: int, last: int, pairs_max: int) -> ListResult:
+    async def _list_entries(
+        self, state: BookieLedger, *, first: int, last: int, pairs_max: int
+    ) -> ListResult:
         lister = RangeLister(first=first, pairs_max=pairs_max)
         horizon, effort = first - 1, _LIST_EFFORT
         try:
@@ -294,7 +296,7 @@ class Reader:
         through = lister.pairs[-1][1] if lister.pairs else first - 1
         return ListResult(status, lister.pairs, through)
 
-    async def _ids(self, run: Run) -> Sequence[int]:
+    async def _ids(self, run: EntryRun) -> Sequence[int]:
         segment = self._residents.get(run.file)
         if segment is not None:
             # Copy before another task runs: the arena may be reused for another segment afterwards.
@@ -307,7 +309,7 @@ class Reader:
     # --- scrubbing --------------------------------------------------------------------------------
 
     async def scrub(
-        self, state: LedgerState, *, first: int, last: int, classes: int, bytes_max: int
+        self, state: BookieLedger, *, first: int, last: int, classes: int, bytes_max: int
     ) -> ScrubResult:
         """Do ``Engine.scrub``. Calls run one after the other, so the disk stays free for other work."""
         last = min(last, ENTRY_ID_MAX)
@@ -322,7 +324,7 @@ class Reader:
                     return ScrubResult(Status.CORRUPT if is_damage else Status.IO_ERROR, nothing, first - 1)
         return ScrubResult(Status.OK, *examination.close(horizon))
 
-    async def _examine(self, state: LedgerState, examination: Examination, bytes_max: int) -> int:
+    async def _examine(self, state: BookieLedger, examination: Examination, bytes_max: int) -> int:
         """Examine the runs from the first entry on, until the examination has no more room.
 
         This neither uses nor fills the read cache, because its subject is the disk.
@@ -353,9 +355,9 @@ class Reader:
         return horizon
 
 
-def _first_few(runs: Iterable[Run], bytes_max: int) -> list[Run]:
+def _first_few(runs: Iterable[EntryRun], bytes_max: int) -> list[EntryRun]:
     """Return the first run, and the following ones as long as the sum is at most ``bytes_max`` bytes."""
-    batch: list[Run] = []
+    batch: list[EntryRun] = []
     size = 0
     for run in runs:
         size += run.length

@@ -32,7 +32,7 @@ import trio
 
 from bookie.core.file_set import FileSet
 from bookie.core.journal import SegmentImage
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.storage.engine.forgetting import Forgetter
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.journal.arenas import Arenas
@@ -49,7 +49,7 @@ class CachedArena:
     """An arena with entries that are in no file yet."""
 
     image: SegmentImage
-    runs: list[Run] = attrs.field(factory=list)
+    runs: list[EntryRun] = attrs.field(factory=list)
     used: int = 0
     """Bytes of entries in it."""
     begun_at: float = 0.0
@@ -133,7 +133,7 @@ class WriteCache:
         active.used = at + length
         return active.number, at
 
-    def on_run(self, run: Run) -> None:
+    def on_run(self, run: EntryRun) -> None:
         """Take note of the run of the frame that was appended last."""
         active = self._active
         assert run.file == active.number

@@ -27,7 +27,7 @@ from bookie.core import rows
 from bookie.core.entry_log import LoggedLedger
 from bookie.core.facts import Add, Deletion, Replaces
 from bookie.core.file_set import FileSet
-from bookie.core.records import Fence, Run
+from bookie.core.journal_items import EntryRun, Fence
 from bookie.core.rows import FileRow
 from bookie.storage.entrylog.entry_files import EntryFiles
 from bookie.storage.index.catalogue import Catalogue
@@ -36,16 +36,16 @@ from ledgerlog.errors import StorageError
 
 
 @attrs.frozen
-class Held:
+class FileRuns:
     """What a file holds."""
 
-    runs: list[Run] = attrs.field(factory=list)
+    runs: list[EntryRun] = attrs.field(factory=list)
     marked: set[int] = attrs.field(factory=set)
     """Ledgers that other records than adds are about."""
     replaced: FileSet = attrs.field(factory=FileSet)
 
 
-class Contents:
+class FileContents:
     """The files that the index knows, by what is in them."""
 
     def __init__(self, files: EntryFiles, catalogue: Catalogue) -> None:
@@ -54,10 +54,10 @@ class Contents:
 
     # --- by reading -------------------------------------------------------------------------------
 
-    async def read(self, row: FileRow, *, pace: Pace | None = None) -> Held:
+    async def read(self, row: FileRow, *, pace: Pace | None = None) -> FileRuns:
         """What a file says, all of it proved, read at a ``pace`` if there is one. StorageCorrupt for damage
         anywhere before its end, StorageError if it cannot be read."""
-        held = Held()
+        held = FileRuns()
         replaced = FileSet()
         async with aclosing(self._files.facts(row.file, end=row.end, pace=pace)) as facts:
             async for fact in facts:
@@ -74,7 +74,7 @@ class Contents:
 
     # --- by the index -----------------------------------------------------------------------------
 
-    async def counted(self, row: FileRow) -> Held:
+    async def counted(self, row: FileRow) -> FileRuns:
         """What counts of a file that is damaged. StorageCorrupt if the index is."""
         replaced = FileSet()
         if row.file < 0:
@@ -82,11 +82,11 @@ class Contents:
                 replaced = await self._files.logs.read_replaced(-row.file)
             except StorageError:
                 replaced = await self._absent()
-        return Held(await self._named(row.file), await self._refused(), replaced)
+        return FileRuns(await self._named(row.file), await self._refused(), replaced)
 
-    async def _named(self, file: int) -> list[Run]:
+    async def _named(self, file: int) -> list[EntryRun]:
         """The runs that the index names there."""
-        found: list[Run] = []
+        found: list[EntryRun] = []
         for ledger_id in sorted(await self._catalogue.usage(file)):
             start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
             async with aclosing(self._catalogue.pages(start, stop)) as pages:

@@ -37,8 +37,8 @@ from bookie.core.entry_log import (
 from bookie.core.facts import Fact, Replaces, log_fact
 from bookie.core.file_set import FileSet
 from bookie.core.frames import is_head_sound
+from bookie.core.journal_items import ADD, EntryRun
 from bookie.core.merging import Merged, merge_frames
-from bookie.core.records import ADD, Run
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.disk import Disk, File, FileMissing
 from ledgerlog.concurrency.pace import Pace
@@ -55,14 +55,14 @@ _STEP_RECORDS = 128
 _FETCH_BYTES = MIB
 _FETCH_RUNS = 2048
 
-Fetch = Callable[[Sequence[Run]], Awaitable[Sequence[bytes | memoryview]]]
+Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
 """The verified frames of some runs. UnreadableSource if they cannot be had."""
 
 
 class UnreadableSource(StorageError):
     """What was to be written cannot be read: the file with that number, of a ``run`` that is in it."""
 
-    def __init__(self, file: int, text: str, run: Run | None = None) -> None:
+    def __init__(self, file: int, text: str, run: EntryRun | None = None) -> None:
         super().__init__(text)
         self.file = file
         self.run = run
@@ -75,7 +75,7 @@ class WrittenLog:
     number: int
     size: int
     level: int
-    runs: list[Run]
+    runs: list[EntryRun]
     """Where its runs lie, by ledger and first id."""
 
     @property
@@ -193,7 +193,7 @@ class EntryLogFiles:
             raise
         finally:
             self.disk.close(file)
-        placed: list[Run] = []
+        placed: list[EntryRun] = []
         for start in range(0, len(runs), _STEP_RUNS):
             step = slice(start, start + _STEP_RUNS)
             placed += [each.placed(-number, at) for each, at in zip(runs[step], offsets[step], strict=True)]
@@ -341,7 +341,7 @@ async def _write_ledgers(
     at = 0
     while at < len(runs):
         batch: list[Merged] = []
-        parts: list[Run] = []
+        parts: list[EntryRun] = []
         size = 0
         while at < len(runs) and (
             not batch or (size + runs[at].length <= _FETCH_BYTES and len(parts) < _FETCH_RUNS)

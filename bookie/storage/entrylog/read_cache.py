@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from ledgerlog.wire.entries import Entries
 
 
@@ -24,7 +24,7 @@ class ReadCache:
         self._bytes_max = bytes_max
         self._frames: OrderedDict[tuple[int, int], tuple[int, bytes | Entries]] = OrderedDict()
 
-    def get(self, run: Run) -> bytes | Entries | None:
+    def get(self, run: EntryRun) -> bytes | Entries | None:
         """Return the run's verified entries, or its raw frame; None if neither is here."""
         key = (run.file, run.offset)
         found = self._frames.get(key)
@@ -34,7 +34,7 @@ class ReadCache:
         self.hits += 1
         return found[1]
 
-    def put(self, run: Run, content: bytes | Entries) -> None:
+    def put(self, run: EntryRun, content: bytes | Entries) -> None:
         """Keep a run's verified entries or its raw frame, unless it is over an eighth of ``bytes_max``."""
         if 8 * run.length > self._bytes_max:
             return

@@ -35,10 +35,10 @@ import trio
 from bookie.core import rows
 from bookie.core.entry_log import LoggedLedger
 from bookie.core.file_set import FileSet
+from bookie.core.journal_items import EntryRun
 from bookie.core.merging import Merged, merge_runs
-from bookie.core.records import Run
 from bookie.core.rows import Change, FileRow
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.entry_files import EntryFiles
 from bookie.storage.entrylog.entry_logs import Fetch, WrittenLog
 from bookie.storage.entrylog.file_pool import FilePool
@@ -51,8 +51,8 @@ _STEP_LEDGERS = 128
 """What is done at once, while adds wait: about a millisecond."""
 
 
-async def _by_ledger(runs: Sequence[Run]) -> dict[int, list[Run]]:
-    found: dict[int, list[Run]] = {}
+async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:
+    found: dict[int, list[EntryRun]] = {}
     for start in range(0, len(runs), _STEP_RUNS):
         for run in runs[start : start + _STEP_RUNS]:
             found.setdefault(run.ledger_id, []).append(run)
@@ -67,7 +67,7 @@ class Rewriter:
         files: EntryFiles,
         pool: FilePool,
         catalogue: Catalogue,
-        ledgers: Ledgers,
+        ledgers: LedgerTable,
     ) -> None:
         self.bytes_written = 0
         self.logs_written = 0
@@ -99,7 +99,7 @@ class Rewriter:
     async def flush(
         self,
         *,
-        runs: Sequence[Run],
+        runs: Sequence[EntryRun],
         marked: Iterable[int],
         view: memoryview,
         replaced: FileSet,
@@ -114,7 +114,7 @@ class Rewriter:
         index, and so have ``restored`` ones, which name other files and must not outlive this. ``changes``
         are written together with the log's row. DiskFull: nothing has changed."""
 
-        async def fetch(wanted: Sequence[Run]) -> list[memoryview]:
+        async def fetch(wanted: Sequence[EntryRun]) -> list[memoryview]:
             return [view[run.offset : run.offset + run.length] for run in wanted]
 
         return await self._write(
@@ -132,7 +132,7 @@ class Rewriter:
         self,
         sources: Sequence[FileRow],
         *,
-        runs: Sequence[Run],
+        runs: Sequence[EntryRun],
         marked: Iterable[int],
         level: int,
         replaced: FileSet,
@@ -162,7 +162,7 @@ class Rewriter:
     async def _write(
         self,
         *,
-        runs: Sequence[Run],
+        runs: Sequence[EntryRun],
         marked: Iterable[int],
         level: int,
         replaced: FileSet,
@@ -216,7 +216,7 @@ class Rewriter:
                 await trio.lowlevel.checkpoint()
         return carried, deleted
 
-    async def _merge(self, by_ledger: dict[int, list[Run]]) -> tuple[list[Merged], dict[int, int]]:
+    async def _merge(self, by_ledger: dict[int, list[EntryRun]]) -> tuple[list[Merged], dict[int, int]]:
         """The runs as they are to be written, and how many bytes of them each ledger has."""
         merged: list[Merged] = []
         usage: dict[int, int] = {}

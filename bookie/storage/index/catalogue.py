@@ -9,8 +9,8 @@ import trio
 
 from bookie.core import rows
 from bookie.core.boot import Mark
+from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import StoredLedger
-from bookie.core.records import Run
 from bookie.core.rows import Change, FileRow, Row
 from bookie.storage.index.index import Index
 from ledgerlog.errors import StorageCorrupt
@@ -55,7 +55,7 @@ class Catalogue:
         value = self.index.get_now(key)
         return None if value is None else rows.decode_ledger(key, value, self.path)
 
-    def names_now(self, run: Run) -> bool:
+    def names_now(self, run: EntryRun) -> bool:
         """Whether the index names just this run. Of a row that is damaged it is not known, and False."""
         key = rows.run_key(run.ledger_id, run.first)
         value = self.index.get_now(key)
@@ -112,7 +112,9 @@ class Catalogue:
         part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
         return rows.decode_usage(*part[0], self.path) if part else {}
 
-    async def runs(self, ledger_id: int, *, first: int, last: int, straddle: int) -> tuple[list[Run], int]:
+    async def runs(
+        self, ledger_id: int, *, first: int, last: int, straddle: int
+    ) -> tuple[list[EntryRun], int]:
         """Runs of a ledger that may hold ids from ``first`` on, sorted, and the id up to which these are all
         that the index has (at most ``last``, at least ``first``)."""
         limit = _SCAN_ROWS
@@ -128,7 +130,7 @@ class Catalogue:
                 return search.runs, search.horizon
             limit *= _MORE
 
-    def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[Run]:
+    def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[EntryRun]:
         """All runs of a ledger that may hold ids from ``first`` to ``last``, found with one look."""
         search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
         rows_found = self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT)
@@ -153,7 +155,7 @@ class _RunSearch:
         self.start = rows.run_key(ledger_id, begin)
         self.stop = rows.run_key(ledger_id, last + 1)
         self.horizon = last
-        self.runs: list[Run] = []
+        self.runs: list[EntryRun] = []
         self.is_done = False
 
     def take(self, part: list[Row], limit: int) -> None:

@@ -32,14 +32,14 @@ import trio
 from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.file_set import FileSet
-from bookie.core.records import Place
+from bookie.core.journal_items import JournalPosition
 from bookie.core.rows import FileRow
 from bookie.core.space import SpacePolicy
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
-from bookie.storage.journal.segments import Segment, SegmentFiles
+from bookie.storage.journal.segments import JournalSegment, SegmentFiles
 from ledgerlog.errors import DiskFull
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Checkpointer:
         *,
         journal: Journal,
         files: SegmentFiles,
-        ledgers: Ledgers,
+        ledgers: LedgerTable,
         catalogue: Catalogue,
         rewriter: Rewriter,
         policy: SpacePolicy,
@@ -135,7 +135,7 @@ class Checkpointer:
         self._journal.progress.unpark_all()
         self._journal.on_files_changed()
 
-    async def _flush(self, segment: Segment) -> bool:
+    async def _flush(self, segment: JournalSegment) -> bool:
         """Move the entries of a full segment into an entry log, and the mark behind it. Return False if they
         stay."""
         runs = segment.runs
@@ -143,7 +143,7 @@ class Checkpointer:
             return False
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
-        end = Place(segment.number, segment.end, segment.final_sequence)
+        end = JournalPosition(segment.number, segment.end, segment.final_sequence)
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=False, end=end)
         try:
             await self.rewriter.flush(
@@ -162,13 +162,13 @@ class Checkpointer:
         await self.rewriter.remove([segment.number], used=segment.end)
         return True
 
-    async def _pass(self, segment: Segment, *, is_optional: bool) -> None:
+    async def _pass(self, segment: JournalSegment, *, is_optional: bool) -> None:
         """Bring the rest of a segment that takes no more records into the index. Move the mark behind it."""
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
         await self._index_runs(segment, segment.final_sequence)
         await self._ledgers.save()
-        end = Place(segment.number, segment.end, segment.final_sequence)
+        end = JournalPosition(segment.number, segment.end, segment.final_sequence)
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         async with self._catalogue.lock:
             usage = rows.usage_of(run for run in segment.runs if not self._is_deleted(run.ledger_id))
@@ -178,7 +178,7 @@ class Checkpointer:
             await self._catalogue.write([*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])
         await self._files.trim(segment.number, segment.end)
 
-    async def _index_runs(self, segment: Segment, sequence: int) -> None:
+    async def _index_runs(self, segment: JournalSegment, sequence: int) -> None:
         """Bring the segment's runs up to the block ``sequence``, which is durable, into the index."""
         runs = segment.runs
         while segment.indexed < len(runs):

@@ -37,7 +37,7 @@ from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.forgetting import Forgetter
 from bookie.storage.journal.arenas import Arenas
-from bookie.storage.journal.segments import Segment, SegmentFiles
+from bookie.storage.journal.segments import JournalSegment, SegmentFiles
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES, JOURNAL_GATHER_BYTES
 from ledgerlog.wire.frame import Status
@@ -63,16 +63,16 @@ class Journal:
         files: SegmentFiles,
         arenas: Arenas,
         config: StorageConfig,
-        active: Segment,
+        active: JournalSegment,
         commit: GroupCommit,
         new_nonce: Callable[[], bytes],
     ) -> None:
         self.commit = commit
         self.active = active
         """The segment that takes records."""
-        self.residents: dict[int, Segment] = {active.number: active}
+        self.residents: dict[int, JournalSegment] = {active.number: active}
         """The segments in memory by number, oldest first."""
-        self.sealed: deque[Segment] = deque()
+        self.sealed: deque[JournalSegment] = deque()
         """Segments that are full and not indexed yet, oldest first."""
         self.is_index_stuck = False
         """Whether no segment can leave memory because the index waits for room on its disk."""
@@ -95,7 +95,7 @@ class Journal:
         self._config = config
         self._new_nonce = new_nonce
         self._is_disk_full = False
-        self._next: Segment | None = None
+        self._next: JournalSegment | None = None
         self._wake = trio.Event()
         self._is_awake = True
         self._is_held = False
@@ -116,7 +116,7 @@ class Journal:
         call.
 
         Args:
-            kind: The record's kind (``bookie.core.records``).
+            kind: The record's kind (``bookie.core.journal_items``).
             body: The record's body.
 
         Returns:
@@ -346,7 +346,7 @@ class Journal:
             self._arenas.give_back(oldest.image.view)
         return await self._arenas.take()
 
-    async def _new_segment(self, number: int, view: memoryview) -> Segment:
+    async def _new_segment(self, number: int, view: memoryview) -> JournalSegment:
         while True:
             try:
                 segment = await self._files.create(number, view, self._new_nonce())

@@ -23,7 +23,7 @@ from bookie.core import rows
 from bookie.core.boot import IndexBehind, JournalWalk, Mark, segments_to_replay
 from bookie.core.facts import Close, block_facts
 from bookie.core.file_set import FileSet
-from bookie.core.records import Place
+from bookie.core.journal_items import JournalPosition
 from bookie.core.rows import FileRow
 from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment
 from bookie.storage.disk.disk import Disk
@@ -40,7 +40,7 @@ _NOTHING = FileSet()
 class Replayed:
     """Where a journal goes on after replay."""
 
-    end: Place
+    end: JournalPosition
     """Where the journal ends."""
     next_segment: int
     """The segment to go on in. If it exists, it is in ``pristine``; otherwise it must be made."""

@@ -13,7 +13,7 @@ import re
 import attrs
 
 from bookie.core.journal import SegmentImage
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.disk import Disk, File, FileMissing
@@ -30,12 +30,12 @@ _PACED_PIECE_BYTES = MIB
 
 
 @attrs.define(eq=False)
-class Segment:
+class JournalSegment:
     """A segment in memory: being written, or recently written."""
 
     image: SegmentImage
     file: File
-    runs: list[Run] = attrs.field(factory=list)
+    runs: list[EntryRun] = attrs.field(factory=list)
     """Its runs, in the order in which they were appended."""
     marked: set[int] = attrs.field(factory=set)
     """The ledgers that have records other than adds in it."""
@@ -121,7 +121,7 @@ class SegmentFiles:
 
     async def create(
         self, number: int, view: memoryview, nonce: bytes, *, is_last_resort: bool = False
-    ) -> Segment:
+    ) -> JournalSegment:
         """Make the file of a new segment that will be written from ``view``.
 
         Args:
@@ -155,14 +155,14 @@ class SegmentFiles:
             self.disk.close(file)
         await self.disk.sync_directory(self.directory)
         file = await self.disk.open(path, for_writing=True)
-        return Segment(SegmentImage(number, nonce, view), file)
+        return JournalSegment(SegmentImage(number, nonce, view), file)
 
-    async def reopen(self, header: SegmentHeader, view: memoryview) -> Segment:
+    async def reopen(self, header: SegmentHeader, view: memoryview) -> JournalSegment:
         """Open the segment with this header to write it from ``view``. It was never written to."""
         assert len(view) == header.size
         view[:SEGMENT_HEADER_BYTES] = header.encode()
         file = await self.disk.open(self.path(header.number), for_writing=True)
-        return Segment(SegmentImage(header.number, header.nonce, view), file)
+        return JournalSegment(SegmentImage(header.number, header.nonce, view), file)
 
     async def remove(self, number: int, *, used: int | None = None) -> None:
         """Remove a segment's file, durably, or recycle it.

@@ -37,9 +37,9 @@ import trio
 from attrs import evolve
 
 from bookie.core import rows
-from bookie.core.records import DELETE, encode_delete
+from bookie.core.journal_items import DELETE, encode_delete
 from bookie.core.rows import Change
-from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
@@ -81,7 +81,7 @@ class Collector:
         *,
         journal: Journal,
         catalogue: Catalogue,
-        ledgers: Ledgers,
+        ledgers: LedgerTable,
         rewriter: Rewriter,
         witness: Witness,
     ) -> None:

@@ -38,15 +38,15 @@ import trio
 from bookie.core import rows
 from bookie.core.file_set import FileSet
 from bookie.core.frames import damaged_entries, decode_run
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.core.space import ROTTEN, Job, SpacePolicy, next_job
-from bookie.storage.entrylog.contents import Contents
+from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.entry_logs import UnreadableSource
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
-from bookie.storage.journal.segments import Segment
+from bookie.storage.journal.segments import JournalSegment
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
 
@@ -56,11 +56,11 @@ _SCAN_ROWS = 256
 
 
 @attrs.frozen
-class Damage:
+class UnreadableFile:
     """The reason that a file cannot be rewritten."""
 
     why: str
-    run: Run | None
+    run: EntryRun | None
     """The live run that cannot be read. None: the index itself cannot be read."""
 
 
@@ -71,7 +71,7 @@ class Compactor:
         self,
         *,
         journal: Journal,
-        contents: Contents,
+        contents: FileContents,
         pool: FilePool,
         catalogue: Catalogue,
         rewriter: Rewriter,
@@ -80,10 +80,10 @@ class Compactor:
     ) -> None:
         self.jobs = 0
         self.bytes_freed = 0
-        self.damaged: dict[int, Damage] = {}
+        self.damaged: dict[int, UnreadableFile] = {}
         """Files that cannot be rewritten, each with the reason."""
         self._suspects: set[int] = set()
-        self._held: dict[int, Segment | None] = {}
+        self._held: dict[int, JournalSegment | None] = {}
         """Held files, each with the segment that must be indexed before the file is released. None: the file
         is held until the body of ``holding`` ends."""
         self._journal = journal
@@ -181,7 +181,7 @@ class Compactor:
                 logger.warning("compaction waits: %s", full)
                 break
             except UnreadableSource as damage:
-                self.damaged[damage.file] = Damage(str(damage), damage.run)
+                self.damaged[damage.file] = UnreadableFile(str(damage), damage.run)
                 self._suspects.discard(damage.file)
                 logger.error("not compacted, kept as it is: %s", damage)
                 continue
@@ -210,7 +210,7 @@ class Compactor:
                 self.suspect(file)
 
     async def _do(self, job: Job) -> None:
-        runs: list[Run] = []
+        runs: list[EntryRun] = []
         marked: set[int] = set()
         replaced = FileSet.of(row.file for row in job.sources)
         for row in job.sources:
@@ -249,14 +249,14 @@ class Compactor:
 
     # --- which runs are live -----------------------------------------------------------------------
 
-    async def _named(self, runs: list[Run]) -> list[Run]:
+    async def _named(self, runs: list[EntryRun]) -> list[EntryRun]:
         """Return the runs that the index names, sorted.
 
         If a run's entries were stored again, the index names the other run, which may hold more entries. A
         copy of the old run would overwrite that run's row.
         """
         runs.sort()
-        named: list[Run] = []
+        named: list[EntryRun] = []
         at = 0
         while at < len(runs):
             ledger_id = runs[at].ledger_id
@@ -277,7 +277,7 @@ class Compactor:
 
     # --- copying ----------------------------------------------------------------------------------
 
-    async def _fetch(self, wanted: Sequence[Run]) -> list[bytes]:
+    async def _fetch(self, wanted: Sequence[EntryRun]) -> list[bytes]:
         by_file: dict[int, list[int]] = {}
         for index, run in enumerate(wanted):
             by_file.setdefault(run.file, []).append(index)
@@ -296,7 +296,7 @@ class Compactor:
         return frames
 
 
-def verify_frame(run: Run, frame: bytes, path: str) -> None:
+def verify_frame(run: EntryRun, frame: bytes, path: str) -> None:
     """Check that these bytes are the run's frame, and that each of its entries matches its digest.
 
     Raises:

@@ -32,7 +32,7 @@ import trio
 
 from bookie.core import rows
 from bookie.core.frames import decode_head
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.core.rows import Change
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
@@ -47,7 +47,7 @@ class AllRuns(Catalogue):
 
     def __init__(self, catalogue: Catalogue) -> None:
         super().__init__(catalogue.index)
-        self.aside: list[Run] = []
+        self.aside: list[EntryRun] = []
 
     async def write(self, batch: Sequence[Change]) -> None:
         taken: dict[bytes, Change] = {}
@@ -68,7 +68,7 @@ class AllRuns(Catalogue):
 class _Held:
     """A run and its ids."""
 
-    run: Run
+    run: EntryRun
     ids: Sequence[int]
 
 
@@ -81,7 +81,7 @@ class Doubles:
         newness: Returns how new a run is. Greater is newer.
     """
 
-    def __init__(self, index: AllRuns, pool: FilePool, newness: Callable[[Run], Age]) -> None:
+    def __init__(self, index: AllRuns, pool: FilePool, newness: Callable[[EntryRun], Age]) -> None:
         self._index = index
         self._pool = pool
         self._newness = newness
@@ -94,7 +94,7 @@ class Doubles:
             StorageCorrupt: Two runs need the same row, and without either of them entries would be denied.
         """
         open_runs: list[_Held] = []
-        doubled: dict[Run, _Held] = {}
+        doubled: dict[EntryRun, _Held] = {}
         async with aclosing(self._runs()) as runs:
             async for run in runs:
                 open_runs = [each for each in open_runs if _reaches(each.run, run)]
@@ -108,7 +108,7 @@ class Doubles:
                 open_runs.append(held)
         await self._decide(list(doubled.values()))
 
-    async def _runs(self) -> AsyncGenerator[Run, None]:
+    async def _runs(self) -> AsyncGenerator[EntryRun, None]:
         """Yield all runs, including those in ``aside``, by ledger and first id."""
         aside = iter(sorted(self._index.aside))
         other = next(aside, None)
@@ -126,7 +126,7 @@ class Doubles:
             yield other
             other = next(aside, None)
 
-    async def _ids(self, run: Run) -> Sequence[int]:
+    async def _ids(self, run: EntryRun) -> Sequence[int]:
         if run.is_dense:
             return range(run.first, run.last + 1)
         (head,) = await self._pool.read(run.file, [(run.offset, run.head_length)])
@@ -176,7 +176,7 @@ class Doubles:
         return kept
 
 
-def _reaches(run: Run, following: Run) -> bool:
+def _reaches(run: EntryRun, following: EntryRun) -> bool:
     return run.ledger_id == following.ledger_id and run.last >= following.first
 
 

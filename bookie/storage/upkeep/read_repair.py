@@ -37,8 +37,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from bookie.core.frames import damaged_entries, decode_head, decode_run, salvage
-from bookie.core.ledger import LedgerState
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger
 from bookie.core.results import status_of
 from bookie.storage.engine.reader import Resident
 from bookie.storage.entrylog.file_pool import FilePool
@@ -58,7 +58,7 @@ _ENTRY_HEAD_BYTES = 12
 class Damaged:
     """A run of which some bytes cannot be read as they were written."""
 
-    run: Run
+    run: EntryRun
     ids: Sequence[int] | None
     """The entries that it holds; None if nothing proves them."""
     kept: Mapping[int, tuple[int, bytes]]
@@ -127,7 +127,7 @@ class Mender:
 
     # --- looking ----------------------------------------------------------------------------------
 
-    def look_now(self, state: LedgerState, ids: Sequence[int]) -> Standing:
+    def look_now(self, state: BookieLedger, ids: Sequence[int]) -> Standing:
         """Look up the stored entries among these ids, durable or pending.
 
         Other tasks do not run meanwhile, because an add's verdict depends on the result (rule 3). If the
@@ -162,7 +162,7 @@ class Mender:
                 damaged.append(damage)
         return Standing(digests, damaged)
 
-    def _look(self, run: Run, wanted: frozenset[int]) -> tuple[Mapping[int, int], Damaged | None]:
+    def _look(self, run: EntryRun, wanted: frozenset[int]) -> tuple[Mapping[int, int], Damaged | None]:
         """Return the known digests of a run's entries, and the damage if some of ``wanted`` may have any."""
         path = self._pool.path_of(run.file)
         resident = self._residents.get(run.file)
@@ -189,7 +189,7 @@ class Mender:
         kept = zip(entries.digests, entries.payloads(), strict=True)
         return known, Damaged(run, ids, dict(zip(entries.ids, kept, strict=True)), why)
 
-    def _look_without_head(self, run: Run, error: StorageError) -> tuple[Mapping[int, int], Damaged]:
+    def _look_without_head(self, run: EntryRun, error: StorageError) -> tuple[Mapping[int, int], Damaged]:
         try:
             kept = salvage(run, self._bytes_now(run, run.length))
         except StorageError:
@@ -201,7 +201,7 @@ class Mender:
             ids = list(kept)
         return {e: digest for e, (digest, _) in kept.items()}, Damaged(run, ids, kept, error)
 
-    def _bytes_now(self, run: Run, length: int) -> bytes:
+    def _bytes_now(self, run: EntryRun, length: int) -> bytes:
         """Read the first ``length`` bytes of a run's frame, without a wait."""
         resident = self._residents.get(run.file)
         if resident is None:
@@ -211,7 +211,7 @@ class Mender:
     # --- mending ----------------------------------------------------------------------------------
 
     def mend_now(
-        self, state: LedgerState, damaged: Sequence[Damaged], brought: Entries, header: Header
+        self, state: BookieLedger, damaged: Sequence[Damaged], brought: Entries, header: Header
     ) -> Status | None:
         """Replace each damaged run, using the brought entries.
 

@@ -32,7 +32,7 @@ from bookie.core import rows
 from bookie.core.block import PAGE_BYTES, decode_header
 from bookie.core.boot import Mark, start_of
 from bookie.core.file_set import FileSet
-from bookie.core.records import Place, Run
+from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
 from bookie.storage.engine.directory import NOTHING_YET, StorageDirectory
 from bookie.storage.entrylog.entry_files import EntryFiles
@@ -104,7 +104,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     return runs
 
 
-def _newness(run: Run, reach: Mapping[int, int]) -> Age:
+def _newness(run: EntryRun, reach: Mapping[int, int]) -> Age:
     """Return the age of a run. If two runs hold the same entry, the newer run has the greater age.
 
     ``reach`` has the number of the last segment that each log replaced.
@@ -171,7 +171,7 @@ def _stretches(numbers: Sequence[int]) -> list[list[int]]:
     return found
 
 
-async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) -> Mark:
+async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPosition) -> Mark:
     """Return the mark from which to read a stretch whose preceding segment is gone.
 
     ``end`` is where the part of the journal that was read before ends.
@@ -186,7 +186,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) ->
             # This may be a torn block. That is fine: the block that replaced it has the same number.
             before = block.sequence - 1
             break
-    place = Place(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
+    place = JournalPosition(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
     return Mark(stretch[0], before + 1, is_optional=True, end=place)
 
 

@@ -2,7 +2,7 @@
 
 The index names a run by its ledger and its first id. So a new run with the same first id overwrites the
 damaged run's row. Until the new run is indexed, readers use it from memory instead of that row
-(``LedgerState.is_replaced``). The entries come from one of two sources: scrubbing brings copies of a whole
+(``BookieLedger.is_replaced``). The entries come from one of two sources: scrubbing brings copies of a whole
 run from other bookies (``bookie.storage.upkeep.scrub``), and an add brings some of the entries again
 (``bookie.storage.upkeep.read_repair``). Both replace runs here, under three rules:
 
@@ -26,8 +26,8 @@ from collections.abc import Sequence
 import attrs
 
 from bookie.core import rows
-from bookie.core.ledger import LedgerState
-from bookie.core.records import ADD, Run
+from bookie.core.journal_items import ADD, EntryRun
+from bookie.core.ledger import BookieLedger
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
 from bookie.storage.upkeep.compaction import Compactor
@@ -38,7 +38,7 @@ from ledgerlog.wire.entries import Entries, encode_add
 class Rotten:
     """A damaged run: some of it cannot be read as it was written."""
 
-    run: Run
+    run: EntryRun
     why: str
 
 
@@ -54,17 +54,19 @@ class Replacer:
         self._catalogue = catalogue
         self._compactor = compactor
 
-    def fits(self, state: LedgerState, parts: Sequence[Entries]) -> bool:
+    def fits(self, state: BookieLedger, parts: Sequence[Entries]) -> bool:
         """Whether these parts may replace the run that begins with the first part's first id. They may if no
         later part begins at the first id of another run of the ledger, pending runs included."""
         return not any(self._begins(state, part.first) for part in parts[1:])
 
-    def _begins(self, state: LedgerState, first: int) -> bool:
+    def _begins(self, state: BookieLedger, first: int) -> bool:
         if state.is_replaced(first, self._journal.commit.newest):
             return True
         return self._catalogue.index.get_now(rows.run_key(state.ledger_id, first)) is not None
 
-    def replace(self, state: LedgerState, run: Run, parts: list[Entries], *, lac: int, lafr: int) -> bool:
+    def replace(
+        self, state: BookieLedger, run: EntryRun, parts: list[Entries], *, lac: int, lafr: int
+    ) -> bool:
         """Append the parts that replace a run. Other tasks do not run meanwhile.
 
         The run is replaced once the appended parts are durable.
@@ -90,14 +92,14 @@ class Replacer:
         self.rotten.pop((run.ledger_id, run.first), None)
         return True
 
-    def _append(self, state: LedgerState, part: Entries, lac: int, lafr: int) -> bool:
+    def _append(self, state: BookieLedger, part: Entries, lac: int, lafr: int) -> bool:
         journal = self._journal
         raw = b"".join(encode_add(part, lac=lac, lafr=lafr, key=state.key, recovery=True))
         offset = journal.append(ADD, raw)
         if offset is None:
             return False
         segment = journal.active
-        run = Run(
+        run = EntryRun(
             part.ledger_id,
             part.first,
             part.last,

@@ -30,9 +30,9 @@ from collections.abc import Container, Sequence
 import trio
 
 from bookie.core import rows
-from bookie.core.records import Run
-from bookie.storage.engine.ledgers import Ledgers
-from bookie.storage.entrylog.contents import Contents
+from bookie.core.journal_items import EntryRun
+from bookie.storage.engine.ledgers import LedgerTable
+from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
@@ -67,8 +67,8 @@ class Scrubber:
         residents: Container[int],
         pool: FilePool,
         catalogue: Catalogue,
-        ledgers: Ledgers,
-        contents: Contents,
+        ledgers: LedgerTable,
+        contents: FileContents,
         compactor: Compactor,
         replacer: Replacer,
         bytes_per_s: int,
@@ -159,7 +159,7 @@ class Scrubber:
                     self._compactor.suspect(row.file)
             self.bytes_checked += row.end
 
-    async def _check(self, run: Run) -> bool:
+    async def _check(self, run: EntryRun) -> bool:
         """Whether a run reads as it was written. Updates ``rotten``."""
         path = self._pool.path_of(run.file)
         try:
@@ -178,7 +178,7 @@ class Scrubber:
             self.bytes_checked += run.length
         return True
 
-    def _is_superseded(self, run: Run) -> bool:
+    def _is_superseded(self, run: EntryRun) -> bool:
         """Whether the run's entries were stored again; the row of the copy will overwrite this run's row."""
         state = self._ledgers.loaded.get(run.ledger_id)
         # A ledger with runs in memory has its state in memory.
@@ -208,7 +208,7 @@ class Scrubber:
         async with self._restoring, self._compactor.holding(rotten.run.file):
             return await self._restore(rotten.run, parts, lac=lac, lafr=lafr)
 
-    async def _restore(self, run: Run, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
+    async def _restore(self, run: EntryRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
         state = self._ledgers.get(run.ledger_id)
         if (

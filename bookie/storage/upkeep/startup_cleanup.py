@@ -18,7 +18,7 @@ from contextlib import aclosing
 from bookie.core import rows
 from bookie.core.boot import IndexBehind
 from bookie.core.file_set import FileSet
-from bookie.core.records import Run
+from bookie.core.journal_items import EntryRun
 from bookie.core.rows import Change, FileRow
 from bookie.storage.engine.found_ledgers import FoundLedgers
 from bookie.storage.entrylog.entry_files import EntryFiles
@@ -110,7 +110,7 @@ async def take_over_log(
     path = logs.path(number)
     header = await logs.read_header(number)
     ledgers = FoundLedgers(catalogue)
-    runs: list[Run] = []
+    runs: list[EntryRun] = []
     async with aclosing(logs.facts(number, passes_rot=passes_rot)) as facts:
         async for fact in facts:
             run = ledgers.take(fact, path)
@@ -133,7 +133,7 @@ async def take_over_log(
     return len(runs)
 
 
-async def _superseded(catalogue: Catalogue, run: Run, replaced: FileSet) -> list[Change]:
+async def _superseded(catalogue: Catalogue, run: EntryRun, replaced: FileSet) -> list[Change]:
     """Return changes that delete the rows of the runs that were merged into this one."""
     found: list[Change] = []
     start, stop = rows.run_key(run.ledger_id, run.first + 1), rows.run_key(run.ledger_id, run.last + 1)

@@ -35,9 +35,9 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 
 __all__ = ["ArchivePlan", "compactable", "merge_groups", "plan_archive"]
 
@@ -46,19 +46,19 @@ __all__ = ["ArchivePlan", "compactable", "merge_groups", "plan_archive"]
 class ArchivePlan:
     """What there is to do for one log."""
 
-    copy: tuple[Segment, ...]
+    copy: tuple[LogSegment, ...]
     """Ledgers to copy, in the order of the log."""
-    give_up: tuple[tuple[ArchiveRecord, int], ...]
+    give_up: tuple[tuple[ArchivedFile, int], ...]
     """Ledgers whose copies on bookies may be given up, each with the record of its file."""
-    waiting: tuple[ArchiveRecord, ...]
+    waiting: tuple[ArchivedFile, ...]
     """Archived ledgers whose copies on bookies stay for now."""
-    retire: tuple[ArchiveRecord, ...]
+    retire: tuple[ArchivedFile, ...]
     """Records of files whose ledgers the list does not name."""
 
 
 def plan_archive(
     metadata: LogMetadata | None,
-    records: Sequence[ArchiveRecord],
+    records: Sequence[ArchivedFile],
     with_copies: Collection[int],
     *,
     now_ms: int,
@@ -80,9 +80,9 @@ def plan_archive(
     newest = counted[-1].ledger_id if counted and not metadata.sealed else None
     listed = {segment.ledger_id for segment in counted}
     archived = {ledger.ledger_id for record in records for ledger in record.ledgers}
-    give_up: list[tuple[ArchiveRecord, int]] = []
-    waiting: list[ArchiveRecord] = []
-    retire: list[ArchiveRecord] = []
+    give_up: list[tuple[ArchivedFile, int]] = []
+    waiting: list[ArchivedFile] = []
+    retire: list[ArchivedFile] = []
     for record in records:
         if record.ledger_id not in listed:
             retire.append(record)
@@ -109,12 +109,12 @@ def plan_archive(
 
 def merge_groups(
     metadata: LogMetadata,
-    records: Sequence[ArchiveRecord],
+    records: Sequence[ArchivedFile],
     with_copies: Collection[int],
     *,
     bytes_max: int,
     ledgers_max: int,
-) -> list[tuple[ArchiveRecord, ...]]:
+) -> list[tuple[ArchivedFile, ...]]:
     """Return groups of neighbouring files that may become one file each.
 
     A file that is larger than half of ``bytes_max`` stays as it is, so that no file is rewritten over and
@@ -127,8 +127,8 @@ def merge_groups(
         bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
         ledgers_max: How many ledgers a new file holds at most.
     """
-    groups: list[tuple[ArchiveRecord, ...]] = []
-    group: list[ArchiveRecord] = []
+    groups: list[tuple[ArchivedFile, ...]] = []
+    group: list[ArchivedFile] = []
 
     def end() -> None:
         if len(group) > 1:
@@ -151,18 +151,18 @@ def merge_groups(
 
 def compactable(
     metadata: LogMetadata,
-    records: Sequence[ArchiveRecord],
+    records: Sequence[ArchivedFile],
     with_copies: Collection[int],
     *,
     bytes_max: int,
     ledgers_max: int,
-) -> list[tuple[ArchiveRecord, ...]]:
+) -> list[tuple[ArchivedFile, ...]]:
     """Return the files that compaction covers, from the oldest on, in groups that become one file each.
 
     The arguments are those of ``merge_groups``. A group may be a single file, of any size.
     """
-    groups: list[tuple[ArchiveRecord, ...]] = []
-    group: list[ArchiveRecord] = []
+    groups: list[tuple[ArchivedFile, ...]] = []
+    group: list[ArchivedFile] = []
     for record in _given_up(metadata, records, with_copies):
         if record is None:
             break
@@ -177,20 +177,20 @@ def compactable(
     return groups
 
 
-def _adjoin(one: ArchiveRecord, other: ArchiveRecord) -> bool:
+def _adjoin(one: ArchivedFile, other: ArchivedFile) -> bool:
     """Whether nothing was lost between two neighbours (``model.log``). No file may reach over a gap."""
     return one.end_offset == other.first_offset
 
 
 def _given_up(
-    metadata: LogMetadata, records: Sequence[ArchiveRecord], with_copies: Collection[int]
-) -> list[ArchiveRecord | None]:
+    metadata: LogMetadata, records: Sequence[ArchivedFile], with_copies: Collection[int]
+) -> list[ArchivedFile | None]:
     """Return the file of each listed ledger with records, in order.
 
     An item is None if bookies have copies of the ledger, or if it has no file.
     """
     by_ledger = {record.ledger_id: record for record in records}
-    found: list[ArchiveRecord | None] = []
+    found: list[ArchivedFile | None] = []
     for segment in metadata.segments:
         if segment.record_count == 0:
             continue

@@ -58,12 +58,12 @@ from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S, MIB, R
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Check, Create, Delete, NodeMissing, Operation, VersionConflict
-from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.layout import archive_path, ledger_path, log_record_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.model.repair import RepairSettings
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.redact import redact
 from ledgerlog.repair.checking import check_ledger
 from ledgerlog.wire.records import decode_entry
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from ledgerlog.archive.destinations import Destination
     from ledgerlog.archive.parquet import ArchiveWriter, Facts
 
-__all__ = ["Archiver", "LogState", "OnStep", "Step", "done", "guarded"]
+__all__ = ["Archiver", "LogState", "OnStep", "ArchiveStep", "done", "guarded"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
-class Step:
+class ArchiveStep:
     """What a job did about one ledger, or one file."""
 
     what: str
@@ -106,17 +106,17 @@ class LogState:
     """The record of the log; None if the log is gone."""
     version: int
     """The version of this record."""
-    records: tuple[tuple[ArchiveRecord, int], ...]
+    records: tuple[tuple[ArchivedFile, int], ...]
     """The records of the archive with their versions, by offset."""
     with_copies: frozenset[int]
     """Those ledgers of the list and of the files that have metadata."""
 
-    def version_of(self, record: ArchiveRecord) -> int:
+    def version_of(self, record: ArchivedFile) -> int:
         """Return the version of one of ``records``."""
         return next(version for found, version in self.records if found == record)
 
 
-OnStep = Callable[[Step], None]
+OnStep = Callable[[ArchiveStep], None]
 """Called with each step when it is done."""
 
 LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
@@ -222,7 +222,7 @@ class Archiver:
 
     # --- copying ------------------------------------------------------------------------------
 
-    async def copy(self, segment: Segment) -> Step:
+    async def copy(self, segment: LogSegment) -> ArchiveStep:
         """Archive one counted ledger of the log.
 
         Args:
@@ -248,7 +248,7 @@ class Archiver:
         faults = await check_ledger(self.client, ledger_id, check_all=True, pace=self._pace)
         if faults.doubtful:
             bookies = ", ".join(faults.doubtful)
-            return Step(
+            return ArchiveStep(
                 what="skipped",
                 ledger_id=ledger_id,
                 why=f"it may not be fully replicated: check {bookies} (ledgerlog repair)",
@@ -256,7 +256,7 @@ class Archiver:
         try:
             metadata = await self.client.ledgers.metadata(ledger_id)
         except LedgerNotFound:
-            return Step(what="skipped", ledger_id=ledger_id, why="it was deleted meanwhile")
+            return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it was deleted meanwhile")
         if not metadata.is_closed or metadata.last_entry is None:
             raise EntryCorrupt(ledger_id, 0, f"log {self.name!r} counts it as closed, and it is not")
         ledger = ArchivedLedger(
@@ -271,10 +271,10 @@ class Archiver:
                     await file.add(batches)
                 record = await file.finish()
         except (LedgerNotFound, EntryNotFound, EntryUnavailable) as failure:
-            return Step(what="skipped", ledger_id=ledger_id, why=str(failure))
+            return ArchiveStep(what="skipped", ledger_id=ledger_id, why=str(failure))
         return await self._record(record)
 
-    async def _entries(self, segment: Segment, last: int) -> AsyncIterator[list[RecordBatch]]:
+    async def _entries(self, segment: LogSegment, last: int) -> AsyncIterator[list[RecordBatch]]:
         reader = await self.client.ledgers.open(segment.ledger_id)
         entry_id, offset = 0, segment.first_offset
         while entry_id <= last:
@@ -343,11 +343,11 @@ class Archiver:
                 await in_thread(writer.discard, file=url)
             raise
 
-    async def _record(self, record: ArchiveRecord) -> Step:
+    async def _record(self, record: ArchivedFile) -> ArchiveStep:
         """Create the record of a new file: step 5 of "copy"."""
         path = archive_path(self.incarnation, record.ledger_id)
 
-        async def write(is_unsure: bool) -> Step:
+        async def write(is_unsure: bool) -> ArchiveStep:
             # Once an answer was lost, the record may still be created. Its file must stay then.
             metadata, version = await self.logs.read(self.incarnation)
             existing = await self.archives.find(self.incarnation, record.ledger_id)
@@ -387,7 +387,7 @@ class Archiver:
 
     # --- giving up ----------------------------------------------------------------------------
 
-    async def give_up(self, record: ArchiveRecord, ledger_id: int) -> Step:
+    async def give_up(self, record: ArchivedFile, ledger_id: int) -> ArchiveStep:
         """Delete the metadata of a ledger whose records are in a file. Bookies then collect their copies.
 
         Args:
@@ -429,7 +429,7 @@ class Archiver:
         self.mark("checked again")
         given_up = attrs.evolve(done("given up", record), ledger_id=ledger_id)
 
-        async def write(_: bool) -> Step:
+        async def write(_: bool) -> ArchiveStep:
             stored = await self.ledgers.find(ledger_id)
             if stored is None:
                 return given_up  # Perhaps our own transaction deleted it, and its answer was lost.
@@ -458,7 +458,7 @@ class Archiver:
             logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, redact(record.file))
         return step
 
-    async def _withdraw(self, record: ArchiveRecord, version: int, ledger_id: int, why: str) -> Step:
+    async def _withdraw(self, record: ArchivedFile, version: int, ledger_id: int, why: str) -> ArchiveStep:
         """Delete the record of a file that is gone or damaged, if bookies have all its entries."""
         stored = await self.ledgers.find(ledger_id)
         if stored is None or len(record.ledgers) > 1:
@@ -497,7 +497,7 @@ class Archiver:
 
     # --- retiring, and checks of files --------------------------------------------------------
 
-    async def retire(self, record: ArchiveRecord) -> Step:
+    async def retire(self, record: ArchivedFile) -> ArchiveStep:
         """Delete a file whose ledgers the log names no more, and then its record.
 
         Returns:
@@ -534,7 +534,7 @@ class Archiver:
         self.mark("record deleted")
         return done("retired", record)
 
-    def is_late(self, record: ArchiveRecord) -> bool:
+    def is_late(self, record: ArchivedFile) -> bool:
         """Whether a file is so old that a cleaner may be about to delete it, since no record names it.
 
         Such a file must not get a record any more.
@@ -542,7 +542,7 @@ class Archiver:
         age_ms = self.client.environment.now_ms() - record.archived_ms
         return age_ms > 1000 * (ARCHIVE_STRAY_AGE_S - _STRAY_MARGIN_S)
 
-    async def expect_file(self, record: ArchiveRecord) -> None:
+    async def expect_file(self, record: ArchivedFile) -> None:
         """Check that the file of a record that is about to be written is there.
 
         Raises:
@@ -553,7 +553,7 @@ class Archiver:
         if footer != record.footer:
             raise ArchiveCorrupt(record.file, "it is not the file that was written")
 
-    def expect_own(self, record: ArchiveRecord) -> None:
+    def expect_own(self, record: ArchivedFile) -> None:
         """Check that a record names a file of this log and this cluster.
 
         Raises:
@@ -566,7 +566,7 @@ class Archiver:
                 record.file, f"its record names a file in {directory}, and this log's are in {self.directory}"
             )
 
-    async def delete_file(self, record: ArchiveRecord) -> bool:
+    async def delete_file(self, record: ArchivedFile) -> bool:
         """Delete the file that a record names; return whether it was there.
 
         Raises:
@@ -611,7 +611,7 @@ class _Writing:
             timeout_s += self._writer.file_bytes / _BYTES_PER_S_MIN
         return await in_thread(step, file=self._url, timeout_s=timeout_s)
 
-    async def finish(self) -> ArchiveRecord:
+    async def finish(self) -> ArchivedFile:
         """Give the file its name, and read it again.
 
         Returns:
@@ -629,7 +629,7 @@ class _Writing:
         archiver.mark("file named")
         environment = archiver.client.environment
         file_bytes, footer = await in_thread(lambda: archiver._footer.end_of(url), file=url)
-        record = ArchiveRecord(
+        record = ArchivedFile(
             log=facts.log,
             incarnation=facts.incarnation,
             file=url,
@@ -649,9 +649,9 @@ class _Writing:
         return record
 
 
-def done(what: str, record: ArchiveRecord, *, why: str = "") -> Step:
+def done(what: str, record: ArchivedFile, *, why: str = "") -> ArchiveStep:
     """Make a step about a file."""
-    return Step(
+    return ArchiveStep(
         what=what,
         ledger_id=record.ledger_id,
         records=record.record_count,
@@ -661,7 +661,7 @@ def done(what: str, record: ArchiveRecord, *, why: str = "") -> Step:
     )
 
 
-async def guarded(work: Awaitable[Step], ledger_id: int) -> Step:
+async def guarded(work: Awaitable[ArchiveStep], ledger_id: int) -> ArchiveStep:
     """Wait for a step; return one that ``failed`` if a file or an entry is at fault.
 
     Other errors pass, for example MetadataUnavailable, because every further step would fail the same way.
@@ -670,4 +670,4 @@ async def guarded(work: Awaitable[Step], ledger_id: int) -> Step:
         return await work
     except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt) as failure:
         logger.error("ledger=%d: %s", ledger_id, failure)
-        return Step(what="failed", ledger_id=ledger_id, why=str(failure))
+        return ArchiveStep(what="failed", ledger_id=ledger_id, why=str(failure))

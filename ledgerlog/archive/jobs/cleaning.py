@@ -26,11 +26,11 @@ from functools import partial
 
 import attrs
 
-from ledgerlog.archive.jobs.archiver import Archiver, Step
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep
 from ledgerlog.archive.reader import in_thread
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.redact import redact
 
@@ -39,7 +39,7 @@ __all__ = ["clean"]
 logger = logging.getLogger(__name__)
 
 
-async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -> list[Step]:
+async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -> list[ArchiveStep]:
     """Delete old files in the log's directory that no record names and whose records are elsewhere.
 
     The module has the exact conditions.
@@ -94,10 +94,10 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
             why = await others.lack(*strays[file.name])
             if why is not None:
                 logger.error("log=%s: %s is kept: %s", archiver.name, redact(url), redact(why))
-                steps.append(Step(what="skipped", ledger_id=None, file=url, why=why))
+                steps.append(ArchiveStep(what="skipped", ledger_id=None, file=url, why=why))
                 continue
         await in_thread(partial(destination.delete, file.name), file=url)
-        steps.append(Step(what="cleaned", ledger_id=None, bytes=file.size, file=url))
+        steps.append(ArchiveStep(what="cleaned", ledger_id=None, bytes=file.size, file=url))
     return steps
 
 
@@ -132,7 +132,7 @@ class _Others:
 
     archiver: Archiver
     metadata: LogMetadata | None
-    records: Sequence[ArchiveRecord]
+    records: Sequence[ArchivedFile]
     """The records of the archive, by offset."""
     _archived: set[int] = attrs.field(init=False)
     _there: dict[bytes, bool] = attrs.field(factory=dict, init=False)
@@ -157,7 +157,7 @@ class _Others:
                 return f"it may hold records of ledger {segment.ledger_id}, which is not archived"
         return None
 
-    async def _is_there(self, record: ArchiveRecord) -> bool:
+    async def _is_there(self, record: ArchivedFile) -> bool:
         """Whether the file of a record is there and is the right one. It may lie at another destination."""
         if record.token not in self._there:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgerlog.archive.jobs.archiver import Archiver, OnStep, Step, guarded
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, guarded
 from ledgerlog.archive.jobs.claiming import load_destination
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.registry import ArchiveRegistry
@@ -74,7 +74,7 @@ async def archive_log(
     keep_copies_s: float = ARCHIVE_KEEP_COPIES_S,
     accept_destination: bool = False,
     on_step: OnStep | None = None,
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Do everything that may be done now for one log.
 
     Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
@@ -113,9 +113,9 @@ async def archive_log(
     archiver = await open_archiver(
         client, name, destination, keep_copies_s=keep_copies_s, accept_destination=accept_destination
     )
-    steps: list[Step] = []
+    steps: list[ArchiveStep] = []
 
-    def tell(step: Step) -> None:
+    def tell(step: ArchiveStep) -> None:
         steps.append(step)
         if on_step is not None:
             on_step(step)
@@ -143,7 +143,7 @@ async def retire_gone(
     *,
     accept_destination: bool = False,
     on_step: OnStep | None = None,
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Delete the files, and then their records, of all logs that were deleted.
 
     Args:
@@ -163,9 +163,9 @@ async def retire_gone(
             ``accept_destination`` is not set.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
     """
-    steps: list[Step] = []
+    steps: list[ArchiveStep] = []
 
-    def tell(step: Step) -> None:
+    def tell(step: ArchiveStep) -> None:
         steps.append(step)
         if on_step is not None:
             on_step(step)

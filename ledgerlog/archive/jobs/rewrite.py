@@ -25,7 +25,7 @@ import trio
 
 from ledgerlog.archive.core.compaction import KeyRule, Latest, survivors
 from ledgerlog.archive.core.lifecycle import compactable, merge_groups
-from ledgerlog.archive.jobs.archiver import LATE, Archiver, OnStep, Step, done
+from ledgerlog.archive.jobs.archiver import LATE, Archiver, ArchiveStep, OnStep, done
 from ledgerlog.archive.jobs.job import open_archiver
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.errors import (
@@ -38,7 +38,7 @@ from ledgerlog.limits import ARCHIVE_MERGE_BYTES, ARCHIVE_MERGE_LEDGERS_MAX
 from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Check, Delete, Operation, Set
-from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.layout import archive_path, log_record_path
 from ledgerlog.model.record import RecordBatch
 
@@ -53,14 +53,14 @@ __all__ = [
     "rewrite_group",
 ]
 
-Group = tuple[ArchiveRecord, ...]
+Group = tuple[ArchivedFile, ...]
 """Neighbouring files, in the order of the log."""
 
 Keeps = Callable[[int, bytes, int], bool]
 """Whether a record stays. Its arguments are the offset, the bytes and the timestamp (ms) of the record."""
 
 
-async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None) -> ArchiveRecord:
+async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None) -> ArchivedFile:
     """Write the records that stay in some files to a new file, which no record names yet.
 
     Args:
@@ -88,7 +88,7 @@ async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None
         return await file.finish()
 
 
-async def _pages(record: ArchiveRecord) -> AsyncGenerator[list[RecordBatch], None]:
+async def _pages(record: ArchivedFile) -> AsyncGenerator[list[RecordBatch], None]:
     """Read all records of a file, one row group at a time."""
     async with open_archive(record) as archive, aclosing(archive.batches(record.first_offset)) as pages:
         async for batches in pages:
@@ -99,7 +99,7 @@ def _left_of(batches: Sequence[RecordBatch], keeps: Keeps) -> list[RecordBatch]:
     return [left for batch in batches for left in survivors(batch, keeps)]
 
 
-async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) -> Step:
+async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> ArchiveStep:
     """Replace the records of a group by the record of the new file (step 2).
 
     Args:
@@ -121,7 +121,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
     what = "compacted" if made.compacted else "merged"
     path = archive_path(archiver.incarnation, made.ledger_id)
 
-    async def write(is_unsure: bool) -> Step | list[int]:
+    async def write(is_unsure: bool) -> ArchiveStep | list[int]:
         metadata, version = await archiver.logs.read(archiver.incarnation)
         found = [await archiver.archives.find(archiver.incarnation, each.ledger_id) for each in group]
         if found[0] is not None and found[0][0].token == made.token:
@@ -157,7 +157,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
         return dropped
 
     dropped = await settle(archiver.client.store, write, what=f"the record of archive file {made.file}")
-    if isinstance(dropped, Step):
+    if isinstance(dropped, ArchiveStep):
         return dropped
     archiver.mark("merged")
     # Ledgers without records may lie between them. These have left the list too.
@@ -172,7 +172,7 @@ async def merge_log(
     *,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_step: OnStep | None = None,
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Merge the log's archived files into fewer and larger ones, and shorten the log's list of ledgers.
 
     It merges only files of ledgers whose copies bookies have given up. A file that cannot be read or replaced
@@ -246,7 +246,7 @@ async def compact_log(
     tombstones_after_s: float | None = None,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_step: OnStep | None = None,
-) -> list[Step]:
+) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log.
 
     This part begins with the log's first ledger. It ends before the first ledger that bookies have copies of.
@@ -285,9 +285,9 @@ async def compact_log(
     if tombstones_after_s is not None:
         before_ms = max(0, client.environment.now_ms() - round(1000 * tombstones_after_s))
     latest = Latest(rule, tombstones_before_ms=before_ms)
-    steps: list[Step] = []
+    steps: list[ArchiveStep] = []
 
-    def tell(step: Step) -> bool:
+    def tell(step: ArchiveStep) -> bool:
         steps.append(step)
         if on_step is not None:
             on_step(step)
@@ -305,7 +305,7 @@ async def compact_log(
     return steps
 
 
-async def _feed(latest: Latest, record: ArchiveRecord) -> Step | None:
+async def _feed(latest: Latest, record: ArchivedFile) -> ArchiveStep | None:
     """Feed a file's records to ``latest``; return a step that ``failed`` if the file cannot be read."""
     try:
         async with aclosing(_pages(record)) as pages:
@@ -316,7 +316,7 @@ async def _feed(latest: Latest, record: ArchiveRecord) -> Step | None:
     return None
 
 
-async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Step:
+async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> ArchiveStep:
     """Rewrite and commit a group; return a step that ``failed`` if a file is at fault."""
     try:
         made = await rewrite_group(archiver, group, keeps=keeps)
@@ -325,7 +325,7 @@ async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Ste
         return done("failed", group[0], why=str(failure))
 
 
-async def finish_group(archiver: Archiver, group: Group, made: ArchiveRecord) -> Step:
+async def finish_group(archiver: Archiver, group: Group, made: ArchivedFile) -> ArchiveStep:
     """Commit the new file of a group.
 
     If the group is a single file and the new one has as many records, the new one is deleted instead, and the

@@ -4,7 +4,7 @@
 outputs are attributes. ``need(now)`` says what the shell has to do next, and stays the same until it is done:
 
     LOOK       read the record, then the list of candidates            -> on_looked
-    CREATE     make the record ``ElectionRecord()``                     -> on_stale
+    CREATE     make the record ``ElectionState()``                     -> on_stale
     REGISTER   make this candidacy's ephemeral node, under a new id     -> on_registered
     CLAIM      compare-and-set ``claim`` at ``version``, together with
                a check that our own node exists                         -> on_claimed, else on_unsettled
@@ -48,7 +48,7 @@ import math
 from collections.abc import Collection
 
 from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
-from ledgerlog.model.election import ElectionRecord
+from ledgerlog.model.election import ElectionState
 
 __all__ = ["Candidacy", "ElectionNeed"]
 
@@ -72,7 +72,7 @@ class Candidacy:
         self._candidate = candidate
         self.address = address
         """The address of our heartbeats. The shell sets it before the first claim."""
-        self.record: ElectionRecord | None = None
+        self.record: ElectionState | None = None
         self.version = -1
         self.me: str | None = None
         """The id of our registration. None: we are not registered."""
@@ -94,7 +94,7 @@ class Candidacy:
         self._suspected: int | None = None
         self._ended: int | None = None
         self._deposed_at = -math.inf
-        self._claimed: ElectionRecord | None = None
+        self._claimed: ElectionState | None = None
         """A claim that was sent and may have taken effect."""
 
     # --- what the shell has to do -------------------------------------------------------------
@@ -127,7 +127,7 @@ class Candidacy:
             return None
         return record.term, record.holder, record.address
 
-    def claim(self, now: float) -> ElectionRecord:
+    def claim(self, now: float) -> ElectionState:
         """Return the record to write at ``version`` to become the leader. ``need`` must be CLAIM."""
         assert self.need(now) is ElectionNeed.CLAIM
         assert self.record is not None
@@ -147,7 +147,7 @@ class Candidacy:
             return self._seen_at + record.tenure_ms / 1000
         return math.inf
 
-    def _is_free(self, record: ElectionRecord) -> bool:
+    def _is_free(self, record: ElectionState) -> bool:
         """Whether the term is known to be over, not only suspected to be."""
         return (
             record.holder is None
@@ -174,7 +174,7 @@ class Candidacy:
         self._is_stale = True
 
     def on_looked(
-        self, record: ElectionRecord | None, version: int, candidates: Collection[str], now: float
+        self, record: ElectionState | None, version: int, candidates: Collection[str], now: float
     ) -> None:
         """The shell has read the record, and after it the list of candidates.
 
@@ -265,7 +265,7 @@ class Candidacy:
             self.leading = None
             self.lost = why
 
-    def leave(self) -> ElectionRecord | None:
+    def leave(self) -> ElectionState | None:
         """End the leadership, or the wait for it.
 
         Returns:
@@ -281,7 +281,7 @@ class Candidacy:
         return record.vacated()
 
 
-def _successor(record: ElectionRecord | None) -> str:
+def _successor(record: ElectionState | None) -> str:
     if record is None:
         return "the election was deleted"
     if record.holder is None:

@@ -60,7 +60,7 @@ class _Closing(enum.Enum):
     DONE = 2
 
 
-class LedgerWriter:
+class WriterCore:
     """The protocol of the single writer of one ledger."""
 
     def __init__(

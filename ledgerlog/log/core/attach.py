@@ -60,7 +60,7 @@ from ledgerlog.errors import (
     MetadataOutcomeUnknown,
 )
 from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
-from ledgerlog.log.core.chain import Contents, Counting
+from ledgerlog.log.core.chain import Counting, LedgerSpan
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
@@ -236,7 +236,7 @@ class Splice:
         self._takes_over = bool(metadata.open_segments) or mark is None or mark.run != self._commit.run
         self._go_on()
 
-    def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
+    def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
         """``recovering`` is CLOSED.
 
         Args:

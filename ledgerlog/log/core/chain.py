@@ -80,7 +80,7 @@ from ledgerlog.model.segments import NOTHING, Gap, SegmentCounts
 
 __all__ = [
     "ChainNeed",
-    "Contents",
+    "LedgerSpan",
     "Counting",
     "LeaderChain",
     "Takeover",
@@ -91,7 +91,7 @@ __all__ = [
 
 
 @attrs.frozen(kw_only=True)
-class Contents:
+class LedgerSpan:
     """What the first and the last entry of a closed ledger say."""
 
     first_offset: int
@@ -111,7 +111,7 @@ class Contents:
 def count_segment(
     ledger_id: int,
     start_offset: int,
-    contents: Contents | None,
+    contents: LedgerSpan | None,
     *,
     follows_open: bool,
     keep_behind_gap: bool = False,
@@ -178,7 +178,7 @@ class Counting:
         left = self._base.open_segments[len(self.counts) :]
         return left[0].ledger_id if left else None
 
-    def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
+    def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
         """``recovering`` is CLOSED.
 
         Args:
@@ -330,7 +330,7 @@ class Takeover:
             self._counting = Counting(metadata, accept_loss=self._accept_loss)
             self._go_on()
 
-    def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
+    def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
         """``recovering`` is CLOSED.
 
         Args:

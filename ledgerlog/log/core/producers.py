@@ -36,7 +36,7 @@ from collections.abc import Iterable
 from ledgerlog.errors import OutOfSequence, TooManyProducers
 from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX
 from ledgerlog.log.core.append_queue import Batch, BatchState
-from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, Run
+from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, SequenceRange
 
 __all__ = ["Known", "Producers"]
 
@@ -51,7 +51,7 @@ class Producers:
         self._name = name
         self.policy = policy
         self._states: dict[str, ProducerState] = {}
-        self._in_flight: dict[str, deque[tuple[Run, Batch]]] = {}
+        self._in_flight: dict[str, deque[tuple[SequenceRange, Batch]]] = {}
         """Runs that were taken and are not known to be durable. Their ``first_offset`` is their first slot in
         the batch."""
 
@@ -77,7 +77,7 @@ class Producers:
             timestamp_ms: The time of the entry.
         """
         for producer_id, slot, count, first_sequence in numbered:
-            self._extend(producer_id, Run(first_sequence, count, first_offset + slot), timestamp_ms)
+            self._extend(producer_id, SequenceRange(first_sequence, count, first_offset + slot), timestamp_ms)
 
     def checkpoint(self, now_ms: int) -> list[ProducerState]:
         """Return the table as of the last sent record, in the order of last use. Forget the producers that
@@ -156,7 +156,7 @@ class Producers:
             in_flight = self._in_flight[producer_id] = deque()
         while in_flight and in_flight[0][1].state is BatchState.DURABLE:
             in_flight.popleft()
-        in_flight.append((Run(first_sequence, count, slot), batch))
+        in_flight.append((SequenceRange(first_sequence, count, slot), batch))
         batch.number(producer_id, slot, count, first_sequence)
 
     def on_sent(self, numbered: Iterable[NumberedRecords], first_offset: int, now_ms: int) -> None:
@@ -184,14 +184,14 @@ class Producers:
                 return run.first_offset + sequence - run.first_sequence
         return None
 
-    def _retire(self, producer_id: str, in_flight: deque[tuple[Run, Batch]]) -> None:
+    def _retire(self, producer_id: str, in_flight: deque[tuple[SequenceRange, Batch]]) -> None:
         """Remove durable records from the flight list. Their offsets are in the table."""
         while in_flight and in_flight[0][1].state is BatchState.DURABLE:
             in_flight.popleft()
         if not in_flight:
             self._in_flight.pop(producer_id, None)
 
-    def _extend(self, producer_id: str, run: Run, now_ms: int) -> None:
+    def _extend(self, producer_id: str, run: SequenceRange, now_ms: int) -> None:
         state = self._states.pop(producer_id, None)
         runs = () if state is None else state.runs
         if runs:
@@ -200,7 +200,7 @@ class Producers:
                 last.end_sequence == run.first_sequence
                 and last.first_offset + last.length == run.first_offset
             ):
-                run = Run(last.first_sequence, last.length + run.length, last.first_offset)
+                run = SequenceRange(last.first_sequence, last.length + run.length, last.first_offset)
                 runs = runs[:-1]
         self._states[producer_id] = ProducerState(
             producer_id, now_ms, (*runs[-LOG_PRODUCER_RUNS_MAX + 1 :], run)

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import LogSegment
 
 __all__ = ["Hold", "first_pin", "holds", "is_current_expired", "let_go", "why_kept"]
 
@@ -107,7 +107,7 @@ def is_current_expired(metadata: LogMetadata, now_ms: int, last_ms: int | None) 
     return age_s is not None and last_ms is not None and last_ms + age_s * 1000 < now_ms
 
 
-def _is_expired(segment: Segment, max_age_s: float | None, now_ms: int) -> bool:
+def _is_expired(segment: LogSegment, max_age_s: float | None, now_ms: int) -> bool:
     if max_age_s is None:
         return False
     return segment.last_ms is None or segment.last_ms + max_age_s * 1000 < now_ms

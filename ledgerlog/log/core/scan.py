@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ledgerlog.model.record import Spliced
+from ledgerlog.model.record import AttachedLedger
 
 __all__ = ["LEDGER_WEIGHT", "RECORD_WEIGHT", "Backlog", "Piece", "Stretch", "admit", "cut", "share"]
 
@@ -55,7 +55,7 @@ class Stretch:
     """Bytes of the records, approximately."""
     last_entry: int | None
     """The last entry that may be read. None for a closed ledger, whose metadata has it."""
-    spliced: Spliced | None = None
+    spliced: AttachedLedger | None = None
     """The offsets and times that the log gives the records of a ledger that was written apart; None for other
     ledgers."""
     lost_before: int = 0

@@ -41,7 +41,7 @@ from typing import Protocol
 
 from ledgerlog.errors import WireError
 from ledgerlog.limits import REPLICA_REQUESTS, REPLICA_RESULTS_BYTES
-from ledgerlog.model.command import Command, Envelope, Outcome, since_of
+from ledgerlog.model.command import Command, CommandOutcome, Envelope, since_of
 
 __all__ = ["Machine", "ReplicaCore", "RequestTable", "digest_of"]
 
@@ -78,7 +78,7 @@ class RequestTable:
     ) -> None:
         self._entries_max = entries_max
         self._bytes_max = bytes_max
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, CommandOutcome] = {}
         self._bytes = 0
         self.forgotten_through = -1
         """The highest offset whose outcome was dropped; -1 if there is none."""
@@ -86,7 +86,7 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self._outcomes)
 
-    def find(self, request_id: str) -> Outcome | None:
+    def find(self, request_id: str) -> CommandOutcome | None:
         """Return the outcome of a request; None if the table does not have it."""
         return self._outcomes.get(request_id)
 
@@ -95,7 +95,7 @@ class RequestTable:
         since = since_of(request_id)
         return since is not None and since <= self.forgotten_through
 
-    def add(self, request_id: str, outcome: Outcome) -> None:
+    def add(self, request_id: str, outcome: CommandOutcome) -> None:
         """Remember an outcome, and drop the oldest ones beyond the bounds. The newest one always stays."""
         assert request_id not in self._outcomes
         self._outcomes[request_id] = outcome
@@ -153,7 +153,7 @@ class RequestTable:
                 error = data[at + name_size : at + name_size + error_size].decode()
                 result = data[end - result_size : end]
                 at, last = end, offset
-                outcome = Outcome(offset, result, error or None)
+                outcome = CommandOutcome(offset, result, error or None)
                 if name in table._outcomes:
                     raise WireError("a request is twice in the table")
                 table._outcomes[name] = outcome
@@ -165,7 +165,7 @@ class RequestTable:
         return table
 
 
-def _cost(request_id: str, outcome: Outcome) -> int:
+def _cost(request_id: str, outcome: CommandOutcome) -> int:
     return _ENTRY_COST_BYTES + len(request_id) + len(outcome.result) + len(outcome.error or "")
 
 
@@ -182,7 +182,7 @@ class ReplicaCore:
         self.executed = 0
         """How many commands this object has executed."""
 
-    def apply(self, offset: int, envelope: Envelope) -> Outcome | None:
+    def apply(self, offset: int, envelope: Envelope) -> CommandOutcome | None:
         """Apply the record at ``next_offset``.
 
         Args:
@@ -199,11 +199,11 @@ class ReplicaCore:
         assert offset == self.next_offset, f"record {offset} where {self.next_offset} comes next"
         timestamp_ms = max(self.timestamp_ms, envelope.timestamp_ms)
         request_id = envelope.request_id
-        outcome: Outcome | None = None
+        outcome: CommandOutcome | None = None
         if not envelope.is_barrier:
             outcome = self.requests.find(request_id)
             if outcome is None and self.requests.is_expired(request_id):
-                outcome = Outcome(offset, b"", is_expired=True)
+                outcome = CommandOutcome(offset, b"", is_expired=True)
             if outcome is None:
                 outcome = self._execute(
                     Command(envelope.data, offset, timestamp_ms, envelope.seed, request_id)
@@ -213,7 +213,7 @@ class ReplicaCore:
         self.timestamp_ms = timestamp_ms
         return outcome
 
-    def _execute(self, command: Command) -> Outcome:
+    def _execute(self, command: Command) -> CommandOutcome:
         self.executed += 1
         try:
             result = self._machine.apply(command)
@@ -224,8 +224,8 @@ class ReplicaCore:
         except Exception as error:
             # Any other exception is the command's result, on every replica.
             name = type(error).__name__.encode()[:_ERROR_BYTES_MAX].decode(errors="ignore")
-            return Outcome(command.offset, str(error).encode(errors="replace"), name)
-        return Outcome(command.offset, result or b"")
+            return CommandOutcome(command.offset, str(error).encode(errors="replace"), name)
+        return CommandOutcome(command.offset, result or b"")
 
     def chunks(self) -> Iterable[bytes]:
         """Return the machine's present state, in chunks that may be read while the machine goes on.

@@ -1,9 +1,9 @@
 """Requests to a ZooKeeper server, each with its answer, in the form that kazoo takes.
 
-A ``Call`` is made in the loop. kazoo's connection thread writes it to the socket and reads its answer. Then
-the call is handed back to the loop, once. kazoo needs two interfaces: that of a request (``serialize``,
-``deserialize``) and that of a result (``set``, ``set_exception``). ``Call`` has both, and uses nothing else
-of kazoo's client. A ``Carrier`` carries calls (``link.Link``).
+A ``ZookeeperCall`` is made in the loop. kazoo's connection thread writes it to the socket and reads its
+answer. Then the call is handed back to the loop, once. kazoo needs two interfaces: that of a request
+(``serialize``, ``deserialize``) and that of a result (``set``, ``set_exception``). ``ZookeeperCall`` has
+both, and uses nothing else of kazoo's client. A ``Carrier`` carries calls (``link.KazooLink``).
 
 **What is sent.** A call decides in ``serialize`` whether it goes out. At that moment it is being written, and
 it holds its own lock.
@@ -19,8 +19,8 @@ instead: a transaction of one check that fails on every server.
 For every failed call it is therefore known whether it was not sent (``NotSent``: nothing happened) or not
 answered (``AnswerLost``: the outcome is unknown).
 
-**Errors of kazoo** end here. ``Call.result`` returns the answer, or ``Refused`` if the server says that a
-step of the request cannot be done, or raises one of the exceptions below.
+**Errors of kazoo** end here. ``ZookeeperCall.result`` returns the answer, or ``Refused`` if the server says
+that a step of the request cannot be done, or raises one of the exceptions below.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Carrier(Protocol):
     """The object that sends calls."""
 
     session_id: int | None
-    outstanding: set[Call]
+    outstanding: set[ZookeeperCall]
 
     def heard(self, sent_ns: int) -> None:
         """The server has answered something that was sent at ``sent_ns`` (boot-time clock)."""
@@ -129,7 +129,7 @@ class Carrier(Protocol):
 # --- requests -------------------------------------------------------------------------------------
 
 
-class Call:
+class ZookeeperCall:
     """One request and its answer. Made in the loop; sent and answered in kazoo's thread, once."""
 
     type: ClassVar[int]
@@ -137,7 +137,7 @@ class Call:
     """The session that the call is bound to; None for any."""
 
     def __init__(self) -> None:
-        self.deliver: Callable[[Call], None] | None = None
+        self.deliver: Callable[[ZookeeperCall], None] | None = None
         """Called in the loop with this call once it is answered or has failed; ``result`` says which."""
         self._lock = threading.Lock()
         self._is_revoked = False
@@ -250,7 +250,7 @@ class Call:
             carrier.post(self.deliver, self)
 
 
-class Get(Call):
+class Get(ZookeeperCall):
     """Read a znode. Answer: the value and its Stat."""
 
     type = wire.GetData.type
@@ -267,7 +267,7 @@ class Get(Call):
         return bytes(value or b""), _stat(stat)
 
 
-class Exists(Call):
+class Exists(ZookeeperCall):
     """Look for a znode. Answer: its Stat, or None if there is no such znode."""
 
     type = wire.Exists.type
@@ -284,7 +284,7 @@ class Exists(Call):
         return None if stat is None else _stat(stat)
 
 
-class Children(Call):
+class GetChildren(ZookeeperCall):
     """List a znode. Answer: the names of the znodes directly below it, in no order."""
 
     type = wire.GetChildren.type
@@ -301,7 +301,7 @@ class Children(Call):
         return names
 
 
-class Transaction(Call):
+class Transaction(ZookeeperCall):
     """Do all operations or none. Answer: the new version for each (0 if it has none), or ``Refused``."""
 
     type = wire.Transaction.type
@@ -338,7 +338,7 @@ class Transaction(Call):
         return versions
 
 
-class AddWatch(Call):
+class AddWatch(ZookeeperCall):
     """A persistent recursive watch on a znode, until the connection ends. Answer: None.
 
     The znode need not exist.
@@ -358,7 +358,7 @@ class AddWatch(Call):
         return None
 
 
-class RemoveWatches(Call):
+class RemoveWatches(ZookeeperCall):
     """Remove this connection's watches on a znode. Answer: None."""
 
     type = 18

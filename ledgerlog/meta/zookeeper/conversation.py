@@ -24,8 +24,15 @@ import trio
 from ledgerlog import limits
 from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable, WrongCluster
 from ledgerlog.meta.store import SessionState
-from ledgerlog.meta.zookeeper.calls import AnswerLost, Call, NotSent, Refused, Transaction, WrongSession
-from ledgerlog.meta.zookeeper.link import Link
+from ledgerlog.meta.zookeeper.calls import (
+    AnswerLost,
+    NotSent,
+    Refused,
+    Transaction,
+    WrongSession,
+    ZookeeperCall,
+)
+from ledgerlog.meta.zookeeper.link import KazooLink
 from ledgerlog.meta.zookeeper.plan import CheckZnode, ZnodeOperation
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
@@ -61,7 +68,7 @@ class Conversation:
 
     def __init__(self, hosts: str, on_doubt: Callable[[], None]) -> None:
         self.hosts = hosts
-        self.link: Link
+        self.link: KazooLink
         self._on_doubt = on_doubt
         self._process = os.getpid()
         self._session_id: int | None = None
@@ -183,7 +190,7 @@ class Conversation:
                 raise WrongCluster(self._refusal)
             await self.wait_news()
 
-    async def _answers(self, calls: Sequence[Call]) -> None:
+    async def _answers(self, calls: Sequence[ZookeeperCall]) -> None:
         """Send calls once there is a connection; return when all are answered or have failed."""
         await self._wait_connected()
         for call in calls:
@@ -196,7 +203,7 @@ class Conversation:
         for event in answered:
             await event.wait()
 
-    async def read(self, make: Callable[[], Call]) -> Any:
+    async def read(self, make: Callable[[], ZookeeperCall]) -> Any:
         """Return the answer to a request that changes nothing, or ``Refused``.
 
         Args:
@@ -204,7 +211,7 @@ class Conversation:
         """
         return (await self.read_all([make]))[0]
 
-    async def read_all(self, makes: Sequence[Callable[[], Call]]) -> list[Any]:
+    async def read_all(self, makes: Sequence[Callable[[], ZookeeperCall]]) -> list[Any]:
         """Return the answers to requests that change nothing, in their order."""
         answers: list[Any] = []
         while len(answers) < len(makes):

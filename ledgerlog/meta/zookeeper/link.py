@@ -1,10 +1,10 @@
 """kazoo's half: one client of a ZooKeeper ensemble, its threads, and the hand-over to the trio loop.
 
-Only this module and ``calls`` know kazoo. A ``Link`` owns one ``KazooClient`` with its three threads. The
-loop gives it ``Call`` objects. kazoo's connection thread sends them, reads the answers, and hands each over
-with one ``run_sync_soon``. Changes of the connection and watch events come in the same way, in the order in
-which the thread saw them. If the server sent an event before an answer, the loop sees the event first. Each
-call decides when it is written whether it is sent, depending on the session (``calls``).
+Only this module and ``calls`` know kazoo. A ``KazooLink`` owns one ``KazooClient`` with its three threads.
+The loop gives it ``ZookeeperCall`` objects. kazoo's connection thread sends them, reads the answers, and
+hands each over with one ``run_sync_soon``. Changes of the connection and watch events come in the same way,
+in the order in which the thread saw them. If the server sent an event before an answer, the loop sees the
+event first. Each call decides when it is written whether it is sent, depending on the session (``calls``).
 
 **The lease.** The server gives a session up if it has not heard from the client for the negotiated timeout.
 When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.
@@ -49,7 +49,7 @@ from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
-from ledgerlog.meta.zookeeper.calls import Call
+from ledgerlog.meta.zookeeper.calls import ZookeeperCall
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Changed:
 Event = Connected | Suspended | Expired | Ended | Changed
 
 
-class Link:
+class KazooLink:
     """One kazoo client.
 
     ``start`` and ``stop`` block. ``start`` blocks only for a moment; call ``stop`` in a worker thread.
@@ -117,7 +117,7 @@ class Link:
         self.session_id: int | None = None
         self._lease: tuple[int | None, int] = (None, 0)
         """A session, and the boot-clock time until which the server surely keeps it."""
-        self.outstanding: set[Call] = set()
+        self.outstanding: set[ZookeeperCall] = set()
         """The calls that were submitted, and were neither answered nor given up by kazoo."""
         self._zxids: dict[int, int] = {}
         """For each of the last sessions, the highest transaction id that came with an answer."""
@@ -184,7 +184,7 @@ class Link:
             with contextlib.suppress(OSError):
                 current.shutdown(socket.SHUT_RDWR)
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: ZookeeperCall) -> None:
         """Send a call as soon as there is a connection."""
         call.carrier = self
         self.outstanding.add(call)
@@ -271,7 +271,9 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    def __init__(self, link: Link, client: _Client, retry: KazooRetry, *, logger: logging.Logger) -> None:
+    def __init__(
+        self, link: KazooLink, client: _Client, retry: KazooRetry, *, logger: logging.Logger
+    ) -> None:
         super().__init__(client, retry, logger=logger)
         self._link = link
         self._pings_sent_ns: deque[int] = deque()

@@ -103,7 +103,7 @@ ZnodeOperation = MakeZnode | SetZnode | DeleteZnode | CheckZnode
 
 
 @attrs.frozen
-class Step:
+class PlanStep:
     """One request of a transaction, and its purpose."""
 
     index: int
@@ -146,7 +146,7 @@ def directories_of(operations: Sequence[Operation], names: Names) -> list[str]:
     return sorted(found, key=lambda znode: (znode.count("/"), znode))
 
 
-def plan(operations: Sequence[Operation], names: Names, known: Mapping[str, bool] | None) -> list[Step]:
+def plan(operations: Sequence[Operation], names: Names, known: Mapping[str, bool] | None) -> list[PlanStep]:
     """Return the steps for ``operations``.
 
     Args:
@@ -155,13 +155,13 @@ def plan(operations: Sequence[Operation], names: Names, known: Mapping[str, bool
         known: Which directories exist; None to assume the usual case.
     """
     exists: dict[str, bool] = dict(known or {})
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     for index, operation in enumerate(operations):
         path = operation.path
         value = names.value(path)
 
         def step(role: Role, request: ZnodeOperation, index: int = index) -> None:
-            steps.append(Step(index, role, request))
+            steps.append(PlanStep(index, role, request))
 
         match operation:
             case Create():
@@ -198,7 +198,7 @@ def _spellable(version: int) -> int:
     return version if 0 <= version < NO_VERSION else NO_VERSION
 
 
-def meaning(step: Step, refusal: Refusal, operation: Operation) -> LedgerLogError | Structure | Occupied:
+def meaning(step: PlanStep, refusal: Refusal, operation: Operation) -> LedgerLogError | Structure | Occupied:
     """Return what the server's refusal means for the caller.
 
     Args:

@@ -1,4 +1,4 @@
-"""A session with ZooKeeper as its owner sees it (``store.Session``).
+"""A session with ZooKeeper as its owner sees it (``store.MetadataSession``).
 
 The session is CONNECTED only while the lease lasts (``link``). A process that was stopped therefore sees
 SUSPENDED in its first look at ``state``, before any of kazoo's threads has run. The store's task that watches
@@ -13,7 +13,7 @@ import trio
 
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
-from ledgerlog.meta.zookeeper.link import Link
+from ledgerlog.meta.zookeeper.link import KazooLink
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class ZooKeeperSession:
         link: The link that opened the session.
     """
 
-    def __init__(self, number: int, link: Link) -> None:
+    def __init__(self, number: int, link: KazooLink) -> None:
         self.number = number
         self._link = link
         self._state = SessionState.CONNECTED

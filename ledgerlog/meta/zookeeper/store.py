@@ -52,7 +52,6 @@ from ledgerlog.meta.watches import WatchSet
 from ledgerlog.meta.zookeeper.calls import (
     AddWatch,
     AnswerLost,
-    Call,
     Get,
     NotSent,
     Refused,
@@ -60,9 +59,10 @@ from ledgerlog.meta.zookeeper.calls import (
     Transaction,
     Unsupported,
     WrongSession,
+    ZookeeperCall,
 )
 from ledgerlog.meta.zookeeper.conversation import Conversation, SessionOver
-from ledgerlog.meta.zookeeper.link import Changed, Connected, Ended, Event, Expired, Link, Suspended
+from ledgerlog.meta.zookeeper.link import Changed, Connected, Ended, Event, Expired, KazooLink, Suspended
 from ledgerlog.meta.zookeeper.names import Names
 from ledgerlog.meta.zookeeper.plan import ANY_VERSION, CheckZnode
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
@@ -290,7 +290,7 @@ class ZooKeeperStore:
         attached.refusal = None
         missing = 0
 
-        def added(call: Call) -> None:
+        def added(call: ZookeeperCall) -> None:
             nonlocal missing
             missing -= 1
             if settled is not attached.settled or settled.is_set():
@@ -325,7 +325,7 @@ class ZooKeeperStore:
     def _start_link(self) -> None:
         self._link_number += 1
         self._link_ended = trio.Event()
-        self._conversation.link = Link(
+        self._conversation.link = KazooLink(
             self._conversation.hosts,
             self._timeout_s,
             on_event=partial(self._on_event, self._link_number),
@@ -363,13 +363,13 @@ class ZooKeeperStore:
             return
         proof = self._proof = object()
         sync = Transaction([CheckZnode(self._names.root, ANY_VERSION)])
-        calls: list[Call] = [sync]
+        calls: list[ZookeeperCall] = [sync]
         if self.cluster is not None:
             # Keep this order. The watch then reports every change after the read, and the read is no older
             # than the sync.
             calls = [AddWatch(self._names.value(CLUSTER)), sync, Get(self._names.value(CLUSTER))]
 
-        def answered(_: Call) -> None:
+        def answered(_: ZookeeperCall) -> None:
             if proof is self._proof:
                 self._proof = None
                 self._judge(number, calls)
@@ -379,7 +379,7 @@ class ZooKeeperStore:
             call.session_id = number
             self._conversation.link.submit(call)
 
-    def _judge(self, number: int, calls: Sequence[Call]) -> None:
+    def _judge(self, number: int, calls: Sequence[ZookeeperCall]) -> None:
         """Use the connection, or refuse it."""
         link = self._conversation.link
         try:
@@ -410,7 +410,7 @@ class ZooKeeperStore:
         for path, attached in self._attached.items():
             self._add_watches(path, attached)
 
-    def _raise_floor(self, link: Link) -> None:
+    def _raise_floor(self, link: KazooLink) -> None:
         if self._session is not None:
             self._zxid_floor = max(self._zxid_floor, link.zxid_of(self._session.number))
 
@@ -471,7 +471,7 @@ class ZooKeeperStore:
                 session.become(SessionState.SUSPENDED)
                 await trio.sleep(_LAPSED_S)
 
-    async def _stop_link(self, link: Link) -> None:
+    async def _stop_link(self, link: KazooLink) -> None:
         """End a link and its threads. Shielded; it takes no longer than the threads wait for something."""
         stopped = trio.Event()
 

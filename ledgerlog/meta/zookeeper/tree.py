@@ -24,16 +24,16 @@ from ledgerlog.errors import LedgerLogError, MetadataUnavailable
 from ledgerlog.meta.store import Check, Operation, Set, Versioned
 from ledgerlog.meta.zookeeper.calls import (
     AnswerLost,
-    Call,
-    Children,
     Exists,
     Get,
+    GetChildren,
     NotSent,
     Refused,
     Stat,
     Transaction,
     Unsupported,
     WrongSession,
+    ZookeeperCall,
 )
 from ledgerlog.meta.zookeeper.conversation import Attempt, Conversation
 from ledgerlog.meta.zookeeper.names import Names, parse_child
@@ -43,9 +43,9 @@ from ledgerlog.meta.zookeeper.plan import (
     DeleteZnode,
     MakeZnode,
     Occupied,
+    PlanStep,
     Role,
     SetZnode,
-    Step,
     Structure,
     directories_of,
     meaning,
@@ -134,7 +134,7 @@ class Tree:
 
     async def _holds_node(self, directory: str) -> bool:
         """Return whether a node lies below a directory, and not only leftover directories."""
-        names = await self._conversation.read(partial(Children, directory))
+        names = await self._conversation.read(partial(GetChildren, directory))
         if isinstance(names, Refused):
             return False
         below = []
@@ -158,7 +158,7 @@ class Tree:
     async def children(self, path: str) -> list[str]:
         """Return the names directly below a path, sorted."""
         directory = self._names.directory(path)
-        names = await self._conversation.read(partial(Children, directory))
+        names = await self._conversation.read(partial(GetChildren, directory))
         if isinstance(names, Refused):
             return []
         found = set()
@@ -179,7 +179,7 @@ class Tree:
 
     async def _clear(self, directory: str, attempt: Attempt) -> None:
         """Remove the directories below a directory that are empty."""
-        names = await self._conversation.read(partial(Children, directory))
+        names = await self._conversation.read(partial(GetChildren, directory))
         for name in [] if isinstance(names, Refused) else names:
             await self._clear(f"{directory}/{name}", attempt)
             await self._conversation.write([DeleteZnode(f"{directory}/{name}")], attempt, is_repeatable=True)
@@ -191,14 +191,14 @@ class Tree:
         if directory is None or session_id is None:
             return
 
-        def looked(call: Call) -> None:
+        def looked(call: ZookeeperCall) -> None:
             stat = _quietly(call)
             if isinstance(stat, Stat) and not stat.child_count and not stat.is_ephemeral:
                 removal = Transaction([DeleteZnode(directory)], session_id=session_id)
                 removal.deliver = removed
                 self._conversation.link.submit(removal)
 
-        def removed(call: Call) -> None:
+        def removed(call: ZookeeperCall) -> None:
             if isinstance(_quietly(call), list):
                 self.prune_above(directory)
 
@@ -243,7 +243,7 @@ class Tree:
         return f"{self._names.counter(counter)}/{generation:08x}"
 
     async def _list_generations(self, counter: str) -> list[int]:
-        names = await self._conversation.read(partial(Children, self._names.counter(counter)))
+        names = await self._conversation.read(partial(GetChildren, self._names.counter(counter)))
         return [] if isinstance(names, Refused) else [int(name, 16) for name in names]
 
     async def sync(self, attempt: Attempt) -> None:
@@ -256,7 +256,9 @@ class Tree:
         )
 
 
-def _versions(operations: Sequence[Operation], steps: Sequence[Step], results: Sequence[int]) -> list[int]:
+def _versions(
+    operations: Sequence[Operation], steps: Sequence[PlanStep], results: Sequence[int]
+) -> list[int]:
     """Turn the server's answer for each step into the contract's answer for each operation."""
     versions = [operation.version if isinstance(operation, Check) else 0 for operation in operations]
     for step, version in zip(steps, results, strict=True):
@@ -271,7 +273,7 @@ def _and_above(znode: str) -> list[str]:
     return ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _quietly(call: Call) -> Any:
+def _quietly(call: ZookeeperCall) -> Any:
     """Return the answer of a call; None if it failed, which nobody needs to know."""
     try:
         return call.result()

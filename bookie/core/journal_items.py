@@ -48,7 +48,7 @@ _FENCE = struct.Struct("<q16s")
 _START = struct.Struct("<QQQ")
 
 
-class Place(NamedTuple):
+class JournalPosition(NamedTuple):
     """The end of the journal: ``offset`` of ``segment``, behind the block ``sequence``."""
 
     segment: int
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     sequence: int
 
 
-class Run(NamedTuple):
+class EntryRun(NamedTuple):
     """Where a frame of entries lies. Its ids are consecutive or sparse ids of one ledger, as they came.
 
     ``file`` is the number of the segment, or the negative number of the entry log. ``offset`` and ``length``
@@ -98,7 +98,7 @@ def encode_fence(ledger_id: int, key: bytes) -> bytes:
     return _FENCE.pack(ledger_id, key)
 
 
-def encode_start(end: Place) -> bytes:
+def encode_start(end: JournalPosition) -> bytes:
     """Return the body of a START record."""
     return _START.pack(*end)
 
@@ -108,7 +108,7 @@ def encode_delete(ledger_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ledger_ids)}q", *ledger_ids)
 
 
-class Record(NamedTuple):
+class JournalItem(NamedTuple):
     """One record. ``body`` is a view of the image that it was found in, and ``offset`` is the place of the
     body there."""
 
@@ -117,7 +117,7 @@ class Record(NamedTuple):
     body: memoryview
 
 
-def decode_records(image: memoryview, start: int, stop: int, path: str) -> Iterator[Record]:
+def decode_records(image: memoryview, start: int, stop: int, path: str) -> Iterator[JournalItem]:
     """Yield the records in ``image[start:stop]``.
 
     Raises:
@@ -133,11 +133,11 @@ def decode_records(image: memoryview, start: int, stop: int, path: str) -> Itera
         body = at + RECORD_HEAD_BYTES
         if length > stop - body:
             raise StorageCorrupt(path, at, f"a record of {length} bytes passes the end of its block")
-        yield Record(kind, body, image[body : body + length])
+        yield JournalItem(kind, body, image[body : body + length])
         at = body + length
 
 
-def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[Run, Header]:
+def decode_add(record: JournalItem, *, file: int, sequence: int, path: str) -> tuple[EntryRun, Header]:
     """Return where an ADD record's frame lies, and its header.
 
     Args:
@@ -152,7 +152,7 @@ def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[
     if len(record.body) < HEADER_BYTES:
         raise StorageCorrupt(path, record.offset, f"a frame of {len(record.body)} bytes")
     header = Header._make(HEADER.unpack_from(record.body))
-    run = Run(
+    run = EntryRun(
         ledger_id=header.ledger_id,
         first=header.first,
         last=header.last,
@@ -173,14 +173,14 @@ def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[
     return run, header
 
 
-def decode_fence(record: Record, path: str) -> Fence:
+def decode_fence(record: JournalItem, path: str) -> Fence:
     """Decode a FENCE record. Raises StorageCorrupt, naming ``path``."""
     if len(record.body) != _FENCE.size:
         raise StorageCorrupt(path, record.offset, f"a fence of {len(record.body)} bytes")
     return Fence._make(_FENCE.unpack(record.body))
 
 
-def decode_delete(record: Record, path: str) -> tuple[int, ...]:
+def decode_delete(record: JournalItem, path: str) -> tuple[int, ...]:
     """Return the ledgers that a DELETE record names. Raises StorageCorrupt, naming ``path``."""
     count, rest = divmod(len(record.body), 8)
     if rest or not count:
@@ -188,8 +188,8 @@ def decode_delete(record: Record, path: str) -> tuple[int, ...]:
     return struct.unpack(f"<{count}q", record.body)
 
 
-def decode_start(record: Record, path: str) -> Place:
+def decode_start(record: JournalItem, path: str) -> JournalPosition:
     """Decode a START record. Raises StorageCorrupt, naming ``path``."""
     if len(record.body) != _START.size:
         raise StorageCorrupt(path, record.offset, f"a start of {len(record.body)} bytes")
-    return Place._make(_START.unpack(record.body))
+    return JournalPosition._make(_START.unpack(record.body))
