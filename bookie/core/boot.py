@@ -50,7 +50,7 @@ class IndexBehind(StorageCorrupt):
 
 
 @attrs.frozen
-class Mark:
+class ReplayStart:
     """Where replay begins."""
 
     segment: int
@@ -66,7 +66,7 @@ class Mark:
         assert self.sequence == self.end.sequence + 1
 
 
-def segments_to_replay(numbers: Sequence[int], mark: Mark, directory: str) -> list[int]:
+def segments_to_replay(numbers: Sequence[int], mark: ReplayStart, directory: str) -> list[int]:
     """Choose the segments that must be scanned.
 
     Args:
@@ -99,7 +99,7 @@ class JournalWalk:
     only if the mark is the beginning of the journal instead of the index's mark.
     """
 
-    def __init__(self, mark: Mark, *, may_be_trimmed: bool = False) -> None:
+    def __init__(self, mark: ReplayStart, *, may_be_trimmed: bool = False) -> None:
         self.end = mark.end
         """Where the journal ends, as far as it was followed."""
         self.next_segment = mark.segment

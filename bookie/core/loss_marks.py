@@ -70,7 +70,7 @@ Range = tuple[int, int]
 
 
 @attrs.frozen
-class Marks:
+class LossMarks:
     """The marks of one bookie (see the module's text). A new directory has the defaults."""
 
     is_unclean: bool = False
@@ -99,7 +99,7 @@ class Marks:
 
     # --- what changes them --------------------------------------------------------------------
 
-    def after_loss(self, highest_ledger_id: int) -> Marks:
+    def after_loss(self, highest_ledger_id: int) -> LossMarks:
         """Return the marks of a boot after data may have been lost (phase one).
 
         Every ledger up to ``highest_ledger_id``, the highest id given out, is fenced and in limbo. The
@@ -108,18 +108,18 @@ class Marks:
         """
         if highest_ledger_id < 0:
             return attrs.evolve(self, is_unclean=True)
-        return Marks(
+        return LossMarks(
             is_unclean=True,
             fenced_through=max(self.fenced_through, highest_ledger_id),
             limbo=_joined([*self.limbo, (0, highest_ledger_id)]),
         )
 
-    def serving(self, *, acknowledges_unsynced: bool) -> Marks:
+    def serving(self, *, acknowledges_unsynced: bool) -> LossMarks:
         """Return the marks while the bookie serves. The unclean bit is set exactly if a crash would lose
         acknowledged entries."""
         return attrs.evolve(self, is_unclean=acknowledges_unsynced)
 
-    def cleared(self, ledgers: Iterable[Range]) -> Marks:
+    def cleared(self, ledgers: Iterable[Range]) -> LossMarks:
         """Return the marks without these ledgers in limbo. Their fence stays for ever (rule 4)."""
         left: list[Range] = []
         gone = iter((*_joined(ledgers), (LEDGER_ID_MAX + 1, LEDGER_ID_MAX + 1)))
@@ -147,7 +147,7 @@ class Marks:
         return body + _CHECKSUM.pack(checksum(body))
 
     @classmethod
-    def decode_untrusted(cls, data: bytes, path: str) -> Marks:
+    def decode_untrusted(cls, data: bytes, path: str) -> LossMarks:
         """Decode the bytes of the file.
 
         Raises:

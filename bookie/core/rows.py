@@ -33,7 +33,7 @@ from typing import Any
 import attrs
 
 from bookie.core.block import u64_array, u64_bytes
-from bookie.core.boot import Mark
+from bookie.core.boot import ReplayStart
 from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.ledger import StoredLedger
 from ledgerlog.errors import StorageCorrupt
@@ -135,15 +135,15 @@ def decode_instance(value: bytes, path: str) -> str:
     return _value(INSTANCE_KEY, value, path).decode(errors="replace")
 
 
-def encode_mark(mark: Mark) -> Row:
+def encode_mark(mark: ReplayStart) -> Row:
     return _row(MARK_KEY, _MARK.pack(mark.segment, mark.sequence, mark.is_optional, *mark.end))
 
 
-def decode_mark(value: bytes, path: str) -> Mark:
+def decode_mark(value: bytes, path: str) -> ReplayStart:
     segment, sequence, is_optional, *end = _unpack(_MARK, MARK_KEY, value, path)
     if sequence != end[-1] + 1:
         raise StorageCorrupt(path, None, f"the index's mark names block {sequence} behind block {end[-1]}")
-    return Mark(segment, sequence, is_optional=bool(is_optional), end=JournalPosition(*end))
+    return ReplayStart(segment, sequence, is_optional=bool(is_optional), end=JournalPosition(*end))
 
 
 # --- ledgers --------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Copy damaged entries again from bookies that have them intact.
 
-Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written. ``RotRepair``
-fetches their entries from the other members of the ledger, checks them against the digests that the ledger's
-writer made, and stores them in the place of the damaged ones. Until then, and if no bookie has them, the
-bookie answers that such an entry is damaged, and never that it does not exist.
+Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written.
+``CorruptionRepair`` fetches their entries from the other members of the ledger, checks them against the
+digests that the ledger's writer made, and stores them in the place of the damaged ones. Until then, and if no
+bookie has them, the bookie answers that such an entry is damaged, and never that it does not exist.
 
 The repair can copy only entries that the metadata assigns to this bookie and that lie in fragments with a
 known end: all fragments of a closed ledger, or those before the last fragment of an open one (rule 23). A run
@@ -21,7 +21,7 @@ import trio
 
 from bookie.server.limbo import OpenPeers, Peers
 from bookie.storage.engine.engine import Engine
-from bookie.storage.upkeep.replacing import Rotten
+from bookie.storage.upkeep.replacing import DamagedRun
 from ledgerlog.errors import (
     DiskFull,
     EntryCorrupt,
@@ -44,7 +44,7 @@ class _NotNow(LedgerLogError):
     """A run cannot be restored now."""
 
 
-class RotRepair:
+class CorruptionRepair:
     """Restores the damaged runs of one bookie. Run ``run`` while the bookie serves."""
 
     def __init__(self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None) -> None:
@@ -98,7 +98,7 @@ class RotRepair:
         for ledger_id in sorted(stuck):
             await peers.ask_for_repair(ledger_id, self._bookie_id)
 
-    async def _restore(self, peers: Peers, rotten: Rotten) -> None:
+    async def _restore(self, peers: Peers, rotten: DamagedRun) -> None:
         run = rotten.run
         metadata = await peers.metadata(run.ledger_id)
         if metadata is None:

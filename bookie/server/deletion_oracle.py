@@ -23,7 +23,7 @@ _ASKED_AT_ONCE = 64
 """Ask the store about this many ledgers at the same time, because each question takes a round trip."""
 
 
-class MetadataWitness:
+class MetadataDeletionOracle:
     """Implements ``Witness`` of ``bookie.storage.upkeep.collector`` on the cluster's metadata store."""
 
     def __init__(self, store: MetadataStore) -> None:

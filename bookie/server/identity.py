@@ -67,7 +67,7 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.server.phase_one import marks_after_loss
 from bookie.storage.disk.loss_marks import read_marks, write_marks
 from bookie.storage.engine.directory import StorageDirectory
@@ -184,7 +184,7 @@ async def _fix(
         here = fresh
         await directory.format(here, await marks_after_loss(store, None))
     else:
-        marks: Marks | None = await read_marks(directory.disk, directory.path)
+        marks: LossMarks | None = await read_marks(directory.disk, directory.path)
         await write_marks(directory.disk, directory.path, await marks_after_loss(store, marks))
     path = layout.cookie_path(here.bookie_id)
     if node is None:

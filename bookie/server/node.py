@@ -50,8 +50,8 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
-from bookie.server.corruption import RotRepair
-from bookie.server.deletion_oracle import MetadataWitness
+from bookie.server.corruption import CorruptionRepair
+from bookie.server.deletion_oracle import MetadataDeletionOracle
 from bookie.server.disk_watch import DiskWatch
 from bookie.server.draining import follow_draining
 from bookie.server.identity import RandomBytes, establish_identity
@@ -95,7 +95,7 @@ class BookieNode:
     """The server that accepts clients."""
     repair: LimboRepair
     """Takes ledgers out of limbo, if there are any."""
-    rot: RotRepair
+    rot: CorruptionRepair
     """Copies damaged entries from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
@@ -209,7 +209,7 @@ async def open_bookie(
         engine_config = config or StorageConfig()
         new_nonce = partial(random_bytes, NONCE_BYTES)
         async with open_engine(
-            directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataWitness(store)
+            directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataDeletionOracle(store)
         ) as engine:
             listener = await door.unlock()
             server = BookieServer(
@@ -236,7 +236,7 @@ async def open_bookie(
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
-            rot = RotRepair(cookie.bookie_id, engine, peers)
+            rot = CorruptionRepair(cookie.bookie_id, engine, peers)
             node = BookieNode(info, cookie, engine, server, repair, rot, registration)
             watch = DiskWatch(
                 cookie.bookie_id,

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 
-from bookie.core.loss_marks import Marks
-from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.core.loss_marks import LossMarks
+from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
 from bookie.storage.engine.directory import StorageDirectory
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import LEDGER_COUNTER
@@ -28,17 +28,17 @@ from ledgerlog.model.layout import LEDGER_COUNTER
 logger = logging.getLogger(__name__)
 
 
-async def marks_after_loss(store: MetadataStore, marks: Marks | None) -> Marks:
+async def marks_after_loss(store: MetadataStore, marks: LossMarks | None) -> LossMarks:
     """Return ``marks`` with every ledger that exists now fenced and in limbo.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
     """
     await store.sync()
-    return (marks or Marks()).after_loss(await store.highest_id(LEDGER_COUNTER))
+    return (marks or LossMarks()).after_loss(await store.highest_id(LEDGER_COUNTER))
 
 
-async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> KeptMarks:
+async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> LossMarkStore:
     """Do phase one if it is needed, and return the marks that the bookie serves this directory with.
 
     Args:
@@ -53,7 +53,7 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Kep
     Cancelling, and any error: you may call it again.
     """
     found = await read_marks(directory.disk, directory.path)
-    kept = KeptMarks(directory.disk, directory.path, found or Marks(is_unclean=True))
+    kept = LossMarkStore(directory.disk, directory.path, found or LossMarks(is_unclean=True))
     if kept.now.is_unclean:
         await kept.replace(await marks_after_loss(store, found))
         logger.warning(

@@ -9,9 +9,9 @@ for these files. So the first job of a cluster at a destination leaves a file th
 
 CLUSTER is the first 16 digits of the cluster's id, so clusters may share a destination. ID is 16 random
 hexadecimal digits, drawn when the marker is made. The metadata store says which ID a destination has
-(``model.archive.ArchivePlace``), and only the marker with that ID vouches for the destination. For example, a
-marker may be made below a mount point while the disk is not mounted. It is worth nothing once the disk has
-its own marker. The file is JSON:
+(``model.archive.ArchiveDestination``), and only the marker with that ID vouches for the destination. For
+example, a marker may be made below a mount point while the disk is not mounted. It is worth nothing once the
+disk has its own marker. The file is JSON:
 
     {"cluster": "THE WHOLE ID", "format": 1, "id": "ID"}
 

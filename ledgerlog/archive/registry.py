@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.model.archive import ArchivedFile, ArchivePlace
+from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
 from ledgerlog.model.layout import (
     ARCHIVES,
     DESTINATIONS,
@@ -26,7 +26,7 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 
-__all__ = ["ArchiveRegistry", "PlaceRegistry"]
+__all__ = ["ArchiveRegistry", "DestinationRegistry"]
 
 
 class ArchiveRegistry:
@@ -147,7 +147,7 @@ def _listed_at(metadata: LogMetadata, offset: int) -> int | None:
     return segment.ledger_id if segment.first_offset <= offset < segment.end_offset else None
 
 
-class PlaceRegistry:
+class DestinationRegistry:
     """The records of destinations.
 
     Every method may raise MetadataUnavailable: the store did not answer, and nothing was written.
@@ -156,7 +156,7 @@ class PlaceRegistry:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def find(self, where: str) -> tuple[ArchivePlace, int] | None:
+    async def find(self, where: str) -> tuple[ArchiveDestination, int] | None:
         """Return the record of a destination and its version; None if there is none.
 
         Args:
@@ -169,12 +169,12 @@ class PlaceRegistry:
         node = await self._store.get(path)
         if node is None:
             return None
-        place = ArchivePlace.decode_untrusted(node.value, path)
+        place = ArchiveDestination.decode_untrusted(node.value, path)
         if place.where != where:
             raise MetadataCorrupt(f"destination of archives {path}: it is of {place.where}, not {where}")
         return place, node.version
 
-    async def all(self) -> list[ArchivePlace]:
+    async def all(self) -> list[ArchiveDestination]:
         """Return the records of all destinations.
 
         Raises:
@@ -185,10 +185,10 @@ class PlaceRegistry:
             path = f"{DESTINATIONS}/{component}"
             node = await self._store.get(path)
             if node is not None:
-                found.append(ArchivePlace.decode_untrusted(node.value, path))
+                found.append(ArchiveDestination.decode_untrusted(node.value, path))
         return found
 
-    async def write(self, place: ArchivePlace, version: int | None) -> None:
+    async def write(self, place: ArchiveDestination, version: int | None) -> None:
         """Write the record of a destination.
 
         Args:

@@ -11,7 +11,7 @@ import trio
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.cli.ledger import ledger_fields
 from ledgerlog.cli.log_data import log_append, log_read
-from ledgerlog.cli.log_keeping import (
+from ledgerlog.cli.log_retention import (
     cursor,
     log_configure,
     log_retain,

@@ -13,7 +13,7 @@ import click
 from ledgerlog.archive.core.compaction import parse_key_rule
 from ledgerlog.archive.jobs.job import archive_log, retire_gone
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
-from ledgerlog.cli.log_keeping import parse_age, parse_bytes
+from ledgerlog.cli.log_retention import parse_age, parse_bytes
 from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, progress_bar
 from ledgerlog.cli.running import run

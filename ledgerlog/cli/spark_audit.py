@@ -15,7 +15,7 @@ from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from ledgerlog.spark.audit_job import AuditRun
-    from ledgerlog.spark.audit_marks import Marked
+    from ledgerlog.spark.audit_repairs import MarkedForRepair
 
 __all__ = ["spark_audit"]
 
@@ -81,7 +81,7 @@ def spark_audit(
         raise click.ClickException("; ".join(said))
 
 
-def _print_json(result: AuditRun, marked: Marked | None, mode: str, took_s: float) -> None:
+def _print_json(result: AuditRun, marked: MarkedForRepair | None, mode: str, took_s: float) -> None:
     for row in result.rows():
         print_json(row)
     summary: dict[str, Any] = {
@@ -99,7 +99,7 @@ def _print_json(result: AuditRun, marked: Marked | None, mode: str, took_s: floa
     print_json(summary)
 
 
-def _print_for_people(result: AuditRun, marked: Marked | None, took_s: float) -> None:
+def _print_for_people(result: AuditRun, marked: MarkedForRepair | None, took_s: float) -> None:
     columns = ("ledger", "log", "bookie", "entries", "copies", "left", "what")
     rows = [
         (

@@ -65,9 +65,9 @@ from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.core.replica import ReplicaCore
 from ledgerlog.machine.events import EventKind, Events, Listeners
-from ledgerlog.machine.keeper import SnapshotKeeper
 from ledgerlog.machine.leading import Leading, catch_up
 from ledgerlog.machine.machine import StateMachine
+from ledgerlog.machine.snapshot_manager import SnapshotManager
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.model.command import (
     REQUEST_ID_BYTES_MAX,
@@ -175,7 +175,7 @@ class Replica(Generic[M]):
         self._applied = Watermark()
         """The offset of the last applied record. It fails when the replica stops."""
         self._listeners = Listeners()
-        self._keeper = SnapshotKeeper(
+        self._keeper = SnapshotManager(
             log=log,
             core=self._core,
             store=snapshots,

@@ -28,7 +28,7 @@ and has gaps. Then ``end_offset`` - ``first_offset`` is the number of offsets th
 
 **Destinations.** A place for files can be mistaken for another: for example, if a disk is not mounted, its
 mount point is an empty directory. So each destination has a marker, a file whose name ends with a random id.
-The metadata store holds the expected id: ``ArchivePlace``, one canonical CBOR map in the node
+The metadata store holds the expected id: ``ArchiveDestination``, one canonical CBOR map in the node
 ``destinations/HASH``. HASH is the first 16 bytes of the SHA-256 of ``where``, in hexadecimal:
 
     v             1                           marker        8 bytes, the id of its marker
@@ -49,7 +49,7 @@ from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.redact import redact
 
-__all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchivePlace", "ArchivedFile", "ArchivedLedger"]
+__all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchiveDestination", "ArchivedFile", "ArchivedLedger"]
 
 _FORMAT = 1
 _OFFSET_MAX = 2**63 - 1
@@ -202,7 +202,7 @@ class ArchivedFile:
 
 
 @attrs.frozen(kw_only=True)
-class ArchivePlace:
+class ArchiveDestination:
     """A destination of archived files. The module describes it."""
 
     where: str = attrs.field(repr=redact)

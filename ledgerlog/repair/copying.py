@@ -51,7 +51,7 @@ from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import writable_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, shares
-from ledgerlog.repair.core.backfill import Filling
+from ledgerlog.repair.core.backfill import Backfill
 from ledgerlog.repair.core.repair import Copy, FragmentRepair
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status
@@ -226,7 +226,7 @@ class Copying:
 
     async def fill(
         self, metadata: LedgerMetadata, bookie: BookieId, share: Share, missing: Missing
-    ) -> Filling:
+    ) -> Backfill:
         """Give a bookie those of the share's ``missing`` entries that other bookies have.
 
         Args:
@@ -236,12 +236,12 @@ class Copying:
             missing: The ranges of the share that it lacks.
 
         Returns:
-            The finished ``Filling``. It says which entries could not be had.
+            The finished ``Backfill``. It says which entries could not be had.
 
         Raises:
             BookieUnavailable: The bookie does not take the copies.
         """
-        core = Filling(metadata, bookie, share, missing)
+        core = Backfill(metadata, bookie, share, missing)
         await _FillShell(self, core, metadata).run()
         return core
 
@@ -368,7 +368,7 @@ class _FragmentShell:
 class _FillShell:
     """Runs the filling of one bookie's share."""
 
-    def __init__(self, copying: Copying, core: Filling, metadata: LedgerMetadata) -> None:
+    def __init__(self, copying: Copying, core: Backfill, metadata: LedgerMetadata) -> None:
         self._copying = copying
         self._core = core
         self._client = copying._client

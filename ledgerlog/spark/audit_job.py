@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from ledgerlog.errors import LedgerLogError
-from ledgerlog.spark.audit_marks import Marked, mark_for_repair
+from ledgerlog.spark.audit_repairs import MarkedForRepair, mark_for_repair
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_FILE, CHECKED_LOG, SOUND
 from ledgerlog.spark.job_progress import Progress, watched
 
@@ -64,7 +64,7 @@ class AuditRun:
         """Whether the audit found no fault."""
         return not self.found
 
-    def mark(self) -> Marked:
+    def mark(self) -> MarkedForRepair:
         """Make tasks for auto-recovery from the faults.
 
         Returns:

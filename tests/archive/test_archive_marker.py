@@ -14,11 +14,11 @@ from ledgerlog.archive.jobs import archiver
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.archive.reader import check_archive
-from ledgerlog.archive.registry import PlaceRegistry
+from ledgerlog.archive.registry import DestinationRegistry
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.model.archive import ArchivedFile, ArchivePlace
+from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
 from ledgerlog.model.layout import ARCHIVES, archive_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.testing.memory_cluster import Client, open_cluster
@@ -361,7 +361,7 @@ async def test_a_destination_is_claimed_though_the_answer_is_lost(tmp_path: Path
         setattr(client.store, fault, 1)
         job = await archiver_of(client, tmp_path)
         assert getattr(client.store, fault) == 0
-        (place,) = await PlaceRegistry(client.opened.store).all()
+        (place,) = await DestinationRegistry(client.opened.store).all()
         assert place.marker in markers_in(tmp_path)
         assert job.destination.where() == place.where == tmp_path.as_uri()
         assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
@@ -382,7 +382,7 @@ async def test_of_two_jobs_that_begin_at_once_both_work_and_one_marker_is_left(
 
         client.store.before_write = begin
         await open_archiver(client.opened, "log", str(tmp_path), accept_destination=accept)
-        (place,) = await PlaceRegistry(client.opened.store).all()
+        (place,) = await DestinationRegistry(client.opened.store).all()
         assert marker_bytes(tmp_path) == place.marker
 
 
@@ -396,13 +396,13 @@ async def test_a_job_that_dies_when_it_has_made_the_marker_keeps_nobody_out(tmp_
 
 
 def test_what_is_known_of_a_destination_is_read_as_it_was_written() -> None:
-    place = ArchivePlace(where="file:///archive", marker=bytes(range(8)), made_ms=1_700_000_000_000)
-    assert ArchivePlace.decode_untrusted(place.encode(), "node") == place
+    place = ArchiveDestination(where="file:///archive", marker=bytes(range(8)), made_ms=1_700_000_000_000)
+    assert ArchiveDestination.decode_untrusted(place.encode(), "node") == place
     short = place.encode().replace(b"\x48" + place.marker, b"\x45short")
     assert short != place.encode()
     for data in (place.encode()[:-1], b"", short):
         with pytest.raises(MetadataCorrupt, match="node"):
-            ArchivePlace.decode_untrusted(data, "node")
+            ArchiveDestination.decode_untrusted(data, "node")
 
 
 @pytest.mark.parametrize(

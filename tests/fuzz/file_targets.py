@@ -12,7 +12,7 @@ from typing import Any
 
 from bookie.core import entry_log, rows
 from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, finish_block
-from bookie.core.boot import JournalWalk, Mark, start_of
+from bookie.core.boot import JournalWalk, ReplayStart, start_of
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import (
     ADD,
@@ -32,7 +32,7 @@ from bookie.core.journal_items import (
     encode_start,
 )
 from bookie.core.ledger import StoredLedger
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.wire.checksum import checksum
@@ -43,7 +43,7 @@ _PATH = "fuzzed"
 _NONCE = bytes(range(16))
 _PAGES = 3
 _HEADER = SegmentHeader(3, SEGMENT_HEADER_BYTES + 2 * _PAGES * PAGE_BYTES, _NONCE, "instance")
-_MARK = Mark(3, 1, is_optional=False, end=JournalPosition(2, PAGE_BYTES, 0))
+_MARK = ReplayStart(3, 1, is_optional=False, end=JournalPosition(2, PAGE_BYTES, 0))
 
 
 # --- segments -------------------------------------------------------------------------------------
@@ -256,21 +256,21 @@ def _run_marks(data: bytes) -> bool:
     accepted = False
     for whole in (data, data + checksum(data).to_bytes(4, "little")):
         try:
-            marks = Marks.decode_untrusted(whole, _PATH)
+            marks = LossMarks.decode_untrusted(whole, _PATH)
         except (StorageCorrupt, IncompatibleVersion):
             continue
-        expect(Marks.decode_untrusted(marks.encode(), _PATH) == marks, "marks that read back as others")
+        expect(LossMarks.decode_untrusted(marks.encode(), _PATH) == marks, "marks that read back as others")
         gone = marks.limbo[::2]
         rest = marks.cleared(gone)
         expect(not any(rest.denies_nothing(low) for low, _ in gone), "limbo that was cleared and is there")
-        expect(Marks.decode_untrusted(rest.encode(), _PATH) == rest, "marks that read back as others")
+        expect(LossMarks.decode_untrusted(rest.encode(), _PATH) == rest, "marks that read back as others")
         accepted = True
     return accepted
 
 
 def _marks() -> list[bytes]:
-    some = Marks(is_unclean=True, fenced_through=9, limbo=((1, 3), (5, 5)))
-    return [Marks().encode()[:-4], some.encode()[:-4]]
+    some = LossMarks(is_unclean=True, fenced_through=9, limbo=((1, 3), (5, 5)))
+    return [LossMarks().encode()[:-4], some.encode()[:-4]]
 
 
 FILE_TARGETS = (

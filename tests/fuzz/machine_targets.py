@@ -16,9 +16,9 @@ from ledgerlog.machine.core.replica import RequestTable
 from ledgerlog.model.archive import (
     DIGEST_BYTES,
     MARKER_BYTES,
+    ArchiveDestination,
     ArchivedFile,
     ArchivedLedger,
-    ArchivePlace,
 )
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.command import CommandOutcome, Envelope
@@ -170,8 +170,8 @@ MACHINE_TARGETS = (
     metadata_target("archive", lambda data: ArchivedFile.decode_untrusted(data, _LOG), _archives),
     metadata_target(
         "archive-place",
-        lambda data: ArchivePlace.decode_untrusted(data, "destinations/0"),
-        lambda: [ArchivePlace(where="s3://bucket/archive", marker=bytes(MARKER_BYTES), made_ms=5)],
+        lambda data: ArchiveDestination.decode_untrusted(data, "destinations/0"),
+        lambda: [ArchiveDestination(where="s3://bucket/archive", marker=bytes(MARKER_BYTES), made_ms=5)],
     ),
     metadata_target("splice", lambda data: SpliceMark.decode_untrusted(data, "copier"), _splices),
 )

@@ -7,11 +7,11 @@ from tests.mutants.mutant import mutant
 _PLAN = "tests/archive/test_archive_plan.py"
 _TEST = "tests/archive/test_archive_job.py"
 _REWRITING = "tests/archive/test_archive_rewriting.py"
-_PLACES = "tests/archive/test_archive_places.py"
+_PLACES = "tests/archive/test_archive_destinations.py"
 _NAMES = "tests/archive/test_archive_names.py"
 _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
-_OVER_ROT = "tests/archive/test_archive_over_rot.py"
+_OVER_ROT = "tests/archive/test_archive_over_damage.py"
 
 MUTANTS = (
     mutant(

@@ -127,7 +127,7 @@ MUTANTS = (
         "(FaultKind.MISSING, FaultKind.CORRUPT)",
         "(FaultKind.MISSING, FaultKind.CORRUPT, FaultKind.UNREACHABLE)",
         f"{_TEST_COMPARISON}::test_only_absence_and_damage_are_certain",
-        "tests/unit/test_repair_filling.py::test_all_that_somebody_has_is_given_once_and_the_rest_is_told",
+        "tests/unit/test_repair_backfill.py::test_all_that_somebody_has_is_given_once_and_the_rest_is_told",
     ),
     mutant(
         "comparison_forgets_that_a_bookie_was_in_limbo",

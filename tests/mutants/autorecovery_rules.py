@@ -9,7 +9,7 @@ _LOST = "tests/scenarios/test_repair_of_lost_bookies.py"
 _OPEN = "tests/scenarios/test_repair_of_open_ledgers.py"
 _CROSSED = "tests/scenarios/test_repair_that_is_crossed.py"
 _LACKING = "tests/scenarios/test_repair_of_what_bookies_lack.py"
-_BOARD = "tests/scenarios/test_repair_board.py"
+_BOARD = "tests/scenarios/test_repair_queue.py"
 _DAMAGED = "tests/scenarios/test_repair_of_damaged_records.py"
 _EMPTYING = "tests/scenarios/test_emptying_bookies.py"
 

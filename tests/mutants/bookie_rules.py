@@ -578,7 +578,7 @@ BOOT = (
         await self._index_runs(segment, segment.final_sequence)
         await self._ledgers.save()
         end = JournalPosition(segment.number, segment.end, segment.final_sequence)
-        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
+        mark = ReplayStart(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         async with self._catalogue.lock:
             usage = rows.usage_of(
                 run for run in segment.runs if not self._is_deleted(run.ledger_id)
@@ -596,7 +596,7 @@ BOOT = (
         """,
         """
         end = JournalPosition(segment.number, segment.end, segment.final_sequence)
-        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
+        mark = ReplayStart(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         async with self._catalogue.lock:
             usage = rows.usage_of(
                 run for run in segment.runs if not self._is_deleted(run.ledger_id)

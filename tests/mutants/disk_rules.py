@@ -8,7 +8,7 @@ _FULLNESS_TEST = "tests/unit/test_fullness.py"
 _FULL_TEST = "tests/storage/test_full_disk.py"
 _WATCH_TEST = "tests/shells/test_disk_watch.py"
 _SCRUB_TEST = "tests/storage/test_scrub.py"
-_MENDING_TEST = "tests/storage/test_mending.py"
+_MENDING_TEST = "tests/storage/test_read_repair.py"
 
 MUTANTS = (
     mutant(
@@ -112,16 +112,16 @@ MUTANTS = (
     mutant(
         "nobody_hears_of_rot_that_cannot_be_mended",
         "rule 24",
-        "RotRepair._repair",
+        "CorruptionRepair._repair",
         "stuck.add(rotten.run.ledger_id)",
         "continue",
-        "tests/shells/test_rot_repair.py::"
+        "tests/shells/test_corruption_repair.py::"
         "test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_about_nothing_else",
     ),
     mutant(
         "a_rotten_copy_is_taken_for_stored",
         "rule 6, rule 8",
-        "Mender._look",
+        "ReadRepair._look",
         "wanted.intersection(damaged_entries(entries))",
         "wanted.intersection(damaged_entries(entries)[:0])",
         f"{_MENDING_TEST}::test_a_good_copy_of_a_rotten_entry_takes_its_place_for_good",
@@ -157,7 +157,7 @@ MUTANTS = (
     mutant(
         "what_is_carried_on_damaged_counts_as_verified",
         "rule 6, rule 8",
-        "Mender._look",
+        "ReadRepair._look",
         "resident is not None and (run.ledger_id, run.first) not in resident.restored",
         "resident is not None",
         f"{_MENDING_TEST}::test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought",
@@ -165,7 +165,7 @@ MUTANTS = (
     mutant(
         "entries_without_a_head_are_not_compared",
         "rule 6",
-        "Mender._look_without_head",
+        "ReadRepair._look_without_head",
         "{e: digest for e, (digest, _) in kept.items()}, Damaged(run, ids, kept, error)",
         "{}, Damaged(run, ids, kept, error)",
         f"{_MENDING_TEST}::test_a_frame_without_a_head_is_replaced_by_all_of_its_entries",
@@ -181,7 +181,7 @@ MUTANTS = (
     mutant(
         "what_is_being_moved_is_mended",
         "rule 8",
-        "Mender.mend_now",
+        "ReadRepair.mend_now",
         "not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents",
         "each.run.file not in self._residents",
         f"{_MENDING_TEST}::test_nothing_is_mended_in_a_file_that_is_being_written_again",
@@ -224,7 +224,7 @@ MUTANTS = (
     mutant(
         "what_is_on_its_way_to_the_disk_is_mended",
         "rule 8",
-        "Mender.mend_now",
+        "ReadRepair.mend_now",
         "not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents",
         "not self._compactor.is_moving(each.run.file)",
         f"{_MENDING_TEST}::test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk",

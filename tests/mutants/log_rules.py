@@ -452,7 +452,7 @@ SHELLS = (
         logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
         record = None
         """,
-        "tests/shells/test_log_keeping.py"
+        "tests/shells/test_log_retention.py"
         "::test_the_ledgers_of_a_damaged_log_are_swept_once_it_is_deleted_and_not_before",
     ),
     mutant(

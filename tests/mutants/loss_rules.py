@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Change, mutant
 
 _TEST_LOSS = "tests/scenarios/test_after_loss.py"
-_TEST_MARKS = "tests/unit/test_bookie_marks.py"
-_TEST_VERDICTS = "tests/storage/test_marks_in_verdicts.py"
+_TEST_MARKS = "tests/unit/test_loss_marks.py"
+_TEST_VERDICTS = "tests/storage/test_loss_marks_in_verdicts.py"
 _TEST_IDENTITY = "tests/shells/test_server_identity.py"
 _TEST_REPAIR = "tests/shells/test_limbo_repair.py"
 _TEST_CACHE = "tests/storage/test_write_cache.py"
@@ -36,7 +36,7 @@ MUTANTS = (
     mutant(
         "a_boot_after_loss_fences_only_what_is_not_closed_and_names_the_bookie",
         "D27.1, T09, T30",
-        "Marks.refuses_adds",
+        "LossMarks.refuses_adds",
         "ledger_id <= self.fenced_through",
         "self.denies_nothing(ledger_id)",
         f"{_TEST_MARKS}::test_clearing_limbo_leaves_the_fence",
@@ -202,8 +202,8 @@ MUTANTS = (
         "marks_that_are_gone_are_clean",
         "D27.3",
         "settle_marks",
-        "Marks(is_unclean=True)",
-        "Marks()",
+        "LossMarks(is_unclean=True)",
+        "LossMarks()",
         f"{_TEST_REPAIR}::test_without_the_metadata_store_a_bookie_that_lost_data_does_not_serve",
     ),
     mutant(

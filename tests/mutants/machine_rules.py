@@ -227,7 +227,7 @@ REPLICAS = (
     mutant(
         "the_log_is_truncated_behind_the_newest_snapshot",
         "machine",
-        "SnapshotKeeper._forget_old",
+        "SnapshotManager._forget_old",
         "-1",
         "0",
         f"{_TEST_REPLICA}::test_snapshots_are_taken_and_the_log_truncated_behind_them",
@@ -296,7 +296,7 @@ REPLICAS = (
     mutant(
         "a_new_leader_does_not_look_at_the_snapshots_that_are_there",
         "machine",
-        "SnapshotKeeper._learn",
+        "SnapshotManager._learn",
         "self._tried_at = max(self._tried_at, newest)",
         "",
         f"{_TEST_REPLICA}::test_a_new_leader_takes_the_next_snapshot_when_it_is_due_and_not_at_once",

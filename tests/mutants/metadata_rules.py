@@ -12,7 +12,7 @@ _TEST_BELONGING = "tests/contract/test_belonging.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
 _TEST_LOST = "tests/shells/test_lost_answers.py"
-_TEST_PATIENCE = "tests/shells/test_log_patience.py"
+_TEST_PATIENCE = "tests/shells/test_log_retry_budget.py"
 
 MUTANTS = (
     mutant(
@@ -34,7 +34,7 @@ MUTANTS = (
         "now - unanswered_since < METADATA_TIMEOUT_S",
         "now - unanswered_since < 1e9",
         f"{_TEST_PATIENCE}::test_a_store_that_answers_no_write_is_not_asked_for_ever[truncate]",
-        "tests/archive/test_archive_patience.py::test_a_store_that_answers_no_write_does_not_hold_a_job[merge]",
+        "tests/archive/test_archive_retry_budget.py::test_a_store_that_answers_no_write_does_not_hold_a_job[merge]",
     ),
     mutant(
         "a_refusal_is_no_answer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _TEST = "tests/unit/test_repair_core.py"
-_FILLING_TEST = "tests/unit/test_repair_filling.py"
+_FILLING_TEST = "tests/unit/test_repair_backfill.py"
 _MODEL = "tests/model/test_model.py::test_no_order_of_events_breaks_an_invariant"
 
 MUTANTS = (
@@ -121,7 +121,7 @@ MUTANTS = (
     mutant(
         "long_hole_is_filled_entry_by_entry",
         "rule 19",
-        "Filling.take_asks",
+        "Backfill.take_asks",
         "bookie in lane.entries.get(last + self._stride, ())",
         "bookie in () and lane.entries.get(last + self._stride, ())",
         f"{_FILLING_TEST}::test_a_huge_range_is_read_in_batches_and_not_entry_by_entry",
@@ -129,7 +129,7 @@ MUTANTS = (
     mutant(
         "filling_reads_on_whatever_is_on_its_way",
         "rule 19",
-        "Filling.take_asks",
+        "Backfill.take_asks",
         "sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES",
         "sum(copy.byte_count for copy in self._copies) >= 2 * COPY_BYTES",
         f"{_FILLING_TEST}::test_reading_pauses_while_so_many_bytes_are_on_their_way",
@@ -137,7 +137,7 @@ MUTANTS = (
     mutant(
         "damaged_copy_is_asked_for_again_and_again",
         "rule 8",
-        "Filling._without",
+        "Backfill._without",
         "bookie in sources",
         "bookie in sources[1:]",
         f"{_FILLING_TEST}::test_rule_8_a_damaged_copy_is_had_from_another_or_is_none",

@@ -8,9 +8,9 @@ _STOP = "tests/storage/test_clean_stop.py"
 _MOVING = "tests/storage/test_moving_entries.py"
 _CRASHES = "tests/storage/test_crash_states.py"
 _EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
-_ROTTEN = "tests/storage/test_rotten_files.py"
+_ROTTEN = "tests/storage/test_damaged_files.py"
 _REBUILD = f"{_CRASHES}::test_the_index_made_again_from_the_other_files_says_the_same"
-_WITNESS_TEST = "tests/shells/test_server_witness.py"
+_WITNESS_TEST = "tests/shells/test_deletion_oracle.py"
 
 MUTANTS = (
     mutant(
@@ -48,7 +48,7 @@ MUTANTS = (
     mutant(
         "store_is_not_asked_again_whose_it_is",
         "rule 25",
-        "MetadataWitness.surely_gone",
+        "MetadataDeletionOracle.surely_gone",
         """
         if gone:
             await store.sync()
@@ -170,7 +170,7 @@ MUTANTS = (
     mutant(
         "listing_alone_deletes",
         "rule 25",
-        "MetadataWitness.surely_gone",
+        "MetadataDeletionOracle.surely_gone",
         "await store.get(ledger_path(ledger_id)) is None",
         "True",
         f"{_WITNESS_TEST}::test_a_listing_that_leaves_ledgers_out_deletes_none_of_them",
@@ -178,7 +178,7 @@ MUTANTS = (
     mutant(
         "ids_of_another_store_are_gone",
         "rule 25",
-        "MetadataWitness.surely_gone",
+        "MetadataDeletionOracle.surely_gone",
         "ledger_id > highest",
         "ledger_id < 0",
         f"{_WITNESS_TEST}::test_nothing_is_said_of_ids_that_were_never_given_out",
@@ -279,7 +279,7 @@ MUTANTS = (
         "Doubles._without_forgotten",
         "not known.issuperset(held.ids)",
         "True",
-        "tests/storage/test_rebuilt_with_rot.py::"
+        "tests/storage/test_rebuilt_with_damage.py::"
         "test_the_index_made_again_says_what_it_said_whatever_rots_and_is_healed",
     ),
     mutant(
@@ -288,7 +288,7 @@ MUTANTS = (
         "is_head_sound",
         'decode_head(run, head, "")',
         "",
-        "tests/storage/test_rebuilt_with_rot.py::test_rot_in_a_head_is_refused_by_name",
+        "tests/storage/test_rebuilt_with_damage.py::test_rot_in_a_head_is_refused_by_name",
     ),
     mutant(
         "a_rotten_log_that_was_replaced_keeps_a_bookie_from_starting",

@@ -18,10 +18,10 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.checking import LedgerFaults, check_ledger
 from ledgerlog.repair.copying import Copying, Missing, Pacer
-from ledgerlog.repair.core.backfill import Filling
+from ledgerlog.repair.core.backfill import Backfill
 from ledgerlog.repair.ledger import LedgerRepair
-from ledgerlog.spark.audit_marks import Ailments
 from ledgerlog.spark.audit_plan import plan_audit
+from ledgerlog.spark.audit_repairs import Ailments
 from ledgerlog.spark.audit_task import AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
 from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, open_cluster
@@ -119,12 +119,12 @@ async def test_five_users_say_the_same_of_one_broken_cluster(clock: MockClock) -
         lists = await check_ledger(client.opened, ledger_id, check_all=True, pace=pace)
         assert lists == attrs.evolve(ends, damaged=())
         # Repair, and the backfill that it does.
-        fills: list[tuple[Filling, Missing]] = []
+        fills: list[tuple[Backfill, Missing]] = []
 
         class Noting(Copying):
             async def fill(
                 self, metadata: LedgerMetadata, bookie: BookieId, share: Share, missing: Missing
-            ) -> Filling:
+            ) -> Backfill:
                 assert bookie == LACKING
                 filled = await super().fill(metadata, bookie, share, missing)
                 fills.append((filled, missing))

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.storage.disk.memory import MemoryFile
 from ledgerlog.cli.ledger import loss_lines
 from ledgerlog.errors import (
@@ -32,7 +32,7 @@ from ledgerlog.wire.frame import Kind, Status
 R332 = Replication(3, 3, 2)
 
 
-def marks(cluster: MemoryCluster, bookie_id: str) -> Marks:
+def marks(cluster: MemoryCluster, bookie_id: str) -> LossMarks:
     return cluster.bookies[bookie_id].node.engine.marks.now
 
 
@@ -456,7 +456,7 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
         original = engine.marks.replace
         pending: list[int] = []
 
-        async def replace(marks: Marks) -> None:
+        async def replace(marks: LossMarks) -> None:
             if engine.marks.now.denies_nothing(ledger_id) and not marks.denies_nothing(ledger_id):
                 pending.append(engine.pending_bytes + engine.statistics()["unflushed_bytes"])
             await original(marks)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.server.identity import establish_identity
 from bookie.storage.disk.loss_marks import read_marks
 from bookie.storage.engine.directory import open_directory
@@ -270,13 +270,13 @@ async def fix(store: MemoryStore, machine: Machine, bookie_id: str | None = "b1"
         )
 
 
-async def marks_of(machine: Machine) -> Marks | None:
+async def marks_of(machine: Machine) -> LossMarks | None:
     return await read_marks(machine.disk, machine.path)
 
 
-def ordered_store(tree: MemoryTree, machine: Machine) -> tuple[FaultyStore, list[Marks | None]]:
+def ordered_store(tree: MemoryTree, machine: Machine) -> tuple[FaultyStore, list[LossMarks | None]]:
     """A store, and what the machine's marks are whenever it writes a cookie."""
-    seen: list[Marks | None] = []
+    seen: list[LossMarks | None] = []
 
     async def note(call: Call) -> None:
         if call.verb in ("set", "create"):
@@ -304,7 +304,7 @@ async def test_an_emptied_directory_is_formatted_anew_with_marks_for_all_that_it
     there = await store.get(layout.cookie_path("b1"))
     assert there is not None
     assert there.value == fixed.encode()
-    assert seen == [Marks().after_loss(4)], "the marks come before the store's cookie"
+    assert seen == [LossMarks().after_loss(4)], "the marks come before the store's cookie"
     assert await establish(store, machine) == fixed
 
 
@@ -318,7 +318,7 @@ async def test_the_marks_come_before_the_directorys_cookie_too() -> None:
 
     async def rename(source: str, target: str) -> None:
         if target == COOKIE:
-            seen.append(await marks_of(machine) == Marks().after_loss(4))
+            seen.append(await marks_of(machine) == LossMarks().after_loss(4))
         await original(source, target)
 
     machine.disk.rename = rename
@@ -335,7 +335,7 @@ async def test_a_swapped_directory_is_marked_and_then_adopted() -> None:
     await formatted(store)
     ordered, seen = ordered_store(tree, machine)
     assert await fix(ordered, machine) == older, "its data is that of its own instance"
-    assert seen == [Marks().after_loss(4)]
+    assert seen == [LossMarks().after_loss(4)]
     assert await establish(store, machine) == older
 
 
@@ -347,7 +347,7 @@ async def test_a_bookie_that_the_store_has_forgotten_is_marked_and_then_adopted(
     await store.delete(layout.cookie_path("b1"))
     ordered, seen = ordered_store(tree, machine)
     assert await fix(ordered, machine) == cookie
-    assert seen == [Marks().after_loss(4)]
+    assert seen == [LossMarks().after_loss(4)]
 
 
 async def test_a_fix_that_was_interrupted_is_done_again(store: MemoryStore) -> None:
@@ -386,7 +386,7 @@ async def test_a_sound_directory_is_not_changed_by_a_fix(store: MemoryStore) -> 
     machine = await formatted(store)
     cookie = await establish(store, machine)
     assert await fix(store, machine) == cookie
-    assert await marks_of(machine) == Marks()
+    assert await marks_of(machine) == LossMarks()
 
 
 async def test_the_directory_of_a_bookie_that_is_registered_is_not_replaced(clock: MockClock) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bookie.core.loss_marks import Marks, Range
+from bookie.core.loss_marks import LossMarks, Range
 from bookie.server.limbo import LimboRepair
 from ledgerlog.testing import swarm
 from ledgerlog.testing.invariants import Violation
@@ -51,12 +51,12 @@ def violation_of_some_seed() -> str:
 
 
 def test_a_bookie_that_denies_what_it_may_have_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Marks, "denies_nothing", lambda self, ledger_id: False)
+    monkeypatch.setattr(LossMarks, "denies_nothing", lambda self, ledger_id: False)
     assert violation_of_some_seed().startswith(("LimboNoNegative", "LimboClear"))
 
 
 def test_a_bookie_that_forgets_that_it_may_have_lost_fences_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Marks, "refuses_adds", lambda self, ledger_id: False)
+    monkeypatch.setattr(LossMarks, "refuses_adds", lambda self, ledger_id: False)
     assert violation_of_some_seed().startswith("BootMarks")
 
 

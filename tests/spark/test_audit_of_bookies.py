@@ -23,8 +23,8 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.layout import LEDGERS, ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.spark.audit import audit_schema, read_audit
-from ledgerlog.spark.audit_marks import Ailments, post_tasks
 from ledgerlog.spark.audit_plan import AuditPart, pack_ledgers, plan_audit
+from ledgerlog.spark.audit_repairs import Ailments, post_tasks
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_LOG, METADATA, AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
 from ledgerlog.testing.faulty_store import FaultyStore, StaleReplica

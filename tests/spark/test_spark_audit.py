@@ -24,7 +24,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.spark.audit import DECLARED
-from ledgerlog.spark.audit_marks import mark_for_repair
+from ledgerlog.spark.audit_repairs import mark_for_repair
 from ledgerlog.spark.source import connected
 from tests.spark.conftest import SparkOnLogs
 from tests.waiting import PATIENCE_S

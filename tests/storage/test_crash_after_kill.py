@@ -28,7 +28,7 @@ from crashing import (
 from recording_disk import CrashPoint, CrashState, Effect, Recorder, RecordingDisk, RecordingIndexes
 from storing import Crash, opened
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.storage.disk.loss_marks import write_marks
 from bookie.storage.engine.opening import open_engine
 
@@ -146,7 +146,7 @@ async def test_marks_that_a_start_finds_outlive_a_power_cut() -> None:
     disk = RecordingDisk(recorder, CrashState(disk.files, frozenset(disk.directories), {}, "formatted"))
     start = CrashState(dict(disk.files), frozenset(disk.directories), {}, "formatted")
     with pytest.raises(Killed):
-        await write_marks(disk, PATH, Marks(is_unclean=True))
+        await write_marks(disk, PATH, LossMarks(is_unclean=True))
     recorder.live_again()
     assert (
         CrashPoint(recorder, recorder.position, start)[0].files[f"{PATH}/marks"]

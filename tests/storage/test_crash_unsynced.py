@@ -13,8 +13,8 @@ from crashing import MOVING
 from recording_disk import CrashPoint, CrashState, Recorder, RecordingDisk, RecordingIndexes
 from storing import KEY, Crash, add, add_frame, opened, payload_of, read
 
-from bookie.core.loss_marks import Marks
-from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.core.loss_marks import LossMarks
+from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from ledgerlog.wire.frame import Status
@@ -87,7 +87,7 @@ async def boot_and_check(
     disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
     async with opened(PATH, disk, indexes) as directory:
         found = await read_marks(disk, PATH)
-        marks = KeptMarks(disk, PATH, found or Marks(is_unclean=True))
+        marks = LossMarkStore(disk, PATH, found or LossMarks(is_unclean=True))
         is_loss = marks.now.is_unclean
         if is_loss:
             await marks.replace(marks.now.after_loss(highest))

@@ -14,9 +14,9 @@ from storing import KEY, OTHER_KEY, SMALL, Crash, add, add_frame, opened, payloa
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.journal import SegmentImage
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.core.rows import Row
-from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.forgetting import Forgetter
@@ -44,13 +44,13 @@ class Machine:
         """With phase one where it is needed, for a cluster whose highest ledger is ``highest``."""
         async with opened(PATH, self.disk, self.indexes) as directory:
             found = await read_marks(self.disk, PATH)
-            kept = KeptMarks(self.disk, PATH, found or Marks(is_unclean=True))
+            kept = LossMarkStore(self.disk, PATH, found or LossMarks(is_unclean=True))
             if kept.now.is_unclean:
                 await kept.replace(kept.now.after_loss(highest))
             async with open_engine(directory, config, marks=kept) as engine:
                 yield engine
 
-    async def marks(self) -> Marks | None:
+    async def marks(self) -> LossMarks | None:
         return await read_marks(self.disk, PATH)
 
     @asynccontextmanager
@@ -80,12 +80,12 @@ async def test_what_was_not_flushed_is_lost_in_a_crash_and_the_bookie_knows_it()
     async with machine.crashing() as engine:
         await engine.wait_durable(add(engine, 7, [0]))
         add(engine, 7, range(1, 30))
-    assert await machine.marks() == Marks(is_unclean=True)
+    assert await machine.marks() == LossMarks(is_unclean=True)
     with pytest.raises(StorageError, match="may have lost acknowledged entries"):
         async with opened(PATH, machine.disk, machine.indexes) as directory, open_engine(directory, UNSYNCED):
             pass
     async with machine.running() as engine:
-        assert engine.marks.now == Marks().after_loss(9)
+        assert engine.marks.now == LossMarks().after_loss(9)
         found = await read(engine, 7)
         assert found.status is Status.UNKNOWN, "nothing is denied"
         assert list(found.entries.ids) == [0], "what brought the key was synced"
@@ -101,7 +101,7 @@ async def test_a_clean_stop_loses_nothing_and_says_so() -> None:
         during = await machine.marks()
         assert during is not None
         assert during.is_unclean, "from before the first request on"
-    assert await machine.marks() == Marks()
+    assert await machine.marks() == LossMarks()
     async with machine.running() as engine:
         assert await read_all(engine, 7) == payloads(7, range(200))
 

@@ -10,7 +10,7 @@ import trio
 
 from bookie.core import rows
 from bookie.core.block import PAGE_BYTES
-from bookie.core.boot import Mark
+from bookie.core.boot import ReplayStart
 from bookie.core.entry_log import LoggedLedger
 from bookie.core.file_set import FileSet
 from bookie.core.journal import GroupCommit, SegmentImage
@@ -83,7 +83,7 @@ def example_rows() -> list[rows.Row]:
             rows.FileRow(1, 12288, last_sequence=2, runs=1, run_bytes=120, live_bytes=120, ledgers=1)
         ),
         rows.encode_usage(1, {7: 120}),
-        rows.encode_mark(Mark(2, 3, is_optional=True, end=end)),
+        rows.encode_mark(ReplayStart(2, 3, is_optional=True, end=end)),
     ]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.core import rows
-from bookie.core.boot import Mark
+from bookie.core.boot import ReplayStart
 from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.ledger import StoredLedger
 from bookie.core.rows import FileRow
@@ -26,7 +26,7 @@ runs = st.builds(
     length=st.integers(0, 2**32 - 1),
     sequence=u63,
 )
-MARK = Mark(7, 41, is_optional=True, end=JournalPosition(6, 8192, 40))
+MARK = ReplayStart(7, 41, is_optional=True, end=JournalPosition(6, 8192, 40))
 LEDGER = StoredLedger(key=b"k" * 16, is_fenced=True, lac=5, lafr=-1, last_entry=9, widest=332, straddle=0)
 
 

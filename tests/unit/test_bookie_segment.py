@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookie.core.block import PAGE_BYTES, SECTOR_BYTES
-from bookie.core.boot import JournalWalk, Mark, segments_to_replay, start_of
+from bookie.core.boot import JournalWalk, ReplayStart, segments_to_replay, start_of
 from bookie.core.journal import GroupCommit, SegmentImage
 from bookie.core.journal_items import (
     FENCE,
@@ -20,7 +20,7 @@ from ledgerlog.errors import StorageCorrupt
 
 SIZE = 16 * PAGE_BYTES
 NONCE = b"n" * 16
-FRESH = Mark(1, 1, is_optional=True, end=JournalPosition(0, 0, 0))
+FRESH = ReplayStart(1, 1, is_optional=True, end=JournalPosition(0, 0, 0))
 
 
 class Writer:
@@ -61,7 +61,7 @@ class Writer:
         header = SegmentHeader.decode(bytes(image[:PAGE_BYTES]), path="f", number=number, instance="b")
         return scan_segment(image, header, path="f", sequence=None, stop=stop)
 
-    def walk(self, mark: Mark = FRESH) -> JournalWalk:
+    def walk(self, mark: ReplayStart = FRESH) -> JournalWalk:
         walk = JournalWalk(mark)
         for number in range(mark.segment, len(self.images) + 1):
             walk.on_segment(self.scan(number), f"segment {number}")
@@ -255,7 +255,7 @@ def test_an_emptied_segment_between_others_is_damage(writer: Writer) -> None:
 
 
 def test_segments_from_the_mark_on_must_all_be_there() -> None:
-    mark = Mark(3, 10, is_optional=False, end=JournalPosition(2, 4096, 9))
+    mark = ReplayStart(3, 10, is_optional=False, end=JournalPosition(2, 4096, 9))
     assert segments_to_replay([1, 2, 3, 4], mark, "d") == [3, 4]
     for present in ([1, 2], [1, 2, 4], [3, 5]):
         with pytest.raises(StorageCorrupt, match="missing"):
@@ -263,7 +263,7 @@ def test_segments_from_the_mark_on_must_all_be_there() -> None:
 
 
 def test_the_segment_of_an_optional_mark_may_be_missing_but_not_one_in_the_middle() -> None:
-    mark = Mark(3, 10, is_optional=True, end=JournalPosition(2, 4096, 9))
+    mark = ReplayStart(3, 10, is_optional=True, end=JournalPosition(2, 4096, 9))
     assert segments_to_replay([1, 2], mark, "d") == []
     assert segments_to_replay([1, 2, 3], mark, "d") == [3]
     with pytest.raises(StorageCorrupt, match="missing"):

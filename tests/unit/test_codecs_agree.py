@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from ledgerlog.errors import InvalidArgument, RecordTooLarge
 from ledgerlog.limits import (
     ENTRY_BYTES_MAX,
@@ -31,7 +31,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log import registry
 from ledgerlog.machine.core.replica import RequestTable
-from ledgerlog.model.archive import ArchivedFile, ArchivedLedger, ArchivePlace
+from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.command import CommandOutcome, Envelope
@@ -354,10 +354,10 @@ CODECS: dict[str, Codec] = {
         lambda data, value: ArchivedFile.decode_untrusted(data, value.incarnation),
     ),
     "destination": Codec(
-        fields_of(ArchivePlace, where=texts, marker=blobs, made_ms=numbers),
+        fields_of(ArchiveDestination, where=texts, marker=blobs, made_ms=numbers),
         raw,
-        lambda data, value: ArchivePlace.decode_untrusted(data, "d"),
-        lambda data: ArchivePlace(where=text_of(data), marker=bytes(8), made_ms=1),
+        lambda data, value: ArchiveDestination.decode_untrusted(data, "d"),
+        lambda data: ArchiveDestination(where=text_of(data), marker=bytes(8), made_ms=1),
     ),
     "settings of repair": Codec(
         fields_of(
@@ -601,8 +601,8 @@ def test_a_table_of_requests_is_read_back() -> None:
 
 def test_the_marks_of_a_bookie_are_read_back() -> None:
     for ranges in ((), ((0, 2**63 - 1),), tuple((3 * at, 3 * at + 1) for at in range(10_000))):
-        marks = Marks(is_unclean=True, fenced_through=2**63 - 1, limbo=ranges)
-        assert Marks.decode_untrusted(marks.encode(), "marks") == marks
+        marks = LossMarks(is_unclean=True, fenced_through=2**63 - 1, limbo=ranges)
+        assert LossMarks.decode_untrusted(marks.encode(), "marks") == marks
 
 
 def test_every_codec_of_records_and_messages_is_asked() -> None:

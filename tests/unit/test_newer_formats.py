@@ -13,7 +13,7 @@ import trio
 
 from bookie.core.block import PAGE_BYTES
 from bookie.core.entry_log import LogHeader
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.core.segment import SegmentHeader
 from bookie.server.identity import read_cookie
 from bookie.storage.engine.directory import open_directory
@@ -96,7 +96,7 @@ def test_a_file_of_a_newer_format_is_refused_by_name_and_is_not_damaged() -> Non
         with pytest.raises(StorageCorrupt):
             type(header).decode(page_of_format(header.encode(), 0), path="a/file", number=1, instance="i")
     with pytest.raises(IncompatibleVersion, match="a/marks has format 2"):
-        Marks.decode_untrusted(page_of_format(Marks().encode(), 2), "a/marks")
+        LossMarks.decode_untrusted(page_of_format(LossMarks().encode(), 2), "a/marks")
 
 
 def test_a_snapshot_of_a_newer_format_is_refused_by_name() -> None:

@@ -29,7 +29,7 @@ BORROWERS = {
     "ledgerlog.ledger.ledgers": "writers of ledgers live as long as the client, whoever opened them",
     "ledgerlog.election.election": "a candidate is withdrawn after it was left, while the client lives",
     "ledgerlog.machine.replica": "the replica lends its own to its keeper, for as long as it runs",
-    "ledgerlog.machine.keeper": "snapshots are written while the replica runs",
+    "ledgerlog.machine.snapshot_manager": "snapshots are written while the replica runs",
     "bookie.server.requests": "requests are answered while their connection lives",
     "ledgerlog.testing.counters": "users run in the nursery of their world",
     "ledgerlog.testing.drills": "a drill ends with the nursery that it was made with",

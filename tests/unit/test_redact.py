@@ -21,7 +21,7 @@ from ledgerlog.archive.jobs.archiver import ArchiveStep
 from ledgerlog.cli.main import cli
 from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
 from ledgerlog.meta.uri import parse_uri
-from ledgerlog.model.archive import ArchivedFile, ArchivePlace
+from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
 from ledgerlog.redact import redact
 from ledgerlog.spark.audit_task import AuditRow
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
@@ -174,7 +174,7 @@ def test_what_is_known_of_archives_shows_no_secret() -> None:
     url = f"s3://KEY:{SECRET}/x@bucket/file.parquet?region=eu"
     shown = [
         attrs.fields_dict(ArchivedFile)["file"].repr(url),
-        repr(ArchivePlace(where=url, marker=b"m" * 16, made_ms=0)),
+        repr(ArchiveDestination(where=url, marker=b"m" * 16, made_ms=0)),
         repr(AuditRow(log="log", ledger_id=1, kind="file_missing", file=url, why=f"no route to {url}")),
         repr(attrs.asdict(ArchiveStep(what="failed", ledger_id=1, file=url, why=f"cannot read {url}"))),
         repr(vars(ArchiveUnavailable(url, f"no route to {url}"))),

@@ -1,9 +1,9 @@
 """The file ``marks`` in a bookie's directory: the only place that remembers a possible loss.
 
-The value is ``bookie.core.loss_marks.Marks``. This module reads, replaces and keeps it. To replace the file,
-it writes the new value under another name, syncs and renames that file, and syncs the directory. So after a
-crash the file holds the old value or the new one. The value in memory changes only after the new value is
-durable. So a crash cannot take back an answer that follows from it.
+The value is ``bookie.core.loss_marks.LossMarks``. This module reads, replaces and keeps it. To replace the
+file, it writes the new value under another name, syncs and renames that file, and syncs the directory. So
+after a crash the file holds the old value or the new one. The value in memory changes only after the new
+value is durable. So a crash cannot take back an answer that follows from it.
 
 Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
 If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``None``). The file
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import trio
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.storage.disk.disk import Disk, FileMissing
 from ledgerlog.limits import MIB
 
@@ -26,17 +26,17 @@ def marks_path(directory: str) -> str:
     return f"{directory}/marks"
 
 
-async def read_marks(disk: Disk, directory: str) -> Marks | None:
+async def read_marks(disk: Disk, directory: str) -> LossMarks | None:
     """Read the marks of a directory; None if the file is missing. StorageCorrupt if it is damaged."""
     path = marks_path(directory)
     try:
         data = await disk.read_file(path, _BYTES_MAX)
     except FileMissing:
         return None
-    return Marks.decode_untrusted(data, path)
+    return LossMarks.decode_untrusted(data, path)
 
 
-async def write_marks(disk: Disk, directory: str, marks: Marks) -> None:
+async def write_marks(disk: Disk, directory: str, marks: LossMarks) -> None:
     """Replace the marks of a directory durably. After a crash it has the old marks or the new ones."""
     path = marks_path(directory)
     await disk.write_file(f"{path}.new", marks.encode())
@@ -44,16 +44,16 @@ async def write_marks(disk: Disk, directory: str, marks: Marks) -> None:
     await disk.sync_directory(directory)
 
 
-class KeptMarks:
+class LossMarkStore:
     """The marks of a directory that this process owns: ``now`` is in force and durable."""
 
-    def __init__(self, disk: Disk, directory: str, now: Marks) -> None:
+    def __init__(self, disk: Disk, directory: str, now: LossMarks) -> None:
         self.now = now
         self._disk = disk
         self._directory = directory
         self._lock = trio.Lock()
 
-    async def replace(self, marks: Marks) -> None:
+    async def replace(self, marks: LossMarks) -> None:
         """Make ``marks`` durable, then put them in force.
 
         Raises:

@@ -24,12 +24,12 @@ from __future__ import annotations
 from bookie.core.journal_items import ADD, EntryRun
 from bookie.core.ledger import BookieLedger
 from bookie.core.results import status_of
-from bookie.storage.disk.loss_marks import KeptMarks
+from bookie.storage.disk.loss_marks import LossMarkStore
 from bookie.storage.engine.lac_watch import LacWatch
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.write_cache import WriteCache
 from bookie.storage.journal.journal import Journal
-from bookie.storage.upkeep.read_repair import Mender
+from bookie.storage.upkeep.read_repair import ReadRepair
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.wire.entries import Entries, compact_ids, encode_add
@@ -46,8 +46,8 @@ class Adder:
         *,
         journal: Journal,
         ledgers: LedgerTable,
-        mender: Mender,
-        marks: KeptMarks,
+        mender: ReadRepair,
+        marks: LossMarkStore,
         write_cache: WriteCache | None,
         lac_watch: LacWatch,
         frame_bytes_max: int,

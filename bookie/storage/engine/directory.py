@@ -31,9 +31,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bookie.core import rows
-from bookie.core.boot import Mark
+from bookie.core.boot import ReplayStart
 from bookie.core.journal_items import JournalPosition
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.disk import Disk, FileMissing, Lock
 from bookie.storage.disk.loss_marks import write_marks
@@ -190,7 +190,7 @@ class StorageDirectory:
             return True
         return not _DATA.isdisjoint(names)
 
-    async def format(self, cookie: Cookie, marks: Marks | None = None) -> None:
+    async def format(self, cookie: Cookie, marks: LossMarks | None = None) -> None:
         """Make this the directory of the bookie that the cookie names, durably.
 
         It makes an empty index, then the marks, and the cookie last. After a failure or a crash you may call
@@ -216,11 +216,11 @@ class StorageDirectory:
         await disk.make_directory(self.journal_path)
         index = await self.indexes.create(self.index_path)
         try:
-            mark = Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+            mark = ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
             await index.write([rows.encode_instance(cookie.instance), rows.encode_mark(mark)])
         finally:
             await index.aclose()
-        await write_marks(disk, self.path, marks or Marks())
+        await write_marks(disk, self.path, marks or LossMarks())
         if self._journal_directory is not None:
             await disk.write_file(f"{self._journal_directory}/cookie", body + _CHECKSUM.pack(checksum(body)))
             await disk.sync_directory(self._journal_directory)

@@ -33,7 +33,7 @@ import trio
 from bookie.core.ledger import BookieLedger
 from bookie.core.reading import no_entries
 from bookie.core.results import FenceResult, ListResult, ReadResult, ScrubResult, status_of
-from bookie.storage.disk.loss_marks import KeptMarks
+from bookie.storage.disk.loss_marks import LossMarkStore
 from bookie.storage.engine.adding import Adder
 from bookie.storage.engine.fencing import Fencer
 from bookie.storage.engine.flushing import Flusher
@@ -46,7 +46,7 @@ from bookie.storage.journal.checkpoint import Checkpointer
 from bookie.storage.journal.journal import Journal
 from bookie.storage.upkeep.collector import Collector
 from bookie.storage.upkeep.compaction import Compactor
-from bookie.storage.upkeep.read_repair import Mender
+from bookie.storage.upkeep.read_repair import ReadRepair
 from bookie.storage.upkeep.reclaiming import Reclaimer
 from bookie.storage.upkeep.replacing import Replacer
 from bookie.storage.upkeep.scrub import Scrubber
@@ -74,9 +74,9 @@ class Engine:
         collector: Collector | None,
         scrubber: Scrubber,
         replacer: Replacer,
-        mender: Mender,
+        mender: ReadRepair,
         arenas: Arenas,
-        marks: KeptMarks,
+        marks: LossMarkStore,
         write_cache: WriteCache | None,
         frame_bytes_max: int,
     ) -> None:

@@ -40,14 +40,14 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES, PAGE_BYTES
-from bookie.core.boot import IndexBehind, Mark
+from bookie.core.boot import IndexBehind, ReplayStart
 from bookie.core.entry_log import LogHeader
 from bookie.core.journal import GroupCommit
 from bookie.core.journal_items import START, encode_start
 from bookie.core.rows import encode_mark
 from bookie.core.segment import SegmentHeader
 from bookie.storage.disk.disk import Disk, FileMissing
-from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.engine import Engine
@@ -69,9 +69,9 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.recycling import Recycler
 from bookie.storage.journal.replay import Replayed, replay
 from bookie.storage.journal.segments import JournalSegment, SegmentFiles
-from bookie.storage.upkeep.collector import Collector, Witness
+from bookie.storage.upkeep.collector import Collector, DeletionOracle
 from bookie.storage.upkeep.compaction import Compactor
-from bookie.storage.upkeep.read_repair import Mender
+from bookie.storage.upkeep.read_repair import ReadRepair
 from bookie.storage.upkeep.replacing import Replacer
 from bookie.storage.upkeep.scrub import Scrubber
 from bookie.storage.upkeep.startup_cleanup import remove_replaced, take_over_logs
@@ -97,8 +97,8 @@ async def open_engine(
     config: StorageConfig | None = None,
     *,
     new_nonce: Callable[[], bytes] = random_nonce,
-    marks: KeptMarks | None = None,
-    witness: Witness | None = None,
+    marks: LossMarkStore | None = None,
+    witness: DeletionOracle | None = None,
 ) -> AsyncIterator[Engine]:
     """Open the storage in a formatted directory that this process has locked (``open_directory``).
 
@@ -232,7 +232,7 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
         # First a durable START block, then the mark that says that this segment counts, then clients.
         journal.append(START, encode_start(replayed.end))
         await journal.write_block()
-        mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
+        mark = ReplayStart(active.number, commit.durable, is_optional=False, end=replayed.end)
         await catalogue.write([encode_mark(mark)])
         await remove_replaced(ground.files, catalogue, first_segment=active.number)
         # Trim the segments that were just replayed, and those that the last run did not get to: it had moved
@@ -254,8 +254,8 @@ async def _assemble(
     journal: Journal,
     arenas: Arenas,
     config: StorageConfig,
-    marks: KeptMarks,
-    witness: Witness | None,
+    marks: LossMarkStore,
+    witness: DeletionOracle | None,
 ) -> tuple[Engine, list[Task]]:
     """Build the engine, and the tasks that must run while it is used. Each part gets only parts that were
     made before it, so reading from top to bottom shows what each part can reach."""
@@ -337,7 +337,7 @@ async def _assemble(
         collector=collector,
         scrubber=scrubber,
         replacer=replacer,
-        mender=Mender(
+        mender=ReadRepair(
             journal=journal,
             residents=residents,
             pool=pool,
@@ -382,7 +382,7 @@ class _Residents(ChainMap[int, Any]):
     """The segments and the arenas that are in memory, by number. The two kinds never share a number."""
 
 
-async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
+async def _sound_marks(directory: StorageDirectory) -> LossMarkStore:
     """Read the marks of a directory that lost nothing. Raises StorageError if it may have lost data."""
     now = await read_marks(directory.disk, directory.path)
     if now is None or now.is_unclean:
@@ -391,7 +391,7 @@ async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
             "without the journal's copy of them, or its marks are gone. Only 'bookie run', which can ask the "
             "metadata store, may open it"
         )
-    return KeptMarks(directory.disk, directory.path, now)
+    return LossMarkStore(directory.disk, directory.path, now)
 
 
 async def _next_segment(

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import trio
 
 from bookie.core import rows
-from bookie.core.boot import Mark
+from bookie.core.boot import ReplayStart
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import StoredLedger
 from bookie.core.rows import Change, FileRow, Row
@@ -42,7 +42,7 @@ class Catalogue:
             raise StorageCorrupt(self.path, None, "the index does not say whose it is")
         return rows.decode_instance(value, self.path)
 
-    def mark_now(self) -> Mark:
+    def mark_now(self) -> ReplayStart:
         """Where replay begins. StorageCorrupt if the index does not say."""
         value = self.index.get_now(rows.MARK_KEY)
         if value is None:

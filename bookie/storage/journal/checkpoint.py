@@ -30,7 +30,7 @@ from operator import attrgetter
 import trio
 
 from bookie.core import rows
-from bookie.core.boot import Mark
+from bookie.core.boot import ReplayStart
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import JournalPosition
 from bookie.core.rows import FileRow
@@ -144,7 +144,7 @@ class Checkpointer:
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
         end = JournalPosition(segment.number, segment.end, segment.final_sequence)
-        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=False, end=end)
+        mark = ReplayStart(segment.number + 1, end.sequence + 1, is_optional=False, end=end)
         try:
             await self.rewriter.flush(
                 runs=runs,
@@ -169,7 +169,7 @@ class Checkpointer:
         await self._index_runs(segment, segment.final_sequence)
         await self._ledgers.save()
         end = JournalPosition(segment.number, segment.end, segment.final_sequence)
-        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
+        mark = ReplayStart(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         async with self._catalogue.lock:
             usage = rows.usage_of(run for run in segment.runs if not self._is_deleted(run.ledger_id))
             row = FileRow.of(

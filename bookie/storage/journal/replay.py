@@ -20,7 +20,7 @@ from __future__ import annotations
 import attrs
 
 from bookie.core import rows
-from bookie.core.boot import IndexBehind, JournalWalk, Mark, segments_to_replay
+from bookie.core.boot import IndexBehind, JournalWalk, ReplayStart, segments_to_replay
 from bookie.core.facts import Close, block_facts
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import JournalPosition
@@ -71,7 +71,7 @@ class Replay:
         disk: Disk,
         files: SegmentFiles,
         catalogue: Catalogue,
-        mark: Mark,
+        mark: ReplayStart,
         replaced: FileSet = _NOTHING,
         may_be_trimmed: bool = False,
         passes_rot: bool = False,
@@ -163,7 +163,7 @@ async def replay(
         await steps.take_segment(number, None)
     walk = steps.walk
     await catalogue.write(
-        [rows.encode_mark(Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end))]
+        [rows.encode_mark(ReplayStart(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end))]
     )
     return Replayed(
         end=walk.end,

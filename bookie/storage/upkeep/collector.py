@@ -1,10 +1,10 @@
 """Garbage collection: delete ledgers that the metadata store no longer has.
 
 Nobody tells a bookie about deletions, so it looks for them. A *pass* goes through the ledgers of the index, a
-page at a time, and asks the deletion oracle (``Witness``) which of them are gone for sure. After it has asked
-about all of them, it deletes. A ledger is deleted only if the oracle says that it is gone (rule 25). If the
-store cannot be asked, a listing is cut short, a record does not parse, or an id was never given out, the
-ledger stays until a later pass.
+page at a time, and asks the deletion oracle (``DeletionOracle``) which of them are gone for sure. After it
+has asked about all of them, it deletes. A ledger is deleted only if the oracle says that it is gone (rule
+25). If the store cannot be asked, a listing is cut short, a record does not parse, or an id was never given
+out, the ledger stays until a later pass.
 
 **A mass deletion waits.** Suppose that more than ``MASS_LEDGERS`` ledgers are newly gone, and more than one
 in ``MASS_SHARE`` of those that the bookie holds. For example, 150 of 1,000 are. Then the store itself may be
@@ -55,7 +55,7 @@ _PAGE_LEDGERS = 1024
 _PIECE_ROWS = 1024
 
 
-class Witness(Protocol):
+class DeletionOracle(Protocol):
     """The deletion oracle: asks the metadata store which ledgers are gone. The store's owner hands it in."""
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
@@ -83,7 +83,7 @@ class Collector:
         catalogue: Catalogue,
         ledgers: LedgerTable,
         rewriter: Rewriter,
-        witness: Witness,
+        witness: DeletionOracle,
     ) -> None:
         self.deleted = 0
         self.passes = 0

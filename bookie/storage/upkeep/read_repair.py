@@ -2,7 +2,7 @@
 
 An add may bring ids that are stored already. Acknowledging the add says that this bookie has the entries. So
 the bookie reads and verifies the stored copies; finding them in the index is not enough. A damaged copy does
-not count, and an add that brings the entry again, as recovery and repair do, replaces it. ``Mender`` does
+not count, and an add that brings the entry again, as recovery and repair do, replaces it. ``ReadRepair`` does
 both in the same step as the add's verdict, so nothing gets between the look and the append (rule 3).
 
     look_now   return the digests of the stored entries among the ids, and the runs with damage
@@ -103,7 +103,7 @@ class Standing:
         )
 
 
-class Mender:
+class ReadRepair:
     """Verifies stored entries that an add brings again, and replaces the damaged ones."""
 
     def __init__(

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bookie.core import rows
 from bookie.core.block import PAGE_BYTES, decode_header
-from bookie.core.boot import Mark, start_of
+from bookie.core.boot import ReplayStart, start_of
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
@@ -123,7 +123,7 @@ def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterabl
 
 async def _follow(
     directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, numbers: Sequence[int]
-) -> tuple[int, Mark]:
+) -> tuple[int, ReplayStart]:
     """Add the segments' records to the index. Return how many runs, and where the journal goes on."""
     seals = await _seals(files, numbers)
     runs = 0
@@ -157,7 +157,7 @@ async def _follow(
     if not steps.is_closed:
         # Only a clean stop trims a segment before the next one begins, and its mark would end this segment.
         raise StorageCorrupt(files.path(walk.end.segment), walk.end.offset, "the end of the file is missing")
-    return runs, Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
+    return runs, ReplayStart(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
 
 
 def _stretches(numbers: Sequence[int]) -> list[list[int]]:
@@ -171,13 +171,13 @@ def _stretches(numbers: Sequence[int]) -> list[list[int]]:
     return found
 
 
-async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPosition) -> Mark:
+async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPosition) -> ReplayStart:
     """Return the mark from which to read a stretch whose preceding segment is gone.
 
     ``end`` is where the part of the journal that was read before ends.
     """
     if stretch[0] == 1:
-        return Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+        return ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
     before = end.sequence
     for number in stretch:
         header, image = await files.read(number)
@@ -187,7 +187,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
             before = block.sequence - 1
             break
     place = JournalPosition(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
-    return Mark(stretch[0], before + 1, is_optional=True, end=place)
+    return ReplayStart(stretch[0], before + 1, is_optional=True, end=place)
 
 
 async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:

@@ -35,7 +35,7 @@ from ledgerlog.wire.entries import Entries, encode_add
 
 
 @attrs.frozen
-class Rotten:
+class DamagedRun:
     """A damaged run: some of it cannot be read as it was written."""
 
     run: EntryRun
@@ -46,7 +46,7 @@ class Replacer:
     """Replaces damaged runs."""
 
     def __init__(self, journal: Journal, catalogue: Catalogue, compactor: Compactor) -> None:
-        self.rotten: dict[tuple[int, int], Rotten] = {}
+        self.rotten: dict[tuple[int, int], DamagedRun] = {}
         """Runs that were found damaged and were not replaced yet, by ledger and first id."""
         self.replaced = 0
         """Number of runs that were replaced."""

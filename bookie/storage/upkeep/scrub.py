@@ -37,7 +37,7 @@ from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
 from bookie.storage.upkeep.compaction import Compactor, verify_frame
-from bookie.storage.upkeep.replacing import Replacer, Rotten
+from bookie.storage.upkeep.replacing import DamagedRun, Replacer
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import MIB
@@ -167,7 +167,7 @@ class Scrubber:
             verify_frame(run, frame, path)
         except StorageError as damage:
             before = self.rotten.get((run.ledger_id, run.first))
-            self.rotten[run.ledger_id, run.first] = Rotten(run, str(damage))
+            self.rotten[run.ledger_id, run.first] = DamagedRun(run, str(damage))
             if before is None or before.run != run:
                 logger.error(
                     "rotten: ledger=%d entries=%d..%d: %s", run.ledger_id, run.first, run.last, damage
@@ -186,7 +186,7 @@ class Scrubber:
 
     # --- restoring --------------------------------------------------------------------------------
 
-    async def restore(self, rotten: Rotten, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
+    async def restore(self, rotten: DamagedRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         """Store the entries of a damaged run again, durably.
 
         Args:

@@ -33,11 +33,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ledgerlog.archive.reader import in_thread, pyarrow_needed
-from ledgerlog.archive.registry import ArchiveRegistry, PlaceRegistry
+from ledgerlog.archive.registry import ArchiveRegistry, DestinationRegistry
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.meta.settle import CONFLICTS, settle
-from ledgerlog.model.archive import MARKER_BYTES, ArchivePlace
+from ledgerlog.model.archive import MARKER_BYTES, ArchiveDestination
 from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Markers:
         self._marker = marker
         self._client = client
         self._cluster = cluster
-        self._places = PlaceRegistry(client.store)
+        self._places = DestinationRegistry(client.store)
 
     async def claim(self, destination: Destination, *, accept: bool = False) -> None:
         """Check that a marker vouches for the destination. If the destination is new, make its marker.
@@ -146,7 +146,7 @@ class Markers:
         if not await self._is_vouched(destination, found and found[0]):
             raise self._refusal(destination, file, found and found[0])
 
-    async def _is_vouched(self, destination: Destination, known: ArchivePlace | None) -> bool:
+    async def _is_vouched(self, destination: Destination, known: ArchiveDestination | None) -> bool:
         """Whether the marker of ``known`` is there. If ``known`` is None: the marker of any destination."""
         candidates = [known] if known is not None else await self._places.all()
         for place in candidates:
@@ -161,7 +161,7 @@ class Markers:
         """Make a marker and record it in the store; return whether the store has ours."""
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
-        place = ArchivePlace(where=where, marker=marker, made_ms=environment.now_ms())
+        place = ArchiveDestination(where=where, marker=marker, made_ms=environment.now_ms())
         cluster = self._cluster
         await in_thread(lambda: self._marker.make_marker(destination, cluster, marker), file=destination.url)
         environment.mark("archive: marker made")
@@ -184,7 +184,9 @@ class Markers:
         logger.info("%s is an archive of cluster %s from now on", redact(destination.url), cluster)
         return True
 
-    def _refusal(self, destination: Destination, file: str, known: ArchivePlace | None) -> ArchiveUnavailable:
+    def _refusal(
+        self, destination: Destination, file: str, known: ArchiveDestination | None
+    ) -> ArchiveUnavailable:
         if known is None:
             lacks = "no marker of this cluster's archives is there"
         else:

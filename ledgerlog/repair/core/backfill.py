@@ -1,8 +1,8 @@
 """Giving a live bookie the entries that it should have and lacks (rule 24).
 
-A ``Filling`` works on one share: the entries of one fragment that the bookie's slot holds. Ranges of them are
-missing. That may be one entry that was on its way when a connection broke, or millions. The ``Filling`` takes
-the ranges in growing order and works in three steps:
+A ``Backfill`` works on one share: the entries of one fragment that the bookie's slot holds. Ranges of them
+are missing. That may be one entry that was on its way when a connection broke, or millions. The ``Backfill``
+takes the ranges in growing order and works in three steps:
 
     lists     each other bookie of the same write sets lists the entries that it has
                   take_lists -> on_listed, on_list_failed
@@ -15,7 +15,7 @@ the ranges in growing order and works in three steps:
 **An entry that cannot be had does not hold up the others.** It is reported in one of two sets. ``nowhere``:
 every bookie that should have the entry answered, and none has an intact copy. ``unavailable``: some bookie
 could not say whether it has the entry, so another try makes sense (rule 8: no answer, limbo and trouble never
-mean "no such entry"). A bookie that fails to answer once is not asked again by this ``Filling``. Whether the
+mean "no such entry"). A bookie that fails to answer once is not asked again by this ``Backfill``. Whether the
 bookie that gets the copies accepts them is up to the shell.
 
 **Bounds.** Reading stops while ``repair.core.repair.COPY_BYTES`` of copies are unconfirmed; at most one more
@@ -38,7 +38,7 @@ from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share
 from ledgerlog.repair.core.repair import COPY_BYTES, ROUND_ENTRIES, Copy, cut
 
-__all__ = ["Filling"]
+__all__ = ["Backfill"]
 
 
 @attrs.define(eq=False)
@@ -59,7 +59,7 @@ class _Lane:
     asked: RangeAsk | None = None
 
 
-class Filling:
+class Backfill:
     """The backfill of one bookie's share of one fragment."""
 
     def __init__(

@@ -11,9 +11,9 @@ import pytest
 import trio
 from storing import KEY, SMALL, add_durably, add_frame, opened, payload_of, read, running
 
-from bookie.core.loss_marks import Marks
+from bookie.core.loss_marks import LossMarks
 from bookie.core.rows import Row
-from bookie.storage.disk.loss_marks import KeptMarks, read_marks, write_marks
+from bookie.storage.disk.loss_marks import LossMarkStore, read_marks, write_marks
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
@@ -30,25 +30,25 @@ class Machine:
         self.indexes = MemoryIndexes()
 
     @asynccontextmanager
-    async def running(self, marks: Marks | None = None) -> AsyncIterator[Engine]:
+    async def running(self, marks: LossMarks | None = None) -> AsyncIterator[Engine]:
         async with opened(PATH, self.disk, self.indexes) as directory:
             kept = None
             if marks is not None:
                 await write_marks(self.disk, PATH, marks)
-                kept = KeptMarks(self.disk, PATH, marks)
+                kept = LossMarkStore(self.disk, PATH, marks)
             async with open_engine(directory, SMALL, marks=kept) as engine:
                 yield engine
 
 
 async def test_a_fence_mark_refuses_ordinary_adds_of_old_ledgers_alone() -> None:
-    async with Machine().running(Marks().after_loss(7)) as engine:
+    async with Machine().running(LossMarks().after_loss(7)) as engine:
         assert engine.add(*add_frame(7, [0])) is Status.FENCED
         assert not isinstance(engine.add(*add_frame(7, [0], recovery=True)), Status)
         assert not isinstance(engine.add(*add_frame(8, [0])), Status)
 
 
 async def test_in_limbo_nothing_is_denied_whether_the_ledger_is_known_or_not() -> None:
-    async with Machine().running(Marks().after_loss(7)) as engine:
+    async with Machine().running(LossMarks().after_loss(7)) as engine:
         await add_durably(engine, 3, [0, 1], recovery=True)
         known = await read(engine, 3)
         assert known.status is Status.UNKNOWN
@@ -66,7 +66,7 @@ async def test_in_limbo_what_is_missing_before_an_entry_that_cannot_be_read_is_n
     async with machine.running() as engine:
         await add_durably(engine, 3, [0], recovery=True)
         await add_durably(engine, 3, [4], recovery=True)
-    async with machine.running(Marks().after_loss(7)) as engine:
+    async with machine.running(LossMarks().after_loss(7)) as engine:
         payload = payload_of(3, 4)
         (image,) = (image for image in machine.disk.files.values() if payload in bytes(image))
         image[bytes(image).index(payload)] ^= 1
@@ -79,7 +79,7 @@ async def test_in_limbo_what_is_missing_before_an_entry_that_cannot_be_read_is_n
 
 
 async def test_a_fence_in_limbo_is_answered_as_ever() -> None:
-    async with Machine().running(Marks().after_loss(7)) as engine:
+    async with Machine().running(LossMarks().after_loss(7)) as engine:
         fenced = await engine.fence(3, KEY)
         assert (fenced.status, fenced.lac, fenced.lafr) == (Status.OK, -1, -1)
 
@@ -88,7 +88,7 @@ async def test_a_look_that_began_in_limbo_denies_nothing_though_limbo_ended_mean
     machine = Machine()
     async with machine.running() as engine:
         await add_durably(engine, 3, [0])
-    marks = Marks().after_loss(7)
+    marks = LossMarks().after_loss(7)
     async with machine.running(marks) as engine:
         begun, go_on = trio.Event(), trio.Event()
         (index,) = machine.indexes.indexes.values()
@@ -124,7 +124,7 @@ async def test_no_engine_opens_on_a_directory_that_may_have_lost_data_and_was_no
     machine = Machine()
     async with machine.running():
         pass
-    await write_marks(machine.disk, PATH, Marks(is_unclean=True))
+    await write_marks(machine.disk, PATH, LossMarks(is_unclean=True))
     with pytest.raises(StorageError, match="may have lost acknowledged entries"):
         async with machine.running():
             pass
@@ -140,9 +140,9 @@ async def test_no_engine_opens_on_a_directory_that_may_have_lost_data_and_was_no
 
 async def test_limbo_and_fence_marks_outlive_clean_stops() -> None:
     machine = Machine()
-    async with machine.running(Marks().after_loss(7)):
+    async with machine.running(LossMarks().after_loss(7)):
         pass
-    assert await read_marks(machine.disk, PATH) == Marks(fenced_through=7, limbo=((0, 7),))
+    assert await read_marks(machine.disk, PATH) == LossMarks(fenced_through=7, limbo=((0, 7),))
     async with machine.running() as engine:
         assert engine.add(*add_frame(7, [0])) is Status.FENCED
 
@@ -157,6 +157,6 @@ async def test_marks_that_could_not_be_written_are_not_in_force() -> None:
 
         machine.disk.rename = rename
         with pytest.raises(StorageError):
-            await engine.marks.replace(Marks().after_loss(3))
-        assert engine.marks.now == Marks()
+            await engine.marks.replace(LossMarks().after_loss(3))
+        assert engine.marks.now == LossMarks()
         machine.disk.rename = original

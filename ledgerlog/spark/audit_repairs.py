@@ -30,11 +30,11 @@ from ledgerlog.spark.source import connected
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Ailments", "Marked", "mark_for_repair", "post_tasks"]
+__all__ = ["Ailments", "MarkedForRepair", "mark_for_repair", "post_tasks"]
 
 
 @attrs.frozen
-class Marked:
+class MarkedForRepair:
     """What ``mark_for_repair`` did with the rows."""
 
     ledgers: int
@@ -71,7 +71,7 @@ class Ailments:
         return sorted({*self.incomplete, *self.damaged})
 
 
-async def post_tasks(client: LedgerClient, ailments: Ailments) -> Marked:
+async def post_tasks(client: LedgerClient, ailments: Ailments) -> MarkedForRepair:
     """Make a task for each ledger, or add to the ledger's task.
 
     Args:
@@ -90,10 +90,10 @@ async def post_tasks(client: LedgerClient, ailments: Ailments) -> Marked:
             incomplete=sorted(ailments.incomplete.get(ledger_id, ())),
             damaged=sorted(ailments.damaged.get(ledger_id, ())),
         )
-    return Marked(len(ailments.ledgers), changed, len(ailments.undecided))
+    return MarkedForRepair(len(ailments.ledgers), changed, len(ailments.undecided))
 
 
-def mark_for_repair(table: DataFrame, uri: str) -> Marked:
+def mark_for_repair(table: DataFrame, uri: str) -> MarkedForRepair:
     """Make tasks for auto-recovery from the rows of an audit, or from some of them.
 
     If you have not persisted the table, Spark computes it again here, which runs another audit. This process

@@ -18,7 +18,7 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
-from bookie.storage.upkeep.collector import Witness
+from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
@@ -137,7 +137,7 @@ class _Running:
         machine = self._machine
         self._directory = opened("b", machine.disk, machine.indexes)
         directory = await self._directory.__aenter__()
-        witness: Witness = machine.witness
+        witness: DeletionOracle = machine.witness
         self._engine = open_engine(directory, machine.config, witness=witness)
         return await self._engine.__aenter__()
 

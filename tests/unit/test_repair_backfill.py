@@ -12,7 +12,7 @@ from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_TARGET
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.missing import gaps, shares
-from ledgerlog.repair.core.backfill import Filling
+from ledgerlog.repair.core.backfill import Backfill
 from ledgerlog.repair.core.repair import COPY_BYTES
 from tests.cores import bookies, new_metadata
 
@@ -62,7 +62,7 @@ class Others:
     def _negative(self, bookie: str) -> Negative:
         return Negative.UNKNOWN if bookie in self.in_limbo else Negative.ABSENT
 
-    def carry_out(self, core: Filling) -> None:
+    def carry_out(self, core: Backfill) -> None:
         for _ in range(100_000):
             lists, asks, copies = core.take_lists(), core.take_asks(), core.take_copies()
             for listing in lists:
@@ -99,10 +99,10 @@ class Others:
         raise AssertionError("it does not end")
 
 
-def filling(shape: tuple[int, int, int], last: int, has: set[int] = frozenset(), **options: int) -> Filling:
+def filling(shape: tuple[int, int, int], last: int, has: set[int] = frozenset(), **options: int) -> Backfill:
     metadata = closed(shape, last)
     (share,) = shares(metadata, NAMES[0])
-    return Filling(metadata, NAMES[0], share, gaps(share, pairs(has)), **options)
+    return Backfill(metadata, NAMES[0], share, gaps(share, pairs(has)), **options)
 
 
 def test_a_huge_range_is_read_in_batches_and_not_entry_by_entry() -> None:
@@ -178,7 +178,7 @@ def test_rule_23_copies_carry_what_is_certainly_committed() -> None:
     assert filling((3, 3, 2), 9).lac == 9
     metadata = new_metadata(fragments=(Fragment(0, NAMES[:3]), Fragment(4, (NAMES[3], *NAMES[1:3]))))
     (share,) = shares(metadata, NAMES[0])
-    assert Filling(metadata, NAMES[0], share, [(0, 3)]).lac == 3
+    assert Backfill(metadata, NAMES[0], share, [(0, 3)]).lac == 3
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.server.deletion_oracle import MetadataWitness
+from bookie.server.deletion_oracle import MetadataDeletionOracle
 from ledgerlog.errors import MetadataUnavailable, WrongCluster
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, ledger_path
@@ -33,16 +33,16 @@ async def store() -> FaultyStore:
 
 
 async def test_only_ledgers_without_a_node_are_gone(store: FaultyStore) -> None:
-    assert await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
+    assert await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
 
 
 async def test_a_listing_that_leaves_ledgers_out_deletes_none_of_them(store: FaultyStore) -> None:
     store.faults.append(short_listing)
-    assert await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
+    assert await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
 
 
 async def test_nothing_is_said_of_ids_that_were_never_given_out(store: FaultyStore) -> None:
-    assert await MetadataWitness(store).surely_gone([4, 5, 10**12]) == []
+    assert await MetadataDeletionOracle(store).surely_gone([4, 5, 10**12]) == []
 
 
 @pytest.mark.parametrize("calls", range(7))
@@ -50,10 +50,10 @@ async def test_a_store_that_stops_answering_says_nothing_at_all(store: FaultySto
     store.faults.append(unreachable_after(calls))
     with trio.fail_after(PATIENCE_S):
         if calls == 6:
-            assert await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
+            assert await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
         else:
             with pytest.raises(MetadataUnavailable):
-                await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])
+                await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])
 
 
 async def test_a_store_that_was_emptied_meanwhile_says_nothing_at_all(store: FaultyStore) -> None:
@@ -69,7 +69,7 @@ async def test_a_store_that_was_emptied_meanwhile_says_nothing_at_all(store: Fau
 
     store.faults.append(emptied_before_it_answers)
     with pytest.raises(WrongCluster):
-        await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])
+        await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])
     store.faults.clear()
     with pytest.raises(WrongCluster):
-        await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])
+        await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])

@@ -46,7 +46,7 @@ from ledgerlog.machine.events import EventKind, Listeners
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
 
-__all__ = ["SnapshotKeeper"]
+__all__ = ["SnapshotManager"]
 
 _DAMAGE = (StorageCorrupt, EntryCorrupt, EntryNotFound, LedgerNotFound, WireError)
 """Errors that say that a snapshot is damaged or gone. Reading it again would raise the same error."""
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, kw_only=True)
-class SnapshotKeeper:
+class SnapshotManager:
     """Takes, keeps and restores the snapshots of one replica."""
 
     log: Log

@@ -7,8 +7,8 @@ from tests.mutants.mutant import mutant
 _TEST_PRODUCERS = "tests/unit/test_producers.py"
 _TEST_DEDUPE = "tests/shells/test_log_producers.py"
 _TEST_CURSORS = "tests/shells/test_log_cursors.py"
-_TEST_KEEPING = "tests/shells/test_log_keeping.py"
-_TEST_CORE_KEEPING = "tests/unit/test_keeping.py"
+_TEST_LOG_RETENTION = "tests/shells/test_log_retention.py"
+_TEST_RETENTION = "tests/unit/test_retention.py"
 _TEST_SNAPSHOTS = "tests/machine/test_snapshot_sweep.py"
 _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
@@ -37,7 +37,7 @@ ONCE = (
         "settle.remove",
         "is_unsure and node != tried",
         "is_unsure and node is None",
-        "tests/shells/test_log_patience.py"
+        "tests/shells/test_log_retry_budget.py"
         "::test_a_deletion_that_took_effect_leaves_the_node_that_a_rival_made_since",
     ),
     mutant(
@@ -65,7 +65,7 @@ ONCE = (
         if before_offset <= metadata.first_offset:
             return None
         """,
-        "tests/shells/test_log_keeping.py"
+        "tests/shells/test_log_retention.py"
         "::test_a_truncation_that_took_effect_before_a_successor_came_is_not_denied",
     ),
     mutant(
@@ -74,7 +74,7 @@ ONCE = (
         "LogRegistry.change",
         "not is_unsure or isinstance(cause, AWAY)",
         "True",
-        "tests/shells/test_log_keeping.py"
+        "tests/shells/test_log_retention.py"
         "::test_what_refuses_a_change_that_may_have_happened_does_not_say_that_nothing_happened",
     ),
     mutant(
@@ -153,7 +153,7 @@ KEPT = (
             found.add(Hold.DEDUPE)
         """,
         "",
-        f"{_TEST_CORE_KEEPING}::test_the_first_ledger_of_a_list_that_deduplication_holds_says_so",
+        f"{_TEST_RETENTION}::test_the_first_ledger_of_a_list_that_deduplication_holds_says_so",
     ),
     mutant(
         "retention_passes_over_pins",
@@ -161,7 +161,7 @@ KEPT = (
         "retention.holds",
         "found.add(Hold.PIN)",
         "",
-        f"{_TEST_CORE_KEEPING}::test_an_operator_is_told_why_each_ledger_is_there",
+        f"{_TEST_RETENTION}::test_an_operator_is_told_why_each_ledger_is_there",
     ),
     mutant(
         "pin_does_not_touch_the_record",
@@ -210,7 +210,7 @@ KEPT = (
             return None
         """,
         "",
-        f"{_TEST_KEEPING}::test_a_deposed_leader_drops_nothing",
+        f"{_TEST_LOG_RETENTION}::test_a_deposed_leader_drops_nothing",
     ),
     mutant(
         "sweep_deletes_what_a_leader_has_made_ahead",
@@ -218,7 +218,7 @@ KEPT = (
         "_why_orphan",
         "epoch < record.epoch",
         "epoch <= record.epoch",
-        f"{_TEST_KEEPING}::test_a_ledger_that_a_leader_has_made_ahead_is_not_swept",
+        f"{_TEST_LOG_RETENTION}::test_a_ledger_that_a_leader_has_made_ahead_is_not_swept",
     ),
     mutant(
         "sweep_believes_in_a_log_that_the_store_never_had",
@@ -226,7 +226,7 @@ KEPT = (
         "_look_over",
         "record is None and await client.store.highest_id(LOG_COUNTER) < incarnation",
         "False",
-        f"{_TEST_KEEPING}::test_ledgers_that_belong_to_no_log_are_left_alone",
+        f"{_TEST_LOG_RETENTION}::test_ledgers_that_belong_to_no_log_are_left_alone",
     ),
     mutant(
         "sweep_deletes_a_snapshot_that_its_saver_is_finishing",
@@ -264,8 +264,8 @@ KEPT = (
         "LeaderChain.on_record",
         "self.metadata, self.version = metadata, version",
         "self.version = version",
-        f"{_TEST_KEEPING}::test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written",
-        f"{_TEST_KEEPING}::test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes",
+        f"{_TEST_LOG_RETENTION}::test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written",
+        f"{_TEST_LOG_RETENTION}::test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes",
     ),
     mutant(
         "retention_counts_what_is_only_on_its_way",
@@ -273,7 +273,7 @@ KEPT = (
         "core.leadership.Leadership.durable_bytes",
         "self._bytes_before + self.queue.durable_bytes",
         "self.bytes_total",
-        f"{_TEST_KEEPING}::test_what_is_only_on_its_way_lets_nothing_go",
+        f"{_TEST_LOG_RETENTION}::test_what_is_only_on_its_way_lets_nothing_go",
     ),
 )
 
