@@ -23,7 +23,7 @@ their connections first, and then the store, with a deadline.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -125,6 +125,10 @@ class Term:
             self._over.set()
 
 
+ListenAddress = str | Callable[[], Awaitable[str | None]]
+"""Where to listen for standbys, or how to find that out; None: nowhere."""
+
+
 class Election:
     """One process's part in an election. ``Cluster.election`` makes it.
 
@@ -132,7 +136,12 @@ class Election:
     """
 
     def __init__(
-        self, client: LedgerClient, name: str, *, candidate: str | None = None, listen: str | None = None
+        self,
+        client: LedgerClient,
+        name: str,
+        *,
+        candidate: str | None = None,
+        listen: ListenAddress | None = None,
     ) -> None:
         self._client = client
         self._name = check_log_name(name)
@@ -230,7 +239,12 @@ class _Stand:
     """One call of ``leadership()``: it stands, leads and leaves."""
 
     def __init__(
-        self, client: LedgerClient, name: str, candidate: str, core: Candidacy, listen: str | None
+        self,
+        client: LedgerClient,
+        name: str,
+        candidate: str,
+        core: Candidacy,
+        listen: ListenAddress | None,
     ) -> None:
         self._client = client
         self._name = name
@@ -256,10 +270,12 @@ class _Stand:
 
     async def listen(self) -> None:
         """Start to listen for standbys. If that fails, they rely on the metadata session."""
-        if self._listen is None:
+        # A default address takes a look at the network, so find it now and not when the election is made.
+        address = await self._listen() if callable(self._listen) else self._listen
+        if address is None:
             return
         try:
-            listener = await self._client.network.listen(self._listen)
+            listener = await self._client.network.listen(address)
         except ConnectionLost as cause:
             logger.warning("election=%s: no standby will hear our heartbeat: %s", self._name, cause)
             return
