@@ -85,6 +85,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # Pauses and rates as arithmetic on times that they are given.
     # Whether what an extra brings is installed, and how to get it.
     "ledgerlog.optional_packages": (),
+    # Directories whose entries survive a power cut.
+    "ledgerlog.durable_directories": (),
     # Which event loop a caller is in.
     "ledgerlog.loops": ("ledgerlog.errors",),
     # What both commands do first.
@@ -94,7 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire"),
-    "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY),
+    "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY, "ledgerlog.durable_directories"),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files: what readers of logs read through.
     "ledgerlog.archive": BELOW_LEDGER,
@@ -104,7 +106,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # Leadership of anything, not only of logs.
     "ledgerlog.election": BELOW_TOOLS,
     # State machines on logs: they elect, append, read, and keep snapshots.
-    "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election"),
+    "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
     # The same without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
     # The auditor is elected.
@@ -162,7 +164,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
     "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
-    "bookie.storage": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
+    "bookie.storage": (
+        *VOCABULARY,
+        *CONCURRENCY,
+        "ledgerlog.durable_directories",
+        "ledgerlog.wire",
+        "ledgerlog.meta",
+        "bookie.core",
+    ),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
     # The entry point hands the node what it may not know by itself: reading and recovering ledgers
     # (limbo repair) and hosted auto-recovery.
@@ -254,6 +263,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.net",
         "ledgerlog.blocking.portal",
         "ledgerlog.machine.directory",
+        "ledgerlog.durable_directories",
         "ledgerlog.meta.sqlite*",
         # It makes clusters, whose ids are random.
         "ledgerlog.meta.uri",
