@@ -19,12 +19,13 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.nurseries import beside, is_cancelled
+from ledgerlog.errors import LedgerNotFound, LostLeadership
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.leader import LogLeader, SendOptions
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.takeover import load_producers, take_over
+from ledgerlog.log.takeover import has_changed, load_producers, take_over
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe
 
@@ -77,9 +78,11 @@ async def lead(
         producers = Producers(name, options.dedupe if isinstance(options.dedupe, Dedupe) else Dedupe())
         try:
             await load_producers(client.ledgers, metadata, producers)
-        except BaseException:
+        except BaseException as cause:
             # The next leader recovers and closes the ledger, which is empty and in the list.
             await ledger.aclose()
+            if isinstance(cause, LedgerNotFound) and await has_changed(registry, incarnation, version):
+                raise LostLeadership(name, None, "another writer has taken over") from None
             raise
     leader = LogLeader(
         metadata,

@@ -172,9 +172,7 @@ async def _run(
                         metadata = await recover_open()
                         contents = await read_contents(client.ledgers, metadata)
                     except LedgerNotFound:
-                        # Perhaps a rival took over, and retention has dropped the ledger since.
-                        found, version = await registry.read(incarnation)
-                        if found is not None and version == core.version:
+                        if not await has_changed(registry, incarnation, core.version):
                             raise
                         core.on_changed()
                     else:
@@ -211,6 +209,16 @@ async def _run(
         raise
 
 
+async def has_changed(registry: LogRegistry, incarnation: int, version: int) -> bool:
+    """Return whether a log's record is not the one of this version any more.
+
+    Ask this if a ledger of its list is gone: then a rival took over, and retention has dropped the ledger
+    since. MetadataUnavailable: nobody can tell now.
+    """
+    found, now = await registry.read(incarnation)
+    return found is None or now != version
+
+
 def is_short(metadata: LedgerMetadata) -> bool:
     """Whether an accepted loss ended a closed ledger, perhaps before entries that were acknowledged."""
     return LOST_FROM in metadata.custom
@@ -242,7 +250,8 @@ async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpa
 async def load_producers(ledgers: Ledgers, metadata: LogMetadata, producers: Producers) -> None:
     """Load the table of producers as of the end of the counted segments.
 
-    This reads the newest checkpoint and the entries behind it. Errors as for reading.
+    This reads the newest checkpoint and the entries behind it. Errors as for reading; LedgerNotFound if
+    retention has dropped the ledger meanwhile.
     """
     assert metadata.dedupe_epoch is not None
     for segment in reversed(metadata.segments):

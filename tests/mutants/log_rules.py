@@ -23,6 +23,19 @@ CHAIN = (
         f"{_TEST_LOSS}::test_a_gap_is_told_to_who_made_it_also_if_the_answer_was_lost",
     ),
     mutant(
+        "a_ledger_that_a_rival_dropped_is_taken_for_a_loss",
+        "logs",
+        "takeover.has_changed",
+        "found is None or now != version",
+        "False",
+        "tests/shells/test_log_splice.py::"
+        "test_a_commit_starts_over_if_the_ledger_it_recovers_is_gone_by_the_hand_of_a_rival",
+        "tests/shells/test_log_writer.py::"
+        "test_a_leader_is_deposed_before_it_leads_if_the_table_of_producers_is_gone_by_the_hand_of_a_rival",
+        "tests/shells/test_log_writer.py::"
+        "test_a_takeover_starts_over_if_its_ledger_is_gone_by_the_hand_of_a_rival",
+    ),
+    mutant(
         "an_abandoned_leader_keeps_its_spare",
         "logs",
         "Leadership.end",

@@ -26,6 +26,7 @@ from ledgerlog.errors import (
     RecordTooLarge,
 )
 from ledgerlog.ledger.client import LedgerClient, open_client
+from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX, LOG_STAGED_SWEEP_AGE_S, RECORD_BYTES_MAX
 from ledgerlog.log.attach import Spliced, splice, stage
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
@@ -35,6 +36,7 @@ from ledgerlog.log.sweep import sweep
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.layout import log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogListFull
+from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, answer_lost_behind
@@ -682,6 +684,45 @@ async def test_a_log_that_takes_no_ledgers_says_why(autojump_clock: object) -> N
         with pytest.raises(LogNotFound):
             await commit(client.opened, log, batch(1, more))
         assert await client.store.children(splices_path(log.incarnation)) == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_commit_starts_over_if_the_ledger_it_recovers_is_gone_by_the_hand_of_a_rival(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        await create_log(client.opened, "log", retention=RetentionPolicy(max_bytes=1))
+        log, rival = await open_log(client.opened, "log"), await open_log(other.opened, "log")
+        with trio.CancelScope() as scope:
+            async with rival.writer() as writer:
+                await writer.append(b"0123456789")
+                scope.cancel()
+                await trio.sleep_forever()
+        ledgers = await staged(client.opened, log, [b"x"])
+        recover = Ledgers.recover
+        crossed: list[int] = []
+
+        async def crossed_recover(ledgers: Ledgers, ledger_id: int) -> object:
+            if not crossed:
+                crossed.append(ledger_id)
+                async with rival.writer() as writer:
+                    await writer.append(b"0123456789")
+                    await writer.roll()
+                    await writer.truncate(2)
+                await rival.apply_retention()
+                if is_deleted:
+                    await delete_log(other.opened, "log")
+            return await recover(ledgers, ledger_id)
+
+        monkeypatch.setattr(Ledgers, "recover", crossed_recover)
+        if is_deleted:
+            with pytest.raises(LogNotFound):
+                await commit(client.opened, log, batch(0, ledgers))
+        else:
+            done = await commit(client.opened, log, batch(0, ledgers))
+            assert (done.was_there, done.end_offset) == (False, 3)
+        with pytest.raises(LedgerNotFound):
+            await client.ledgers.metadata(crossed[0])
 
 
 async def test_deduplication_can_begin_after_a_splice(autojump_clock: object) -> None:

@@ -252,6 +252,11 @@ class Splice:
         else:
             self._go_on()
 
+    def on_changed(self) -> None:
+        """The log's record has changed, so ``recovering`` may be gone: read everything again."""
+        assert self.need is SpliceNeed.RECOVER
+        self.need = SpliceNeed.READ
+
     def on_written(self) -> None:
         """The transaction took effect."""
         assert self.need is SpliceNeed.WRITE
