@@ -1,18 +1,21 @@
-"""What counts of a file that is to be written again: a sound one says it, of a rotten one the index does.
+"""Find what a file holds before compaction writes it again: read it from a sound file, or from the index if
+the file is damaged.
 
-A sound file says everything itself: its runs, the ledgers that any record of it is about, and of an entry log
-which files it took the place of. Rot hides some of that. What must not be lost with the file is then found
-from what is sound elsewhere:
+A sound file tells everything itself: its runs, the ledgers that its records are about, and, if it is an
+entry log, the files that it replaced. Damage hides some of that. The bookie then recovers the rest from
+elsewhere:
 
-    runs       the rows of the index that name the file, of the ledgers that use it. A run that no row names
-               does not count: its ledger is deleted, or its entries were stored again elsewhere
-    ledgers    every ledger that is fenced or deleted, wherever that is written: any of them may have its only
-               record, besides the index, in the part that is rotten. What else a lost record may have told
-               (LACs and LAFRs) are bounds, and safe to forget
-    replaced   every number of which there is no file and no row: nothing but being replaced removes a file
+    runs       The rows of the index that name the file, for each ledger that uses it. A run without a row
+               does not count: its ledger is deleted, or its entries were stored again elsewhere.
+    ledgers    Every ledger that the index knows as fenced or deleted. The damaged part may hold the only
+               record of any of them besides the index. Other lost records told LACs and LAFRs; those are
+               bounds, and forgetting them is safe.
+    replaced   Every file number that has neither a file nor a row. A file disappears only if another file
+               replaces it.
 
-The rows come from an index that lost nothing, or the bookie would not run. Whether the runs can be read is
-for whoever copies them to find out: as long as one that a row names cannot, the file stays.
+These rows can be trusted, because a bookie does not run on an index that lost rows. This module does not
+check that the runs can be read. The caller finds out when it copies them, and it keeps the file as long as a
+run that a row names cannot be read.
 """
 
 from __future__ import annotations
@@ -37,16 +40,16 @@ from ledgerlog.errors import StorageError
 
 @attrs.frozen
 class FileRuns:
-    """What a file holds."""
+    """The runs, ledgers and replaced files that a file holds."""
 
     runs: list[EntryRun] = attrs.field(factory=list)
     marked: set[int] = attrs.field(factory=set)
-    """Ledgers that other records than adds are about."""
+    """Ledgers with a record in the file that is not an add, for example a fence."""
     replaced: FileSet = attrs.field(factory=FileSet)
 
 
 class FileContents:
-    """The files that the index knows, by what is in them."""
+    """Finds the contents of the files that the index knows."""
 
     def __init__(self, files: EntryFiles, catalogue: Catalogue) -> None:
         self._files = files
@@ -55,8 +58,16 @@ class FileContents:
     # --- by reading -------------------------------------------------------------------------------
 
     async def read(self, row: FileRow, *, pace: Pace | None = None) -> FileRuns:
-        """What a file says, all of it proved, read at a ``pace`` if there is one. StorageCorrupt for damage
-        anywhere before its end, StorageError if it cannot be read."""
+        """Read the contents of a whole file and check every checksum.
+
+        Args:
+            row: The file's row in the index.
+            pace: Limits the speed of reading; None for no limit.
+
+        Raises:
+            StorageCorrupt: The file is damaged somewhere before its end.
+            StorageError: The file cannot be read.
+        """
         held = FileRuns()
         replaced = FileSet()
         async with aclosing(self._files.facts(row.file, end=row.end, pace=pace)) as facts:
@@ -75,7 +86,11 @@ class FileContents:
     # --- by the index -----------------------------------------------------------------------------
 
     async def counted(self, row: FileRow) -> FileRuns:
-        """What counts of a file that is damaged. StorageCorrupt if the index is."""
+        """Return the contents of a damaged file that still count, as the index knows them.
+
+        Raises:
+            StorageCorrupt: The index is damaged.
+        """
         replaced = FileSet()
         if row.file < 0:
             try:
@@ -85,7 +100,7 @@ class FileContents:
         return FileRuns(await self._named(row.file), await self._refused(), replaced)
 
     async def _named(self, file: int) -> list[EntryRun]:
-        """The runs that the index names there."""
+        """The runs in this file that have a row in the index."""
         found: list[EntryRun] = []
         for ledger_id in sorted(await self._catalogue.usage(file)):
             start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
@@ -106,7 +121,7 @@ class FileContents:
         return found
 
     async def _absent(self) -> FileSet:
-        """The numbers below the newest that no file has and no row names."""
+        """The file numbers below the newest that have neither a file nor a row."""
         segments, logs = await self._files.segments.numbers(), await self._files.logs.numbers()
         segments += [row.file for row in await self._catalogue.segments()]
         logs += [-row.file for row in await self._catalogue.logs()]
@@ -114,7 +129,7 @@ class FileContents:
 
 
 def _gaps(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The ranges of numbers from 1 on that are left out."""
+    """The missing ranges below the largest number, from 1 on: [2, 5] gives (1, 1) and (3, 4)."""
     return [
         (low + 1, high - 1) for low, high in itertools.pairwise([0, *sorted(set(numbers))]) if high > low + 1
     ]

@@ -1,13 +1,17 @@
-"""Entry logs as files: their names, writing one, reading its records. Their bytes: ``bookie.core.entry_log``.
+"""Entry logs as files: name, write and read them. ``bookie.core.entry_log`` defines their bytes.
 
-A log is written under a name that no boot looks at, in pieces of ``_PIECE_BYTES`` that are each durable when
-they are written. Its header comes last, and then, durably, its real name: who finds a log finds all of it.
-Its number is that of the last log and one, taken in the same step, so that numbers have no gaps, however
-many logs are being written or were given up. Its size is known before the first byte, so the disk is asked
-for all the room at once, and a full disk is noticed before anything is moved.
+A log is written under a temporary name that no start opens as a log, in pieces of ``_PIECE_BYTES``. Each
+piece is durable when its write returns. The header is written last, and then the log gets its final name,
+durably. So a log under its final name is complete.
 
-Between pieces, and every ``_STEP_BYTES`` of the work of putting small runs together, other tasks run: what
-is written here may never hold up an add.
+The log gets its number in the same step as its name: one more than the last log. So the numbers have no gaps,
+however many logs are being written at once or were abandoned.
+
+The size of a log is known before its first byte is written. The writer allocates all of it at once, so a full
+disk is noticed before any entry moves.
+
+Other tasks run between two pieces, and after every ``_STEP_BYTES`` of merging small runs, because writing a
+log must never delay an add.
 """
 
 from __future__ import annotations
@@ -56,11 +60,14 @@ _FETCH_BYTES = MIB
 _FETCH_RUNS = 2048
 
 Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
-"""The verified frames of some runs. UnreadableSource if they cannot be had."""
+"""Returns the verified frames of some runs, in their order. Raises UnreadableSource if one cannot be read."""
 
 
 class UnreadableSource(StorageError):
-    """What was to be written cannot be read: the file with that number, of a ``run`` that is in it."""
+    """A run that should be written to the log cannot be read from its source.
+
+    ``file`` is the number of the source; ``run`` is the run in it, if it is known.
+    """
 
     def __init__(self, file: int, text: str, run: EntryRun | None = None) -> None:
         super().__init__(text)
@@ -70,13 +77,13 @@ class UnreadableSource(StorageError):
 
 @attrs.frozen
 class WrittenLog:
-    """An entry log that is complete and durable under its own name."""
+    """An entry log that is complete and durable under its final name."""
 
     number: int
     size: int
     level: int
     runs: list[EntryRun]
-    """Where its runs lie, by ledger and first id."""
+    """The positions of its runs in the log, sorted by ledger and first entry id."""
 
     @property
     def file(self) -> int:
@@ -100,14 +107,14 @@ class EntryLogFiles:
         self.instance = instance
         self._new_nonce = new_nonce
         self._ballast = ballast
-        """What must stay free, if anything."""
+        """The room on the disk that must stay free; None for no limit."""
         self._next = 1
         self._begun = 0
         self._naming = trio.Lock()
 
     @classmethod
     def for_reading(cls, disk: Disk, directory: str, instance: str) -> EntryLogFiles:
-        """For a directory in which no log will be written."""
+        """Open a directory only for reading. ``write`` must not be called."""
 
         def no_nonce() -> bytes:
             raise AssertionError("these logs are only read")
@@ -118,13 +125,15 @@ class EntryLogFiles:
         return f"{self.directory}/{number:016x}.entries"
 
     async def numbers(self) -> list[int]:
-        """The numbers of all logs, sorted. Files of other names are not ours and are left alone."""
+        """The numbers of all logs, sorted. Files with other names do not belong to the bookie and are
+        ignored."""
         names = await self.disk.list_directory(self.directory)
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
 
     async def prepare(self) -> list[int]:
-        """Make the directory if need be, remove what an interrupted ``write`` left, and number the next log
-        behind all that are there: their numbers, the names of which are durable."""
+        """Create the directory if it is missing, remove the files of interrupted ``write`` calls, and choose
+        the number of the next log: one more than the largest. Return the numbers of all logs. Their names are
+        durable then."""
         await self.disk.make_directory(self.directory)
         await self.disk.sync_directory(self.directory.rpartition("/")[0])
         await self.disk.sync_directory(self.directory)
@@ -153,11 +162,24 @@ class EntryLogFiles:
         fetch: Fetch,
         pace: Pace | None,
     ) -> WrittenLog:
-        """A new log with these ledgers and their runs, both sorted, in the place of ``replaced``. Every
-        ledger of a run is in ``ledgers``; ``usage`` says how many bytes of runs each has.
+        """Write a new log that holds these ledgers and their runs.
 
-        DiskFull if there is no room, and nothing is left then. After any other failure, or cancelled, it may
-        leave a file that the next start removes."""
+        Args:
+            level: How often the entries were merged with those of other files.
+            replaced: The files that the log replaces, and the files that those had replaced.
+            ledgers: The state of each ledger. It contains every ledger that has a run.
+            runs: The runs, sorted by ledger and first entry id.
+            usage: The bytes of runs of each ledger that has any.
+            fetch: Reads the frames of runs from their source.
+            pace: Limits the speed of writing; None for no limit.
+
+        Raises:
+            DiskFull: The disk has no room. The temporary file is removed.
+            UnreadableSource: A run cannot be read from its source. The temporary file is removed.
+
+        After any other error, or if it is cancelled, it may leave a temporary file. The next start removes
+        it.
+        """
         replaces, footer = entry_log.encode_replaces(replaced), entry_log.encode_footer(len(runs), usage)
         records = record_bytes(len(replaces)) + record_bytes(len(footer))
         records += len(ledgers) * record_bytes(LEDGER_BYTES)
@@ -187,8 +209,8 @@ class EntryLogFiles:
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
         except (UnreadableSource, DiskFull):
-            # The disk is well, and the room is wanted: a flush that found none is tried every second.
-            with contextlib.suppress(FileMissing):  # It may have its name.
+            # The disk works, and a flush without room tries again every second: free the room now.
+            with contextlib.suppress(FileMissing):  # It may have its final name already.
                 await self.disk.unlink(unfinished)
             raise
         finally:
@@ -203,7 +225,7 @@ class EntryLogFiles:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read_header(self, number: int) -> LogHeader:
-        """A log's header, of a file that has its end. StorageCorrupt if either is damaged."""
+        """Read a log's header and check its tail. StorageCorrupt if either is damaged or missing."""
         path = self.path(number)
         file = await self.disk.open(path)
         try:
@@ -216,7 +238,7 @@ class EntryLogFiles:
         return header
 
     async def read_replaced(self, number: int) -> FileSet:
-        """Which files a log took the place of, and which these had replaced."""
+        """The files that a log replaced, and the files that those had replaced."""
         async with aclosing(self.facts(number)) as facts:
             async for fact in facts:
                 if isinstance(fact, Replaces):
@@ -227,9 +249,17 @@ class EntryLogFiles:
     async def facts(
         self, number: int, *, passes_rot: bool = False, pace: Pace | None = None
     ) -> AsyncGenerator[Fact, None]:
-        """What the records of a log but its FOOTER say, in order, each of them proved, read at a ``pace`` if
-        there is one. StorageCorrupt for damage; with ``passes_rot`` not for payloads that have rotted: the
-        frame of such an ADD still says, under its own checksum, which entries it holds and how long it is."""
+        """Yield the facts of a log's records in order, without its FOOTER. Each record's checksum is checked.
+
+        Args:
+            number: The number of the log.
+            passes_rot: Accept an ADD with a damaged payload if the head of its frame is sound. The head has a
+                checksum of its own, and it says which entries the frame holds and how long it is.
+            pace: Limits the speed of reading; None for no limit.
+
+        Raises:
+            StorageCorrupt: The log is damaged.
+        """
         path = self.path(number)
         header = await self.read_header(number)
         file = await self.disk.open(path)
@@ -268,11 +298,11 @@ class EntryLogFiles:
 
 
 class _Output:
-    """Bytes on their way into a log, a piece at a time."""
+    """Collects bytes in a buffer and writes them to a log, one piece at a time."""
 
     def __init__(self, disk: Disk, file: File, nonce: bytes, buffer: memoryview, pace: Pace | None) -> None:
         self.offset = LOG_HEADER_BYTES
-        """Where in the file the next byte goes."""
+        """The position in the file of the next byte."""
         self._disk = disk
         self._file = file
         self._nonce = nonce
@@ -282,7 +312,7 @@ class _Output:
         self._written = LOG_HEADER_BYTES
 
     async def record(self, kind: int, body: bytes) -> int:
-        """Put a record; the offset of its body."""
+        """Put a record and return the offset of its body."""
         await self.put(entry_log.encode_head(self._nonce, self.offset, kind, body))
         at = self.offset
         await self.put(body)
@@ -290,7 +320,7 @@ class _Output:
 
     async def put(self, data: bytes) -> None:
         self.offset += len(data)
-        if self._fill + len(data) <= len(self._buffer):  # The common case, without a view.
+        if self._fill + len(data) <= len(self._buffer):  # The common case needs no memoryview.
             self._buffer[self._fill : self._fill + len(data)] = data
             self._fill += len(data)
             return
@@ -305,7 +335,7 @@ class _Output:
 
     async def _write(self) -> None:
         if self._pace is None:
-            await trio.lowlevel.checkpoint()  # As fast as the disk takes it, while others run in between.
+            await trio.lowlevel.checkpoint()  # No limit on the speed, but other tasks run between two pieces.
         else:
             await self._pace.pass_through(self._fill)
         await self._disk.write_behind(self._file, self._written, self._buffer[: self._fill])
@@ -322,13 +352,13 @@ class _Output:
 async def _write_ledgers(
     output: _Output, ledgers: Mapping[int, LoggedLedger], runs: Sequence[Merged], fetch: Fetch
 ) -> list[int]:
-    """Put each ledger and its runs; the offsets of these."""
+    """Put each ledger's LEDGER record and then its runs. Return the offsets of the runs."""
     offsets: list[int] = []
     waiting = iter(sorted(ledgers))
     begun = -1
 
     async def begin(ledger_id: int) -> None:
-        """Put the LEDGER records up to that of ``ledger_id``."""
+        """Put the LEDGER records up to and including that of ``ledger_id``."""
         nonlocal begun
         while begun < ledger_id:
             following = next(waiting, None)

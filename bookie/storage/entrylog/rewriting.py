@@ -1,28 +1,31 @@
-"""Entries that move: from memory or from files into an entry log, and the index with them.
+"""Move entries from memory or from files into a new entry log, and point the index at it.
 
-Everything that writes entries a second time goes through ``Rewriter``: the flush of a full segment whose
-runs do not stay where they are, the flush of a write cache that no journal backs, and compaction. The order
-of durability is the same for all:
+Everything that stores entries a second time uses ``Rewriter``: the flush of a full segment whose runs do not
+stay in it, the flush of a write cache that no journal backs, and compaction. They all make things durable in
+this order:
 
-    1  the entry log, complete, under its own name
-    2  states of ledgers that changed (a run with gaps may reach over others now: ``straddle``)
-    3  rows of its runs, each batch synced, in pieces; a row whose run was put together with others goes in
-       the same batch
-    4  in one batch: the log's own row, what its caller wants with it (the mark moves on), and the rows of the
-       files that it replaces go
-    5  the files that it replaces, once nobody reads from them
+    1  The entry log is complete under its final name.
+    2  The states of ledgers that changed are saved. For example, merging two runs with a gap between them
+       makes a run that may overlap others, which raises the ledger's ``straddle``.
+    3  The rows of the log's runs are written in batches, each synced. If several runs were merged into one,
+       the batch with the new row also removes the old rows.
+    4  One last batch adds the log's own row and the caller's changes (for example, it moves the replay mark),
+       and removes the rows of the replaced files.
+    5  The replaced files are removed as soon as nobody reads from them.
 
-A crash before 4 leaves a log that the index does not know. The next start takes it over, which is doing 3 and
-4 again. A crash after 4 leaves files that the index does not know, and a log that says it replaced them: they
-are removed (``bookie.storage.upkeep.startup_cleanup``). So at any time each run that counts is in a file that
-exists.
+A crash before step 4 leaves a log that the index does not know. The next start takes the log over: it does
+steps 3 and 4 again. A crash after step 4 leaves files that the index does not know, and a log that says it
+replaced them. The next start removes these files (``bookie.storage.upkeep.startup_cleanup``). So each run
+that counts is in an existing file at any time.
 
-**Deleted ledgers** are left out. One that is deleted while its runs are on their way is left out of 3 and 4:
-each piece asks under the catalogue's lock, which also the garbage collection takes for each of its own.
+**Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
+it
+out: each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
+for each of its own batches.
 
-**What goes along.** A file that goes may hold the only record of a fence besides the index, which must be
-possible to make anew. So each log has a LEDGER record of every ledger that had any record in the files it
-replaces, the deleted ones included: they must stay refused.
+**Ledger states go along.** A replaced file may hold the only record of a fence besides the index, and it must
+be possible to rebuild the index. So each log has a LEDGER record for every ledger that has a record in a file
+that it replaces. Deleted ledgers are included, because the bookie must go on refusing them.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from ledgerlog.concurrency.pace import Pace
 _PIECE_ROWS = 1024
 _STEP_RUNS = 1024
 _STEP_LEDGERS = 128
-"""What is done at once, while adds wait: about a millisecond."""
+"""The work between two checkpoints. Adds wait for it, about a millisecond."""
 
 
 async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:
@@ -61,6 +64,8 @@ async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:
 
 
 class Rewriter:
+    """Writes entry logs from runs and updates the index, in the order that the module describes."""
+
     def __init__(
         self,
         *,
@@ -80,13 +85,13 @@ class Rewriter:
     # --- deletions --------------------------------------------------------------------------------
 
     def on_deleted(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are deleted. To be called under the catalogue's lock."""
+        """Tell the writes under way that these ledgers are deleted. Call it under the catalogue's lock."""
         for gone in self._watching:
             gone.update(ledger_ids)
 
     @contextmanager
     def _watch(self) -> Iterator[set[int]]:
-        """The ledgers that are deleted from now on."""
+        """A set that collects the ledgers that are deleted from now on."""
         gone: set[int] = set()
         self._watching.append(gone)
         try:
@@ -107,12 +112,21 @@ class Rewriter:
         changes: Callable[[], Sequence[Change]],
         restored: Iterable[tuple[int, int]] = (),
     ) -> WrittenLog:
-        """Write runs that lie in memory, in ``view`` at their offsets, into a new entry log.
+        """Write runs that lie in memory into a new entry log.
 
-        ``marked`` are ledgers that have other records there. ``replaced`` is the segment that they are in, or
-        nothing where no file has them yet. So many of the runs, the first ``indexed`` ones, have rows in the
-        index, and so have ``restored`` ones, which name other files and must not outlive this. ``changes``
-        are written together with the log's row. DiskFull: nothing has changed."""
+        Args:
+            runs: The runs to write.
+            marked: Ledgers with records other than adds in the same memory.
+            view: The memory; each run lies in it at its offset.
+            replaced: The segment that holds the runs; empty if no file holds them yet.
+            indexed: How many runs, counted from the first, have a row in the index already.
+            changes: Returns changes of the index. They are written in one batch with the log's row.
+            restored: Ledger and first entry id of runs whose rows name other files. These rows are replaced
+                or removed as well.
+
+        Raises:
+            DiskFull: The disk has no room. Nothing has changed.
+        """
 
         async def fetch(wanted: Sequence[EntryRun]) -> list[memoryview]:
             return [view[run.offset : run.offset + run.length] for run in wanted]
@@ -139,8 +153,21 @@ class Rewriter:
         fetch: Fetch,
         pace: Pace | None,
     ) -> WrittenLog:
-        """Write all runs of some files into a new entry log, and remove the files. ``replaced`` are these,
-        and what they had replaced."""
+        """Write all runs of some files into a new entry log, then remove the files.
+
+        Args:
+            sources: The rows of the files.
+            runs: The runs of the files that count.
+            marked: Ledgers with records other than adds in the files.
+            level: How often the entries were merged with those of other files.
+            replaced: The files, and the files that those had replaced.
+            fetch: Reads the frames of runs from the files.
+            pace: Limits the speed of writing; None for no limit.
+
+        Raises:
+            DiskFull: The disk has no room. Nothing has changed.
+            UnreadableSource: A run cannot be read. Nothing has changed.
+        """
 
         def changes() -> list[Change]:
             keys = [key(row.file) for row in sources for key in (rows.file_key, rows.usage_key)]
@@ -171,7 +198,8 @@ class Rewriter:
         pace: Pace | None,
         changes: Callable[[], Sequence[Change]],
     ) -> WrittenLog:
-        """``old_keys``: ledger and first id of each run that has a row; None: all have."""
+        """Write the log and the index. ``old_keys`` are ledger and first entry id of the runs that have a
+        row; None if all runs have one."""
         with self._watch() as gone:
             by_ledger = await _by_ledger(runs)
             ledgers = set(by_ledger)
@@ -200,13 +228,13 @@ class Rewriter:
             return written
 
     async def _carried(self, ledger_ids: Iterable[int]) -> tuple[dict[int, LoggedLedger], set[int]]:
-        """What is to be written of each ledger, and which of them are deleted."""
+        """The state of each ledger for its LEDGER record, and the set of deleted ledgers."""
         carried: dict[int, LoggedLedger] = {}
         deleted: set[int] = set()
         for count, ledger_id in enumerate(sorted(ledger_ids)):
             stored = self._ledgers.stored(ledger_id)
             if stored is None:
-                continue  # Of a fence that was given up nothing is known.
+                continue  # Nothing is known of the ledger: its fence was given up.
             carried[ledger_id] = LoggedLedger(
                 ledger_id, stored.key, stored.is_fenced, stored.is_deleted, stored.lac, stored.lafr
             )
@@ -217,7 +245,7 @@ class Rewriter:
         return carried, deleted
 
     async def _merge(self, by_ledger: dict[int, list[EntryRun]]) -> tuple[list[Merged], dict[int, int]]:
-        """The runs as they are to be written, and how many bytes of them each ledger has."""
+        """The runs as the log will hold them, and the bytes of each ledger's runs."""
         merged: list[Merged] = []
         usage: dict[int, int] = {}
         step = 0
@@ -265,8 +293,12 @@ class Rewriter:
                 await trio.lowlevel.checkpoint()
 
     async def remove(self, files: Sequence[int], *, used: int | None = None) -> None:
-        """Remove files that the index names no more, once nobody reads from them. ``used``: so many of the
-        first bytes of a segment were ever written."""
+        """Remove files that the index no longer names, as soon as nobody reads from them.
+
+        Args:
+            files: The numbers of the files.
+            used: How many bytes from the beginning of a segment were ever written; None if it is not known.
+        """
         await self._pool.retire(files)
         for file in files:
             await self._files.remove(file, used=used)
