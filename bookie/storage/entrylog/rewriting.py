@@ -19,9 +19,8 @@ replaced them. The next start removes these files (``bookie.storage.upkeep.start
 that counts is in an existing file at any time.
 
 **Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
-it
-out: each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
-for each of its own batches.
+it out: each batch checks for deletions under the catalogue's lock, and garbage collection holds the same
+lock for each of its own batches.
 
 **Ledger states go along.** A replaced file may hold the only record of a fence besides the index, and it must
 be possible to rebuild the index. So each log has a LEDGER record for every ledger that has a record in a file

@@ -1,4 +1,4 @@
-"""The index as the storage sees it: ledgers, runs, segments and the mark, instead of rows."""
+"""The index in the terms of the storage: ledgers, runs, files and the replay mark instead of rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from ledgerlog.errors import StorageCorrupt
 
 _SCAN_ROWS = 256
 _MORE = 4
-"""Where a look finds too few rows, the next one is for so many times as many."""
+"""If a scan finds too few rows, the next one asks for this many times as many."""
 _NO_LIMIT = 2**31
 _PAGE_ROWS = 1024
 
 
 class Catalogue:
+    """Reads and writes the rows of an index as values: ``StoredLedger``, ``EntryRun``, ``FileRow``.
+
+    Methods that end in ``_now`` read from the disk in the caller's thread.
+    """
+
     def __init__(self, index: Index) -> None:
         self.index = index
         self.lock = trio.Lock()
-        """Held for each piece of what moves runs, indexes them or removes them: what it decides by must still
-        be so when it is written."""
+        """Hold it for each batch that moves, indexes or removes runs: while you read what you decide by, and
+        until the batch is written."""
 
     @property
     def path(self) -> str:
@@ -36,27 +41,27 @@ class Catalogue:
     # --- single values ----------------------------------------------------------------------------
 
     def instance_now(self) -> str:
-        """The instance of the bookie whose index this is. StorageCorrupt if it does not say."""
+        """The instance of the bookie that owns the index. StorageCorrupt if the index has no such row."""
         value = self.index.get_now(rows.INSTANCE_KEY)
         if value is None:
             raise StorageCorrupt(self.path, None, "the index does not say whose it is")
         return rows.decode_instance(value, self.path)
 
     def mark_now(self) -> ReplayStart:
-        """Where replay begins. StorageCorrupt if the index does not say."""
+        """The position in the journal at which replay begins. StorageCorrupt if the index has no such row."""
         value = self.index.get_now(rows.MARK_KEY)
         if value is None:
             raise StorageCorrupt(self.path, None, "the index has no mark")
         return rows.decode_mark(value, self.path)
 
     def ledger_now(self, ledger_id: int) -> StoredLedger | None:
-        """What is known of a ledger, None if nothing is."""
+        """The stored state of a ledger; None if the index has none."""
         key = rows.ledger_key(ledger_id)
         value = self.index.get_now(key)
         return None if value is None else rows.decode_ledger(key, value, self.path)
 
     def names_now(self, run: EntryRun) -> bool:
-        """Whether the index names just this run. Of a row that is damaged it is not known, and False."""
+        """Whether the index has a row for exactly this run. False if the row is damaged."""
         key = rows.run_key(run.ledger_id, run.first)
         value = self.index.get_now(key)
         if value is None:
@@ -81,7 +86,7 @@ class Catalogue:
             return [rows.decode_file(key, value, self.path) async for page in pages for key, value in page]
 
     async def ledgers(self) -> AsyncGenerator[list[tuple[int, StoredLedger]], None]:
-        """What is known of every ledger, in order, a page at a time."""
+        """Yield id and stored state of every ledger, in order, one page at a time."""
         async with aclosing(self.pages(rows.ledger_key(0), rows.ledger_key(2**64 - 1))) as pages:
             async for page in pages:
                 yield [
@@ -90,8 +95,8 @@ class Catalogue:
                 ]
 
     async def pages(self, start: bytes, stop: bytes) -> AsyncGenerator[list[Row], None]:
-        """All rows with ``start <= key < stop``, in order, a page at a time. Each page is found when it is
-        asked for, so rows may come and go between two of them."""
+        """Yield all rows with ``start <= key < stop``, in order, one page at a time. Each page is read when
+        you ask for it, so rows may appear and disappear between two pages."""
         while True:
             page = await self.index.scan(start, stop, floor=start, limit=_PAGE_ROWS)
             if page:
@@ -101,13 +106,13 @@ class Catalogue:
             start = page[-1][0] + b"\0"
 
     async def file(self, file: int) -> FileRow | None:
-        """What is known of a file, None if nothing is."""
+        """The row of a file; None if the index has none."""
         key = rows.file_key(file)
         part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
         return rows.decode_file(*part[0], self.path) if part else None
 
     async def usage(self, file: int) -> dict[int, int]:
-        """The ledgers that have runs in a file which count, and how many bytes."""
+        """The ledgers with runs in a file that count, and the bytes of these runs."""
         key = rows.usage_key(file)
         part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
         return rows.decode_usage(*part[0], self.path) if part else {}
@@ -115,13 +120,24 @@ class Catalogue:
     async def runs(
         self, ledger_id: int, *, first: int, last: int, straddle: int
     ) -> tuple[list[EntryRun], int]:
-        """Runs of a ledger that may hold ids from ``first`` on, sorted, and the id up to which these are all
-        that the index has (at most ``last``, at least ``first``)."""
+        """Find the runs of a ledger that may hold entries from ``first`` on.
+
+        Args:
+            ledger_id: The ledger.
+            first: The first entry id.
+            last: The last entry id.
+            straddle: How far before an entry its run may begin although another run begins in between
+                (``bookie.core.ledger``).
+
+        Returns:
+            The runs, sorted, and an entry id from ``first`` to ``last``: up to this id, the runs are all that
+            the index has. It is less than ``last`` if the range has many runs; call again from there.
+        """
         limit = _SCAN_ROWS
         while True:
-            # All in one look: between two of them, runs that it has yet to meet could become part of one that
-            # begins where it was already. Whoever moves runs is not waited for, since that one may itself be
-            # waiting for room on the disk.
+            # One scan must find them all. Between two scans, a merge could move runs that the second scan
+            # would find into a run that begins in the range of the first. Do not take the lock instead: its
+            # holder may be waiting for room on the disk.
             search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
             search.take(
                 await self.index.scan(search.start, search.stop, floor=search.floor, limit=limit), limit
@@ -131,25 +147,26 @@ class Catalogue:
             limit *= _MORE
 
     def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[EntryRun]:
-        """All runs of a ledger that may hold ids from ``first`` to ``last``, found with one look."""
+        """All runs of a ledger that may hold entries from ``first`` to ``last``, found by one scan."""
         search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
         rows_found = self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT)
         search.take(rows_found, _NO_LIMIT)
         return search.runs
 
     async def write(self, batch: Sequence[Change]) -> None:
+        """Write a batch atomically and durably, as ``Index.write`` does."""
         await self.index.write(batch)
 
 
 class _RunSearch:
-    """Finds the runs around a range of ids: from the last one that begins at or before it (or ``straddle``
-    before that) to the end of the range or of a scan."""
+    """Finds the runs that may hold entries of a range. It begins with the last run that begins at or before
+    ``first - straddle``, and ends at the end of the range or of the scan."""
 
     def __init__(self, path: str, ledger_id: int, *, first: int, last: int, straddle: int) -> None:
         assert 0 <= first <= last
         self._path = path
         self._first = first
-        # One past it, so that the run that begins exactly there is found as the one below ``start``.
+        # Plus one, because a scan also returns the row below ``start``: a run that begins exactly there.
         begin = max(0, first - straddle) + 1
         self.floor = rows.run_key(ledger_id, 0)
         self.start = rows.run_key(ledger_id, begin)
@@ -159,12 +176,12 @@ class _RunSearch:
         self.is_done = False
 
     def take(self, part: list[Row], limit: int) -> None:
-        """What a scan for up to ``limit`` rows from ``start`` on has found."""
+        """Take the rows that a scan for at most ``limit`` rows from ``start`` on has found."""
         runs = [rows.decode_run(key, value, self._path) for key, value in part]
         self.runs = [run for run in runs if run.last >= self._first]
         if len(part) < limit:
             self.is_done = True
         elif runs[-1].first >= self._first:
-            # There may be more runs behind; none of them begins at or before this one.
+            # There may be more runs; they all begin after this one.
             self.horizon = runs[-1].first
             self.is_done = True

@@ -1,37 +1,40 @@
 """The index capability on LevelDB, through plyvel.
 
-Every call that may touch the disk runs in a thread, one batch a hop; plyvel releases the interpreter's lock
-inside LevelDB. Every batch is written with ``sync``: of several unsynced ones only an ordered prefix
-survives a power cut, and not even that where LevelDB changed its log file in between.
+Every call that may touch the disk runs in a thread, one hop for each batch; plyvel releases the interpreter's
+lock inside LevelDB. Every batch is written with ``sync``. Of several unsynced batches only an ordered prefix
+would survive a power cut, and not even that if LevelDB changed its log file in between.
 
-**Damage.** Reads verify block checksums (``verify_checksums``) and ``paranoid_checks`` makes opening fail on
-a damaged log or manifest; plyvel raises for a damaged block in the middle of a range too. One kind of
-damage LevelDB takes for the normal end of a file: a record whose *length* is damaged, near the end of its
-log or manifest, looks like one that was being written when the power went, and it and all after it is
-dropped without a word. In the log that loses the newest batches, which amounts to an older mark, and the
-journal is replayed from there. In the manifest it can lose a whole table out of the middle of history.
-Hence the *tally*: batches are numbered, and each carries the row (0x00, "tally", number) of its own. On
-opening, the numbers found must run to the newest without a gap; a table that went missing takes the tally
-rows of its batches with it.
+**Damage.** Reads verify the checksums of blocks (``verify_checksums``). ``paranoid_checks`` makes opening
+fail if the log or the manifest is damaged. plyvel also raises for a damaged block in the middle of a range.
 
-What the damaged end of a manifest hides is the newest table, and that holds no more than _KEPT batches (each
-takes some ninety bytes of the four megabytes that a table is made from). Older tally rows prove nothing, and
-so that a start need not read one for each batch of a bookie's life, they go: the row (0x00, "since") says
-behind which number the tally begins, and is written with the batch that removes the rows up to it.
+LevelDB takes one kind of damage for the normal end of a file: a record near the end of its log or manifest
+whose *length* is damaged. It looks like a record that was being written when the power went, and LevelDB
+silently drops it and everything after it. In the log, this loses the newest batches. That is the same as an
+older replay mark: the journal is replayed from there. In the manifest, it can lose a whole table from the
+middle of the history.
 
-**A full disk.** A batch that found no room may be in the log in part, and LevelDB would write the next one
-behind that part, where no later opening could read it. So before the next batch the database is opened
-again: LevelDB then takes what is whole in the log into a table, and begins another log. As long as that finds
-no room either, nothing can be read: ``bookie.storage.disk.ballast`` is there so that it does not come to
-that.
+The *tally* detects this. Batches are numbered, and each contains a row (0x00, "tally", number) of its own. On
+opening, the numbers found must run without a gap up to the newest. If a table is missing, the tally rows of
+its batches are missing too.
 
-**No descriptor left.** LevelDB opens tables and logs when it needs them. A read that finds no descriptor is
-done once more with one that is kept for it. A batch that finds none is not written; and if it was LevelDB's
-compaction that found none, no later batch is either, until the database is opened again. So it is treated as
-on a full disk.
+A damaged end of a manifest hides the newest table. A table holds at most _KEPT batches, because each batch
+takes about ninety bytes and a table is made from four megabytes. So older tally rows prove nothing. They are
+removed, because a start should not read one row for each batch of the bookie's life. The row (0x00, "since")
+holds the number of the last batch whose tally row is gone. It is written with the batch that removes the
+tally rows up to this number.
 
-plyvel's exceptions are translated here, and nowhere else, to StorageCorrupt and StorageError. The message
-names the remedy, because the index can always be made again from the journal.
+**A full disk.** A batch that found no room may be in the log in part. LevelDB would write the next batch
+behind that part, and no later opening could read it. So before the next batch, the database is opened again:
+LevelDB moves the whole batches of the log into a table and begins another log. If there is no room for that
+either, nothing can be read. ``bookie.storage.disk.ballast`` keeps room free to prevent this.
+
+**No descriptor left.** LevelDB opens tables and logs when it needs them. If a read finds no descriptor, it is
+tried once more with a descriptor that is kept for it. If a batch finds none, it is not written. If LevelDB's
+own compaction found none, no later batch is written either until the database is opened again. So this is
+treated like a full disk.
+
+This module alone translates plyvel's exceptions, to StorageCorrupt and StorageError. The message names the
+remedy, because the index can always be rebuilt from the journal.
 """
 
 from __future__ import annotations
@@ -63,32 +66,32 @@ _SINCE_KEY = b"\0since"
 _SINCE = struct.Struct("<QI")
 _KEPT = 2**17
 _STEP = 1024
-"""Tally rows go in steps of so many; four times as many where there are more to catch up with."""
+"""How many tally rows are removed at once; up to four times as many if there are more to remove."""
 _BLOOM_BITS = 10
 _READERS = 4
 _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-"""LevelDB says what the operating system said, in its words."""
+"""LevelDB's messages contain the words of the operating system."""
 _DAMAGED = (os.strerror(errno.EINVAL), os.strerror(errno.ENOENT))
-"""What it says of a table that is empty, which it cannot map into memory, or gone."""
+"""LevelDB's words for a table that is empty (it cannot map it into memory) or missing."""
 _OF_THE_MANIFEST = "descriptor"
-"""In what it says of its manifest without naming the file."""
+"""LevelDB's word for its manifest in messages that do not name the file."""
 
 
 class LevelDbIndex:
-    """``Index`` in a directory of LevelDB's. Made by ``LevelDb``."""
+    """An ``Index`` in a LevelDB directory. ``LevelDb`` makes it."""
 
     def __init__(self, path: str, database: plyvel.DB, since: int, tally: int, log: str = "its log") -> None:
         self.path = path
         self.if_behind = f"the index has lost its last batches ({log} was cut): {remedy(path)}"
         self._open_database = database
         self._since = since
-        """The number of the last batch that has no tally row any more."""
+        """The number of the last batch whose tally row was removed."""
         self._tally = tally
         """The number of the newest batch."""
         self._is_torn = False
-        """Whether a batch found no room, and the log may end in the middle of it."""
+        """Whether a batch failed for want of room or of a descriptor. The log may end in the middle of it."""
         self._failure: StorageError | None = None
-        """Why it could not be opened again."""
+        """The reason why the database could not be opened again, if so."""
         self._limiter = trio.CapacityLimiter(_READERS)
         self._writer = trio.CapacityLimiter(1)
         self._spare = SpareDescriptor()
@@ -103,7 +106,8 @@ class LevelDbIndex:
         return self._reading(lambda: self._get(key))
 
     def _reading(self, read: Callable[[], T]) -> T:
-        """What ``read`` returns; LevelDB closes what it opened for it, or maps it into memory."""
+        """Call ``read``; lend it the spare descriptor if there is no other. LevelDB does not keep the
+        descriptor: it closes each file that it opened for the read, or maps it into memory."""
         try:
             return self._spare.lend(lambda: _translated(self.path, read))
         finally:
@@ -118,10 +122,10 @@ class LevelDbIndex:
 
     def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
         rows: list[Row] = []
-        # Both iterators must see the same rows: a batch in between could take what the first one found away
-        # and put it in front of where the second begins.
+        # Both iterators must see the same rows. A batch between them could remove the first one's row and put
+        # another below the beginning of the second.
         with self._database.snapshot() as snapshot:
-            # Without a lower end: plyvel 1.5.1 misses rows when a reverse iterator has both.
+            # No lower end: plyvel 1.5.1 misses rows if a reverse iterator has both ends.
             with snapshot.iterator(stop=start, reverse=True, verify_checksums=True) as below:
                 row = next(below, None)
                 if row is not None and row[0] >= floor:
@@ -142,7 +146,7 @@ class LevelDbIndex:
     async def write(self, rows: Sequence[Change]) -> None:
         def put() -> None:
             number = self._tally + 1
-            # Without ``transaction`` plyvel writes what there is of a batch when making it fails.
+            # Without ``transaction``, plyvel writes a part of the batch if building it raises.
             with self._database.write_batch(transaction=True, sync=True) as batch:
                 for key, value in rows:
                     if value is None:
@@ -168,8 +172,9 @@ class LevelDbIndex:
             raise
 
     async def _open_again(self) -> None:
-        """Begin another log. The loop waits for it, so that nobody reads meanwhile, and threads that read end
-        first. StorageError if it cannot be done, and for who reads from then on; it may be tried again."""
+        """Open the database again, which begins another log. First wait until no thread reads. Then block the
+        event loop, so that no other task reads meanwhile. StorageError if it fails: later reads raise it too,
+        and the next batch tries again."""
         readers = [object() for _ in range(_READERS)]
         for reader in readers:
             await self._limiter.acquire_on_behalf_of(reader)
@@ -193,7 +198,7 @@ class LevelDbIndex:
 
 
 class LevelDb:
-    """``Indexes`` that are LevelDB directories."""
+    """``Indexes`` in LevelDB directories."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -210,7 +215,7 @@ class LevelDb:
         def open_it() -> LevelDbIndex:
             if not os.path.isfile(os.path.join(path, "CURRENT")):
                 raise FileMissing(f"there is no {path}/CURRENT; {remedy(path)}")
-            log = _newest_log(path)  # LevelDB begins another as it opens, and this one goes.
+            log = _newest_log(path)  # Before opening: that begins another log and removes this one.
             return LevelDbIndex(path, *_reopened(path), log)
 
         return await trio.to_thread.run_sync(open_it)
@@ -219,14 +224,15 @@ class LevelDb:
         await self._disk.remove_directory(path)
 
     async def replace(self, source: str, target: str) -> None:
-        """A crash in between leaves no index at ``target``, which is noticed, and no other harm."""
+        """A crash in the middle leaves no index at ``target``. The next start notices that; nothing else is
+        lost."""
         await self._disk.remove_directory(target)
         await self._disk.rename(source, target)
         await self._disk.sync_directory(os.path.dirname(target))
 
 
 def _reopened(path: str) -> tuple[plyvel.DB, int, int]:
-    """A database that exists, and what its tally says (``_check_tally``)."""
+    """Open an existing database. Return it and the result of ``_check_tally``."""
     database = _translated(path, lambda: _open(path, is_new=False))
     try:
         return database, *_translated(path, lambda: _check_tally(path, database))
@@ -236,8 +242,9 @@ def _reopened(path: str) -> tuple[plyvel.DB, int, int]:
 
 
 def _newest_log(path: str) -> str:
-    """The log that holds the newest batches. LevelDB begins one before it says so in its manifest, and takes
-    a missing one for one without batches: StorageCorrupt if there is none."""
+    """The log that holds the newest batches. StorageCorrupt if there is none. LevelDB itself would take a
+    missing log for an empty one. It always begins a log before its manifest names it, so a sound index has
+    one."""
     names = [name for name in os.listdir(path) if name.endswith(".log")]
     if not names:
         raise StorageCorrupt(path, None, f"the index's log, {path}/*.log, is missing; {remedy(path)}")
@@ -268,8 +275,8 @@ def _since_row(number: int) -> Row:
 
 
 def _check_tally(path: str, database: plyvel.DB) -> tuple[int, int]:
-    """Behind which batch the tally begins, and the number of the newest; StorageCorrupt if one of those in
-    between is missing."""
+    """Return the number of the last batch without a tally row, and that of the newest batch. StorageCorrupt
+    if a row between them is missing."""
     since = 0
     value = database.get(_SINCE_KEY, verify_checksums=True)
     if value is not None:
@@ -288,7 +295,7 @@ def _check_tally(path: str, database: plyvel.DB) -> tuple[int, int]:
 
 
 def _said(path: str, cause: plyvel.Error) -> str:
-    """What LevelDB said, and the file that it spoke of where it does not name it."""
+    """LevelDB's message, with the path of the manifest if the message is about it and does not name it."""
     said = cause.args[0] if cause.args else ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     if _OF_THE_MANIFEST in text:
