@@ -1,49 +1,55 @@
 """One client's connection: frames in, verdicts and acknowledgements out.
 
-Two tasks serve a connection, one that receives and one that sends (``outbox``), and one more for each
-request that is not an add (``requests``). The receiving task does everything for adds itself, for a chunk
-of bytes at a time and without a checkpoint between an add and its verdict:
+Each connection has one task that receives, one task that sends (``outbox``), and one more task for each
+request that is not an add (``requests``). The receiving task handles the adds itself, one chunk of bytes at a
+time. It runs no checkpoint between an add and its verdict:
 
     chunk -> frames -> decode -> verify digests -> engine.add -> position or refusal
                                                                      |
     sync done -> on_durable -> one cumulative acknowledgement <- pending (position, number)
 
-**Numbers.** Both ends count the ADDs of a connection from 1; an add carries no number of its own because the
-same bytes go to every bookie of a write set. Every ADD that arrives whole has a number and one outcome:
-it is refused, or it is acknowledged by an acknowledgement of its number or a later one. ``_pending`` holds
-what is under way as (position, number): a position of the journal and the last add that is durable with
-it. Adds that share a position share a place in it, so it is as long as there are syncs to wait for. An add
-that is durable already (one that tells the LAC, or a duplicate) waits behind those before it.
+**Numbers.** Both ends count the ADDs of a connection from 1. An add does not carry its number, because the
+same bytes go to every bookie of a write set. Every ADD that arrives whole has a number and one outcome: a
+refusal, or an acknowledgement of its number or of a later one. ``_pending`` holds the adds under way as
+(position, number): as soon as this position of the journal is durable, so are the adds up to this number.
+Adds with the same position share one place in it, so it is as long as the number of syncs to wait for. Some
+adds are durable at once: a duplicate, or an add that only tells the LAC. Their acknowledgement waits for the
+adds before them.
 
-**Before HELLO** nothing is answered, and nothing but one small frame is taken (``limits.HELLO_BYTES_MAX``):
-who announces a larger one is cut off at once. A HELLO that means another bookie, or another instance of this
-one's data, is answered with who we are, and the connection is closed: an old writer's add to a bookie whose
-disk was replaced must not be taken (protocol, bug #4812).
+**Before HELLO** the bookie answers nothing and takes only one small frame (``limits.HELLO_BYTES_MAX``). A
+peer that announces a larger one is cut off at once. If a HELLO names another bookie, or another instance of
+this bookie's data, the bookie answers with its own identity and closes the connection. Without this, a bookie
+whose disk was replaced could take an add of an old writer (protocol, bug #4812).
 
-**Damage.** An entry that does not match its digest is refused with CORRUPT before anything of its frame is
-stored, and told in the log: memory or a wire is failing somewhere. A frame that is malformed ends the
-connection, since whatever follows it cannot be trusted to be a frame.
+**Damage.** If an entry does not match its digest, the bookie refuses its whole frame with CORRUPT, stores
+nothing of it and logs it: some memory or network is failing. A malformed frame ends the connection, because
+the bytes behind it cannot be trusted to be a frame.
 
-**Patience.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` to say who it means, and each frame
-``limits.FRAME_PROGRESS_TIMEOUT_S`` from the first of its bytes to the last, time in which the bookie
-itself does not read not counted. Between frames a connection may be quiet for as long as it likes.
+**Deadlines.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` for its HELLO. Each frame has
+``limits.FRAME_PROGRESS_TIMEOUT_S`` from its first byte to its last; time in which the bookie itself does not
+read does not count. Between frames, a connection may be quiet for as long as it likes.
 
-**Turns.** However much a client has sent, it is served ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` at a
-time, and then everybody else is first: a flood of small frames holds its neighbours up for one turn.
+**Turns.** The bookie handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client at a time,
+however much the client has sent. Then the other tasks run. So a flood of small frames delays the other
+clients by one turn.
 
-**Memory.** The receive buffer starts small and grows as it is used (``FrameBuffer``). A frame that does not
-fit its ordinary size needs one of ``limits.BOOKIE_LARGE_FRAMES`` places, so what strangers can make a
-bookie hold for unfinished frames is bounded for all connections together.
+**Memory.** The receive buffer starts small and grows as it is used (``FrameBuffer``). A frame larger than the
+ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. So the memory for unfinished
+frames is bounded for all connections together.
 
-**Back-pressure.** The task waits before an add while the engine has no room for it (memory, or bytes that are
-not durable), and between chunks while the client leaves too many bytes of answers unread. Meanwhile it
-reads nothing, and TCP does the rest.
+**Back-pressure.** The task waits before an add as long as the engine has no room for it (memory, or bytes
+that are not durable). It waits between two chunks as long as the client leaves too many bytes of answers
+unread. Meanwhile it reads nothing, and TCP slows the client down.
 
-**Ends.** The client closes or dies (its adds under way become durable all the same, and nobody hears of
-it); it misbehaves (one line in the log, ``complaints``); the network breaks; or the bookie stops:
-``drain`` stops reading, answers what was begun, and closes. Whatever a connection runs into is its own end
-only, with two exceptions that end the bookie: a broken invariant (AssertionError), since the state that
-other clients depend on may be damaged, and a failure of the storage.
+**Ends.** A connection ends in one of these ways:
+
+- The client closes or dies. Its adds under way still become durable, but nobody hears of it.
+- The client misbehaves; one line in the log tells it (``complaints``).
+- The network breaks.
+- The bookie stops: ``drain`` stops reading, answers the requests that were begun, and closes.
+
+An error ends only its own connection, with two exceptions that end the bookie: a broken invariant
+(AssertionError), because the state that other clients depend on may be damaged, and a failure of the storage.
 """
 
 from __future__ import annotations
@@ -69,11 +75,11 @@ logger = logging.getLogger(__name__)
 _NEVER = float("inf")
 
 _REPORTED = frozenset((Status.CORRUPT, Status.CONFLICT, Status.IO_ERROR))
-"""Refusals that an operator is to hear of: something is damaged, here or there (rule 6)."""
+"""Refusals that are logged for the operator: the bookie or the client has damaged data (rule 6)."""
 
 
 class Connection:
-    """Serves one client from ``run`` until it ends. Made by the server."""
+    """Serves one client, as long as ``run`` goes on. The server makes it."""
 
     __slots__ = (
         "_adds",
@@ -102,18 +108,18 @@ class Connection:
         )
         self._holds_large = False
         self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
-        """Of handling frames."""
+        """The turns of handling frames."""
         self._adds = 0
-        """How many ADDs came; the number of the last."""
+        """How many ADDs came, which is the number of the last one."""
         self._pending: deque[list[int]] = deque()
-        """[position, number], both growing: once ``position`` is durable, so is every add up to ``number``
-        that was not refused."""
+        """[position, number], both increasing: as soon as ``position`` is durable, so is every add up to
+        ``number`` that was not refused."""
         self._all_durable = trio.Event()
         self.is_greeted = False
-        """Whether the client has said a HELLO that means us."""
+        """Whether the client has sent a HELLO that names this bookie."""
         self._is_draining = False
         self._patience = trio.CancelScope()
-        """Around receiving: ends it when a peer's time is up, and when the bookie stops."""
+        """The scope of receiving. It ends when the peer's time is up or the bookie stops."""
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -121,8 +127,8 @@ class Connection:
         return self._stream.peer
 
     async def run(self) -> None:
-        """Serve the client until the connection ends, then close it. Raises nothing that is the client's
-        doing, nor a bug in serving it (logged); AssertionError and StorageError pass."""
+        """Serve the client until the connection ends, then close it. Only AssertionError and StorageError
+        leave it. It handles all faults of the client itself, and it logs other exceptions."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -147,7 +153,7 @@ class Connection:
         self._abandon()
 
     def drain(self) -> None:
-        """Stop reading, finish what was begun, and end. The caller brings the deadline."""
+        """Stop reading, finish the requests that were begun, and end. The caller sets a deadline."""
         self._is_draining = True
         self._requests.end_polls()
         self._patience.cancel()
@@ -193,8 +199,8 @@ class Connection:
             self._cut_off(why)
 
     async def _receive_hello(self) -> bool:
-        """Whether the connection goes on: not when the peer has finished before it said HELLO, nor when its
-        HELLO was answered with a refusal."""
+        """Whether the connection goes on: False if the peer closed before its HELLO, or if the HELLO was
+        refused."""
         buffer = self._buffer
         while (frame := buffer.take_frame(limits.HELLO_BYTES_MAX)) is None:
             count = await self._stream.receive_into(buffer.writable())
@@ -206,10 +212,10 @@ class Connection:
         return await self._on_hello(frame)
 
     async def _receive_frames(self) -> None:
-        """Returns when the peer has finished."""
+        """Handle frames until the peer closes its side."""
         buffer, stream, engine, turns = self._buffer, self._stream, self._shared.engine, self._turns
         was_mid_frame = False
-        frames = buffer.take_frames()  # What came with HELLO.
+        frames = buffer.take_frames()  # Frames that came together with HELLO.
         while True:
             if frames:
                 if (
@@ -260,13 +266,14 @@ class Connection:
 
     async def _let_others_run(self) -> None:
         self._await_sync()
-        self._expect(_NEVER)  # What is left to be handled has come in time.
+        self._expect(_NEVER)  # The frames that wait for this task have arrived in time.
         self._shared.engine.more_follows()
         await self._turns.take()
 
     def _on_lone_add(self, frame: Frame) -> None:
-        """An add that came alone. If the one before it was ours as well, nobody else is at work here, and it
-        is not worth a pass of the event loop to see whom else this sync could serve."""
+        """Handle an add that came alone. If the bookie's last add came from this connection too, probably no
+        other client is adding. Then start the sync at once: a pass of the event loop would collect no more
+        adds."""
         shared = self._shared
         is_alone = shared.last_adder is self
         shared.engine.hold()
@@ -277,7 +284,7 @@ class Connection:
             shared.engine.release(at_once=is_alone)
 
     def _expect(self, timeout_s: float) -> None:
-        """The peer has this long for what is due next."""
+        """Give the peer this long for its next bytes that are due."""
         self._patience.deadline = trio.current_time() + timeout_s
 
     def _what_took_too_long(self) -> str:
@@ -289,15 +296,16 @@ class Connection:
         )
 
     def _await_sync(self) -> None:
-        """Acknowledge what needed no sync, and have the rest acknowledged when it is durable."""
+        """Acknowledge the adds that are durable already, and arrange for ``on_durable`` to be called for the
+        rest."""
         if self._pending and self.on_durable(self._shared.engine.durable_position):
             self._shared.await_sync(self)
 
     async def _wait_room(self) -> None:
-        """Wait until the engine has room. It is asked before each add, and nothing comes between the answer
-        and the add, so that however many connections wait, none is refused for want of room."""
+        """Wait until the engine has room. Its room is checked before each add, without a checkpoint between
+        the check and the add. So no add is refused for want of room, however many connections wait."""
         self._await_sync()
-        self._expect(_NEVER)  # The peer cannot be blamed for what we do not read.
+        self._expect(_NEVER)  # The bookie does not read now, so the peer's time does not count.
         await self._shared.engine.wait_room()
 
     async def _wait_until_read(self) -> None:
@@ -316,7 +324,7 @@ class Connection:
             self._shared.large_frames.release_on_behalf_of(self)
 
     async def _finish(self) -> None:
-        """Answer everything that was begun."""
+        """Answer every add and request that was begun."""
         while self._pending:
             self._all_durable = trio.Event()
             await self._all_durable.wait()
@@ -381,7 +389,7 @@ class Connection:
         self._outbox.refuse(number, status, ledger_id=header.ledger_id, first=header.first, last=header.last)
 
     def on_durable(self, position: int) -> bool:
-        """Acknowledge what is durable now; whether something is still under way."""
+        """Acknowledge the adds that are durable now. Return whether others are still under way."""
         pending = self._pending
         number = 0
         while pending and pending[0][0] <= position:

@@ -1,37 +1,42 @@
-"""Being found: the ephemeral node that says where a serving bookie is.
+"""The registration of a bookie: the ephemeral node that tells clients the address of a serving bookie.
 
 A bookie is registered below ``bookies/writable``, or below ``bookies/read-only`` while it takes no ordinary
-adds. The node belongs to the metadata session of this process, so it goes when the process is gone. This
-module keeps it there while the bookie serves, and knows nothing else of the bookie.
+adds. The node belongs to the metadata session of this process, so it disappears when the process ends. This
+module keeps the node there while the bookie serves, and knows nothing else about the bookie.
 
-**Level-triggered.** ``run`` looks at what is there, makes it what it should be, and waits until something may
-have changed: the session, the two nodes (they are watched), or the wanted state. It looks again after
-each, so a lost session, a node that an operator deleted, and a write whose answer was lost are one case
-and not three.
+**Level-triggered.** ``run`` reads the nodes, corrects them, and waits until something may have changed: the
+session, one of the two nodes (it watches them), or the wanted state. Then it starts again. So one piece of
+code handles a lost session, a node that an operator deleted, and a write whose answer was lost.
 
-**A node that is not ours** names another life of this bookie id. It may be the process before us, which was
-killed and whose session is not over yet. Where it says so itself it is replaced at once, in one transaction
-at the version that was read: it carries our *place*, the lock file that we hold and on this boot of this
-machine, so whoever held that lock before us is dead. (The old session, when it ends, takes only its own
-nodes along.) Without that proof a node is never replaced: the process before us ran before a reboot, or on
-another machine, and ``register`` waits until the store has given its session up. Or it is another living
-process that serves a *copy* of the directory. The copy has the same cookie and a lock of its own, so
-neither can tell, and two bookies under one identity would answer "no such entry" for what only the other
-one has. Whose session has not ended in the time in which dead ones do is taken to live, and ``register``
-refuses. Hence it comes before the first client is served.
+**A node of another process** under this bookie id may belong to one of these:
 
-The same can be met later, where our session was lost for long enough for another process to come in. ``run``
-then says so once, and looks again every few seconds; it does not take the place back, because two that
-did would push each other out for ever. A node with our very value is ours if our session is a new one, or if
-the answer of a write was lost; then it is replaced in one transaction: deleted at the version that was
-read, and created again, so that it hangs on the session that we have now.
+- *The process before this one*, which was killed, and whose session has not ended yet. The node contains the
+  bookie's *place*: the lock file, the machine and its present boot. If the place equals ours, its writer is
+  dead, because we hold the lock that it held. Then we replace the node at once, in one transaction at the
+  version that was read. (The old session, when it ends, deletes only its own nodes.) Without this proof a
+  node is never replaced. For example, if the process before this one ran before a reboot or on another
+  machine, ``register`` waits until the store has ended its session.
+- *A living process that serves a copy of the directory.* The copy has the same cookie and a lock file of its
+  own, so neither process can notice the other. Two bookies under one identity would each answer "no such
+  entry" for entries that only the other one has. If the session has not ended in the time in which the
+  session of a dead process ends, the process is taken to be alive, and ``register`` refuses. So ``register``
+  must end before the first client is served.
 
-**Moving** between the two lists is one transaction as well, so nobody sees the bookie in both or, unless it
-looks twice, in neither.
+``run`` can meet such a node too, if our session was lost for long enough for another process to register. It
+logs this once and reads again every few seconds. It does not take the place back, because two processes that
+did so would push each other out for ever.
 
-**Trouble.** While the store is unreachable the bookie goes on serving: its clients know it, and whether its
-session survives is for the store to say. Attempts go on with growing pauses; one log line tells when
-it begins and one when it is over.
+A node with exactly our value is ours if our session is a new one, or if the answer to a write was lost. Then
+one transaction replaces it: it deletes the node at the version that was read, and creates it again, so that
+it belongs to our present session.
+
+**Moving** between the two lists is one transaction as well, so at every moment the bookie is in exactly one
+of them. (A client that reads one list before the move and the other list after it may see the bookie in both
+or in neither.)
+
+**Trouble.** While the store is unreachable, the bookie goes on serving: its clients know its address, and
+only the store decides whether its session survives. Attempts go on with growing pauses. One line in the log
+tells the beginning of the trouble and one its end.
 """
 
 from __future__ import annotations
@@ -68,14 +73,15 @@ from ledgerlog.model.ledger import MetadataCorrupt
 logger = logging.getLogger(__name__)
 
 _RACES_MAX = 8
-"""Attempts in a row that may meet a change between the look and the write."""
+"""How many attempts in a row may fail because a node changed between the read and the write."""
 
 _FORMER_LIFE_S = limits.SESSION_TIMEOUT_S + 5.0
-"""By then the session of a process that is gone has ended, and its node with it: ZooKeeper counts in ticks,
-of two seconds by default, and a new leader gives each session some of its time again."""
+"""After this time, the session of a dead process has ended, and its node is gone. It is longer than the
+session timeout, because ZooKeeper counts in ticks (two seconds by default), and a new ZooKeeper leader gives
+each session some more time."""
 
 _BACK_OFF_S = 5.0
-"""Between two looks at a place that somebody else has taken."""
+"""The pause between two reads while another process is registered under this id."""
 
 
 class Registration:
@@ -91,14 +97,15 @@ class Registration:
         self._session: MetadataSession | None = None
         """The session that our node belongs to."""
         self._node: tuple[str, int] | None = None
-        """Path and version of our node, None where we have none for certain."""
+        """Path and version of our node; None if we do not know of one."""
         self._is_in_doubt = False
-        """A write of ours may have made a node that ``_node`` does not name."""
+        """Whether one of our writes may have made a node that ``_node`` does not name."""
         self._changed = trio.Event()
 
     @property
     def is_read_only(self) -> bool:
-        """Which list the bookie wants to be in. Setting it moves the node soon."""
+        """Whether the bookie wants to be in the read-only list. If you set it, ``run`` moves the node
+        soon."""
         return self._is_read_only
 
     @is_read_only.setter
@@ -116,10 +123,16 @@ class Registration:
         return self._writable if self._is_read_only else self._read_only
 
     async def register(self) -> None:
-        """Make the node, before anything is served. What another life of this bookie id left is waited out.
+        """Make the node, before the first client is served. If the node of an earlier process is still there,
+        wait until its session has ended.
 
-        CookieMismatch: it is still there after the time in which dead sessions end, so another process serves
-        under this identity. MetadataUnavailable and SessionExpired: the node may not be there."""
+        Raises:
+            CookieMismatch: That node is still there after the time in which the session of a dead process
+                ends. So another process serves under this identity.
+            MetadataUnavailable: The store cannot be reached, or others keep changing the node. Our node may
+                exist or not.
+            SessionExpired: The session ended. Our node may exist or not.
+        """
         deadline = trio.current_time() + _FORMER_LIFE_S
         is_told = False
         async with (
@@ -153,8 +166,8 @@ class Registration:
             return f"an address that cannot be read ({damage})"
 
     def _is_stranger(self, path: str, node: Versioned, session: MetadataSession) -> bool:
-        """Whether a node at one of our paths is not ours, of this session or another, nor of a life before
-        this one that is surely over."""
+        """Whether a node at one of our paths belongs to another process that may be alive. It does not if
+        this process wrote it, in this session or an earlier one, or if its process is surely dead."""
         if self._is_former_life(node):
             return False
         if node.value != self._value:
@@ -164,7 +177,8 @@ class Registration:
         return self._session is None and not self._is_in_doubt
 
     def _is_former_life(self, node: Versioned) -> bool:
-        """Whether it was written from the place that this process holds the lock of: by nobody who lives."""
+        """Whether the node's place is our own. Then its writer held the lock that we hold now, so it is dead
+        (or is this process)."""
         try:
             info = BookieInfo.decode_untrusted(node.value, self._info.bookie_id)
         except MetadataCorrupt:
@@ -172,9 +186,17 @@ class Registration:
         return info.place != "" and info.place == self._info.place
 
     async def _keep(self) -> Versioned | None:
-        """Make the node what it should be, once; or the node of somebody else, and then nothing was changed.
+        """Correct the nodes once.
 
-        MetadataUnavailable and SessionExpired: the node may not be what it should be."""
+        Returns:
+            The node of another process, if there is one. Then nothing was changed.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached, or others keep changing the nodes.
+            SessionExpired: The session ended.
+
+        After an error, the nodes may be corrected or not.
+        """
         for _ in range(_RACES_MAX):
             session, path, other_path = self._store.session, self._path, self._other_path
             node, other = await self._store.get(path), await self._store.get(other_path)
@@ -196,7 +218,7 @@ class Registration:
                 versions = await self._store.transaction(operations)
             except (NodeExists, NodeMissing, VersionConflict):
                 self._is_in_doubt = was_in_doubt
-                continue  # It changed between the look and the write: look again.
+                continue  # A node changed between the read and the write: read again.
             self._is_in_doubt = False
             if not is_kept:
                 self._session, self._node = session, (path, versions[-1])
@@ -213,7 +235,7 @@ class Registration:
         )
 
     async def run(self) -> None:
-        """Keep the node there, for ever."""
+        """Keep the node correct until you cancel this."""
         backoff = Backoff(limits.RECONNECT_DELAY_MIN_S, limits.RECONNECT_DELAY_MAX_S)
         what = f"bookie={self._info.bookie_id}: its registration cannot be kept up"
         stranger: Versioned | None = None
@@ -273,13 +295,13 @@ class Registration:
             nursery.cancel_scope.cancel()
 
     async def unregister(self) -> None:
-        """Remove the node, wherever it is. Not while ``run`` goes on; the caller brings the deadline. Where
-        the store cannot be reached this is logged only: the node goes with the session."""
+        """Remove the node from whichever list it is in. Call it only after ``run`` has ended, and under a
+        deadline. If the store cannot be reached, this only logs it: the node disappears with the session."""
         if self._node is None and not self._is_in_doubt:
             return
         try:
             for path in (self._writable, self._read_only):
-                # An interrupted write may have made a node that we do not know of.
+                # An interrupted write may have made a node that ``_node`` does not name.
                 node = await self._store.get(path)
                 if node is not None and not self._is_stranger(path, node, self._store.session):
                     await self._store.delete(path, version=node.version)

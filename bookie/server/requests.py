@@ -1,26 +1,30 @@
 """The requests of one connection that are not adds: each is a task, and all of them are bounded.
 
-A read may wait for a disk or, as a long poll, for a writer that has nothing to say; an add must wait for
-neither. So every request becomes a task of the connection's nursery, and the connection goes on
-reading frames. Replies carry the request's number and leave in any order.
+A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must wait for neither. So
+every request becomes a task in the connection's nursery, and the connection goes on reading frames. Replies
+carry the number of their request and leave in any order.
 
-**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way and the
-bookie ``limits.BOOKIE_REQUESTS``; one more is answered TOO_MANY_REQUESTS, which clients wait out. To stop
-reading the connection instead would make its adds wait for its long polls. Long polls leave a quarter of the
-places to others: however many wait for something new, what is there can be read. Before it reads, a request
-takes what its reply may need from the connection's budget and from the bookie's, so memory is bounded by what
-those hold however many ask; it gives it back when the reply has been handed to the network.
+**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way, and the bookie
+at most ``limits.BOOKIE_REQUESTS``. The bookie answers one more with TOO_MANY_REQUESTS, and the client waits
+and asks again. If the bookie stopped reading the connection instead, the client's adds would wait for its
+long polls. A quarter of the places is kept from long polls, so entries that exist can be read however many
+long polls wait.
 
-**Long polls.** READ with ``wait_ms`` waits until the LAC has reached ``first``, READ_LAC until it has passed
-``first``, both at most ``limits.LONG_POLL_S``; then they answer with what there is, so that "nothing
-new" is an ordinary answer and not an error. A recovery read never waits: its client decides about the
-ledger's end and needs to know what is here now. An answer to READ_LAC says in ``last`` which entry is the
-last that is durable here, confirmed or not: who asks for the end may wait for the LAC to get there. With
-status UNKNOWN the ledger is in limbo: the LAC is what was told here since, and more may have been here.
+Before it reads, a request takes the bytes that its reply may need from the connection's budget and from the
+bookie's. It gives them back when the reply has been handed to the network. So these budgets bound the memory,
+however many clients ask.
 
-**What is checked here.** Frames are well formed already (``decode_frame_untrusted``). A request that is well
-formed and makes no sense (a stride of 0, a range that ends before it starts) gets BAD_REQUEST; a body where
-none belongs is a WireError and ends the connection. All else is the engine's to judge.
+**Long polls.** A READ with ``wait_ms`` waits until the LAC has reached ``first``. A READ_LAC waits until the
+LAC is greater than ``first``. Both wait for at most ``limits.LONG_POLL_S`` and then answer with the present
+state. So "nothing new" is an ordinary answer and not an error. A recovery read never waits: the recoverer
+decides about the ledger's end and needs to know which entries are here now. An answer to READ_LAC contains in
+``last`` the last entry that is durable here, confirmed or not. A client that asks for the end may wait until
+the LAC gets there. Status UNKNOWN means that the ledger is in limbo: the LAC is what the bookie was told
+since its loss, and it may have known a higher one before.
+
+**Checks.** Frames are well-formed when they get here (``decode_frame_untrusted``). A well-formed request that
+makes no sense (a stride of 0, a range that ends before it starts) gets BAD_REQUEST. A body in a request that
+has none is a WireError and ends the connection. The engine checks everything else.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 
 
 class Requests:
-    """The requests under way of one connection."""
+    """The requests of one connection that are under way."""
 
     __slots__ = ("_budget", "_changed", "_outbox", "_polls", "_shared", "_taken", "under_way")
 
@@ -62,13 +66,13 @@ class Requests:
         self._outbox = outbox
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
         self._taken = 0
-        """Bytes that this connection holds of the bookie's budget."""
+        """The bytes of the bookie's budget that this connection holds."""
         self._polls: dict[trio.CancelScope, None] = {}
         self._changed = trio.Event()
         self.under_way = 0
 
     def begin(self, frame: Frame, nursery: trio.Nursery) -> None:
-        """Start to answer a request. WireError if the frame is none."""
+        """Start a task that answers a request. WireError if the frame is not a request."""
         header = frame.header
         if header.kind not in _ANSWERS:
             raise WireError(f"a message of kind {header.kind} is not a request")
@@ -88,8 +92,8 @@ class Requests:
         try:
             await _ANSWERS[header.kind](self, header)
         except StorageError as error:
-            # Reading failed, which is neither yes nor no (rule 8). A failed write never gets here: it ends
-            # the engine, and this task is cancelled.
+            # The read failed: the reply must not say that the entries are absent (rule 8). A failed write
+            # never gets here, because it ends the engine, which cancels this task.
             self._shared.complaints.tell(f"ledger={header.ledger_id}: {error}")
             is_damage = isinstance(error, StorageCorrupt)
             self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
@@ -110,7 +114,7 @@ class Requests:
             await self._changed.wait()
 
     def close(self) -> None:
-        """The connection is over: give back what its unsent replies held."""
+        """Give back the bytes of replies that were not sent. Call it when the connection has ended."""
         self._shared.reply_budget.give(self._taken)
         self._taken = 0
 
@@ -156,12 +160,12 @@ class Requests:
         engine = self._shared.engine
         lac, lafr = engine.lac(header.ledger_id)
         last = engine.last_durable(header.ledger_id)
-        # In limbo the last entry here says nothing about which was the last (A.3).
+        # In limbo, the last entry on this bookie says nothing about the last entry that it was sent (A.3).
         status = Status.UNKNOWN if engine.marks.now.denies_nothing(header.ledger_id) else Status.OK
         self._reply([_encode_reply(header, status, last=last, lac=lac, lafr=lafr)])
 
     async def _list(self, header: Header) -> None:
-        last = header.last or limits.ENTRY_ID_MAX  # Some do not say where to end.
+        last = header.last or limits.ENTRY_ID_MAX  # Some clients do not give an end.
         if not 0 <= header.first <= last:
             self._refuse(header, Status.BAD_REQUEST)
             return
@@ -213,7 +217,7 @@ class Requests:
     # --- parts ----------------------------------------------------------------------------------
 
     async def _wait_lac(self, header: Header, entry_id: int) -> None:
-        """Wait until the ledger's LAC is at least ``entry_id``, as long as the request allows."""
+        """Wait until the ledger's LAC is at least ``entry_id``, but no longer than the request allows."""
         if not header.wait_ms:
             return
         with trio.move_on_after(min(header.wait_ms / 1000, limits.LONG_POLL_S)) as poll:
@@ -225,7 +229,7 @@ class Requests:
 
     async def _take(self, count: int) -> None:
         await self._budget.take(count)
-        # If this is cancelled the connection is ending, and its own budget ends with it.
+        # A cancellation here means that the connection is ending. Its own budget ends with it.
         await self._shared.reply_budget.take(count)
         self._taken += count
 
@@ -235,8 +239,8 @@ class Requests:
         self._shared.reply_budget.give(count)
 
     def _reply(self, buffers: list[Buffer], *, taken: int = 0) -> None:
-        """``taken`` bytes were taken for it. Most replies are smaller, and what they do not need is given
-        back now; one entry may be larger, and the difference is charged."""
+        """Send a reply that holds ``taken`` bytes of the budgets. Most replies are smaller: give the rest
+        back now. A single entry may be larger: charge the difference."""
         if not taken:
             self._outbox.reply(buffers)
             return
@@ -250,8 +254,8 @@ class Requests:
         self._outbox.reply(buffers, lambda: self._give(held))
 
     def _refuse(self, header: Header, status: Status) -> None:
-        # Nothing was looked at, so nothing is said, not even of the first entry: that it is not in this
-        # reply must never be taken for its absence (rule 8).
+        # The bookie looked at no entry, so ``argument`` (the last id that the reply speaks about) is below
+        # the first one. The client must not take entries that are missing in this reply for absent (rule 8).
         self._outbox.reply([_encode_reply(header, status, argument=header.first - 1)])
 
 
@@ -275,7 +279,8 @@ def _encode_reply(
     argument: int = 0,
     body: bytes = b"",
 ) -> bytes:
-    """A reply without entries; it repeats what was asked about, but for ``last`` where that is given."""
+    """A reply without entries. It repeats ledger and range of the request; ``last`` replaces the range's end
+    if it is given."""
     return encode_head(
         header.kind | REPLY,
         status=status,
