@@ -99,7 +99,16 @@ class HeldLedger(Face[writer.LedgerWriter]):
         self._held = held
 
     def close(self, *, timeout_s: float | None = None) -> int:
-        """Close the ledger; its last entry (-1: it is empty). See ``ledgerlog.LedgerWriter.close``."""
+        """Wait until all entries are acknowledged, then close the ledger.
+
+        See ``ledgerlog.LedgerWriter.close`` for its errors.
+
+        Args:
+            timeout_s: Seconds to wait for the entries; None for the append deadline.
+
+        Returns:
+            The last entry of the ledger; -1 if it is empty.
+        """
         last = self._run(lambda: self._inner.close(timeout_s=timeout_s))
         self._held.leave()
         return last

@@ -12,13 +12,24 @@ __all__ = ["connect"]
 
 
 def connect(uri: str, **options: Any) -> Cluster:
-    """Connect to a cluster; options and errors as for ``ledgerlog.connect``. A ``memory:`` or ``file:``
-    cluster lives in the thread of this connection, and ends with it.
+    """Connect to a cluster. The cluster starts a thread that runs the event loop until ``close``.
 
-    InvalidArgument inside of trio, and where an asyncio loop runs in the calling thread: in an asyncio
-    program, and in a notebook. Call it from another thread there: ``await asyncio.to_thread(connect, uri)``.
+    A ``memory:`` or ``file:`` cluster lives in this thread and ends with it. If the program ends without
+    closing the cluster, writers and bookies are still stopped in order.
 
-    The program may end without closing: what is open is left in order by then."""
+    Args:
+        uri: The cluster URI, as for ``ledgerlog.connect``.
+        options: The other arguments of ``ledgerlog.connect``, for example ``create=True``.
+
+    Returns:
+        The cluster. Close it, or use it in a ``with``.
+
+    Raises:
+        InvalidArgument: The URI or an option is not valid. Or you called this inside of trio, or in a thread
+            in which an asyncio loop runs: in an asyncio program, and in a notebook. There, call it from
+            another thread: ``await asyncio.to_thread(connect, uri)``.
+        LedgerLogError: All other errors of ``ledgerlog.connect``.
+    """
     manager = cluster.connect(uri, **options)
     portal = Portal(refuses_asyncio=True)
     try:

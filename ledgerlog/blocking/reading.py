@@ -135,7 +135,14 @@ class RecordsFace(Face[Fetched]):
         return record
 
     def next(self, timeout_s: float | None = None) -> Record | None:
-        """The next record; None at the end, or where ``timeout_s`` is given and none came in time."""
+        """Read the next record.
+
+        Args:
+            timeout_s: Seconds to wait for it; None to wait as long as it takes.
+
+        Returns:
+            The record. None at the end of the iteration, or if no record came in time.
+        """
         for record in self._records:
             self._next_offset = record.offset + 1
             return record
@@ -177,7 +184,14 @@ class EntriesFace(Face[reader.LedgerReader]):
     """The entries of a ledger."""
 
     def follow(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Entry ids and payloads from ``first`` on, waiting for more, until the ledger is closed and read."""
+        """Iterate over the entries of the ledger as they are confirmed, until it is closed and all are read.
+
+        Args:
+            first: The first entry.
+
+        Yields:
+            Entry id and payload of each entry, in order.
+        """
         at = first
         while True:
             last = self._run(partial(self._inner.wait_beyond, at - 1))

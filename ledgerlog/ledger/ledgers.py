@@ -111,10 +111,22 @@ class Ledgers:
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence a ledger, find its end and close it.
 
-        See ``recover_ledger`` for what it does and what it raises.
+        A closed ledger stays as it is. Any number of clients may recover a ledger at the same time; all of
+        them get the same end.
+
+        Args:
+            ledger_id: The ledger.
 
         Returns:
             The ledger's CLOSED metadata.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            RecoveryFailed: Fencing or a read stayed incomplete. You may try again.
+            NotEnoughBookies: No bookie stored an entry again within the append deadline. You may try again.
+            MetadataUnavailable: The metadata store cannot be reached.
+
+        Cancelling: the ledger stays IN_RECOVERY until somebody recovers it.
         """
         return await recover_ledger(
             check_ledger_id(ledger_id),
@@ -159,6 +171,12 @@ class Ledgers:
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """Read a ledger's metadata as stored now.
 
+        Args:
+            ledger_id: The ledger.
+
+        Returns:
+            The metadata.
+
         Raises:
             LedgerNotFound: There is no such ledger.
             MetadataUnavailable: The metadata store cannot be reached.
@@ -180,6 +198,9 @@ class Ledgers:
         Readers cannot open it any more, and its bookies collect its entries later. If its writer is still
         alive, the writer notices at its next metadata write.
 
+        Args:
+            ledger_id: The ledger.
+
         Raises:
             LedgerNotFound: There is no such ledger.
             MetadataUnavailable: The metadata store cannot be reached.
@@ -189,6 +210,12 @@ class Ledgers:
 
     async def verify(self, ledger_id: int) -> LedgerVerification:
         """Read every copy of every entry of a ledger. See ``LedgerVerification``.
+
+        Args:
+            ledger_id: The ledger.
+
+        Returns:
+            How many entries were checked, and which of them lack sound copies.
 
         Raises:
             LedgerNotFound: There is no such ledger.

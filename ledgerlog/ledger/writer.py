@@ -392,6 +392,14 @@ class LedgerWriter:
     # --- SlotOwner: reports of the connections --------------------------------------------------
 
     def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
+        """Handle the refusal of an add. The connection calls it.
+
+        Args:
+            bookie: The bookie that refused.
+            first: The first entry of the refused add.
+            last: Its last entry.
+            status: The reason. FENCED ends this writer, unless the bookie is only a replacement.
+        """
         self._refused_with[bookie] = status
         if status is Status.FENCED:
             if self._core.on_fenced(bookie):
@@ -406,11 +414,24 @@ class LedgerWriter:
         self._failed(bookie, f"it refuses adds: {status.name}")
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
+        """Handle the loss of a bookie's connection. The connection calls it.
+
+        Args:
+            bookie: The bookie.
+            why: The reason, in words.
+        """
         self._refused_at.pop(bookie, None)
         self._refused_with.pop(bookie, None)
         self._failed(bookie, why)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
+        """Handle a new connection with a bookie: send what it did not confirm again.
+
+        The connection calls it.
+
+        Args:
+            bookie: The bookie.
+        """
         self._refused_at.pop(bookie, None)
         self._core.on_bookie_connected(bookie)
         self._tell_lac_again()
@@ -422,10 +443,20 @@ class LedgerWriter:
             self._wake.set()
 
     def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
+        """Encode an add that is due. The connection calls it before it sends the add.
+
+        Args:
+            send: The entries.
+            slot: The slot of the bookie in the ensemble.
+
+        Returns:
+            The bytes of the frame.
+        """
         core = self._core
         return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)
 
     def act(self) -> None:
+        """Do what the core's state asks for. Connections call it after they have changed that state."""
         core = self._core
         if core.failure is None:
             core.form_batches()

@@ -62,13 +62,27 @@ class DirectorySnapshots:
         return self._shared
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
-        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details."""
+        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details.
+
+        Args:
+            incarnation: The incarnation of the log.
+        """
         return await self._in_thread(lambda: self._list(incarnation))
 
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
-        """Save a snapshot. ``SnapshotStore.save`` has the details."""
+        """Save a snapshot. ``SnapshotStore.save`` has the details.
+
+        Args:
+            name: The name of the log, for people.
+            incarnation: The incarnation of the log.
+            next_offset: The first record of the log that is not in the snapshot.
+            stream: The bytes of the snapshot.
+
+        Returns:
+            The snapshot. It is durable.
+        """
         file_name = f"snapshot-{incarnation:016x}-{next_offset:016x}"
         descriptor, unfinished = await self._in_thread(lambda: self._create(file_name))
         size = 0
@@ -93,13 +107,25 @@ class DirectorySnapshots:
         return SnapshotInfo(next_offset=next_offset, size=size, place=file_name)
 
     async def load(self, info: SnapshotInfo) -> bytes:
-        """Load a snapshot. ``SnapshotStore.load`` has the details."""
+        """Return the whole stream of a snapshot. ``SnapshotStore.load`` has the details.
+
+        Args:
+            info: The snapshot, as ``find`` or ``save`` returned it.
+
+        Raises:
+            StorageCorrupt: The stored stream cannot be the one that was saved.
+        """
         if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
             raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")
         return await self._in_thread((self._path / info.place).read_bytes)
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        """Delete old snapshots. ``SnapshotStore.prune`` has the details."""
+        """Delete old snapshots. ``SnapshotStore.prune`` has the details.
+
+        Args:
+            incarnation: The incarnation of the log.
+            keep: How many snapshots to keep.
+        """
         await self._in_thread(lambda: self._prune(incarnation, keep))
 
     # --- in a thread --------------------------------------------------------------------------

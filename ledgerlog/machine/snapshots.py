@@ -143,7 +143,11 @@ class LedgerSnapshots:
         return True
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
-        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details."""
+        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details.
+
+        Args:
+            incarnation: The incarnation of the log.
+        """
         listed = await self._list(incarnation).read()
         finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         return [
@@ -154,7 +158,17 @@ class LedgerSnapshots:
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
-        """Save a snapshot. ``SnapshotStore.save`` has the details."""
+        """Save a snapshot. ``SnapshotStore.save`` has the details.
+
+        Args:
+            name: The name of the log, for people.
+            incarnation: The incarnation of the log.
+            next_offset: The first record of the log that is not in the snapshot.
+            stream: The bytes of the snapshot.
+
+        Returns:
+            The snapshot. It is durable.
+        """
         snapshots = self._list(incarnation)
         writer = await self._client.ledgers.create(
             replication=self._replication,
@@ -186,7 +200,14 @@ class LedgerSnapshots:
         return SnapshotInfo(next_offset=next_offset, size=size, place=f"ledger {ledger_id}")
 
     async def load(self, info: SnapshotInfo) -> bytes:
-        """Load a snapshot. ``SnapshotStore.load`` has the details."""
+        """Return the whole stream of a snapshot. ``SnapshotStore.load`` has the details.
+
+        Args:
+            info: The snapshot, as ``find`` or ``save`` returned it.
+
+        Raises:
+            StorageCorrupt: The stored stream cannot be the one that was saved.
+        """
         if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
             raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")
         reader = await self._client.ledgers.open(int(info.place.removeprefix("ledger ")))
@@ -197,7 +218,12 @@ class LedgerSnapshots:
         return b"".join(parts)
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        """Delete old snapshots. ``SnapshotStore.prune`` has the details."""
+        """Delete old snapshots. ``SnapshotStore.prune`` has the details.
+
+        Args:
+            incarnation: The incarnation of the log.
+            keep: How many snapshots to keep.
+        """
         listed = await self._list(incarnation).read(fresh=False)
         finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         kept = {s.ledger_id for s in finished[:keep]}

@@ -93,7 +93,19 @@ class CursorState:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, name: str, version: int) -> Self:
-        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt if they are anything else."""
+        """Decode the bytes that ``encode`` returned.
+
+        Args:
+            data: The value of the cursor's node.
+            name: The name of the cursor.
+            version: The version of the node.
+
+        Returns:
+            The state.
+
+        Raises:
+            MetadataCorrupt: The bytes are not a cursor of this name.
+        """
         fields = decode_record_untrusted(data, f"cursor {name}", MetadataCorrupt)
         fields.format(_FORMAT)
         if fields.get("name", str) != name:

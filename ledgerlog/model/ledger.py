@@ -66,6 +66,7 @@ class LedgerMetadata:
     replication: Replication
     """Its ensemble size and quorums."""
     state: LedgerState
+    """Whether the ledger is OPEN, IN_RECOVERY or CLOSED."""
     fragments: tuple[Fragment, ...]
     """The ranges of entries and their ensembles, in order."""
     last_entry: int | None
@@ -147,11 +148,19 @@ class LedgerMetadata:
         return self.state is LedgerState.CLOSED
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """Return the fragment that an entry belongs to."""
+        """Return the fragment that an entry belongs to.
+
+        Args:
+            entry_id: The entry, at least 0.
+        """
         return self.fragments[self.fragment_index(entry_id)]
 
     def fragment_index(self, entry_id: int) -> int:
-        """Return the index of the fragment that an entry belongs to."""
+        """Return the index of the fragment that an entry belongs to.
+
+        Args:
+            entry_id: The entry, at least 0.
+        """
         assert entry_id >= 0
         low, high = 0, len(self.fragments) - 1
         while low < high:
@@ -166,13 +175,20 @@ class LedgerMetadata:
         """Return the last entry of a fragment, or None if the fragment is still open.
 
         If the fragment is empty, this is ``first_entry - 1``.
+
+        Args:
+            index: The index of the fragment in ``fragments``.
         """
         if index + 1 < len(self.fragments):
             return self.fragments[index + 1].first_entry - 1
         return self.last_entry
 
     def bookies_of(self, entry_id: int) -> tuple[BookieId, ...]:
-        """Return the bookies of the entry's write set, in slot order."""
+        """Return the bookies of an entry's write set, in the order of the write set.
+
+        Args:
+            entry_id: The entry, at least 0.
+        """
         ensemble = self.fragment_of(entry_id).ensemble
         return tuple(ensemble[slot] for slot in self.replication.write_set(entry_id))
 
@@ -181,7 +197,13 @@ class LedgerMetadata:
     def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId], token: bytes) -> LedgerMetadata:
         """Return the metadata after an ensemble change of the owner.
 
-        Entries from ``first_entry`` on go to ``ensemble``.
+        Args:
+            first_entry: The first entry that goes to the new ensemble.
+            ensemble: The new ensemble.
+            token: A random value of the caller.
+
+        Returns:
+            The metadata, in state OPEN.
         """
         assert self.state is LedgerState.OPEN, "only the owner of an OPEN ledger changes fragments (T22)"
         return attrs.evolve(
@@ -189,7 +211,14 @@ class LedgerMetadata:
         )
 
     def in_recovery(self, token: bytes) -> LedgerMetadata:
-        """Return the metadata with which a recoverer announces itself."""
+        """Return the metadata with which a recoverer announces itself.
+
+        Args:
+            token: A random value of the caller.
+
+        Returns:
+            The metadata, in state IN_RECOVERY.
+        """
         assert self.state is LedgerState.OPEN, "a recoverer that joins writes nothing (D9)"
         return attrs.evolve(self, state=LedgerState.IN_RECOVERY, token=token)
 
@@ -238,7 +267,15 @@ class LedgerMetadata:
         return attrs.evolve(self, fragments=tuple(fragments), token=token)
 
     def with_labels(self, labels: dict[str, bytes], token: bytes) -> LedgerMetadata:
-        """Return the metadata with other labels. The ledger must be CLOSED."""
+        """Return the metadata with other labels. The ledger must be CLOSED.
+
+        Args:
+            labels: All labels of the ledger: bytes by text.
+            token: A random value of the caller.
+
+        Returns:
+            The metadata, in state CLOSED.
+        """
         assert self.is_closed, "an open ledger's metadata are its writer's"
         return attrs.evolve(self, custom=dict(labels), token=token)
 

@@ -87,13 +87,22 @@ class Replication:
         return tuple((entry_id + i) % ensemble for i in range(self.write_quorum))
 
     def holds(self, slot: int, entry_id: int) -> bool:
-        """Return whether ``slot`` is in the write set of ``entry_id``."""
+        """Return whether a slot is in the write set of an entry.
+
+        Args:
+            slot: The slot in the ensemble, from 0.
+            entry_id: The entry.
+        """
         return (slot - entry_id) % self.ensemble < self.write_quorum
 
     def covers(self, slots: Collection[int]) -> bool:
         """Return whether ``slots`` cover the ensemble (T26, D1).
 
-        They do if no write set has an ack quorum outside of them.
+        They do if no write set has an ack quorum outside of them. For example, with E=3, WQ=3 and AQ=2 any
+        two slots cover it: only one bookie is left, which is below the ack quorum.
+
+        Args:
+            slots: Slots of the ensemble, each from 0 to ``ensemble - 1``.
         """
         missing_max = self.ack_quorum - 1
         return all(

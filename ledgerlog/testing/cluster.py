@@ -260,7 +260,11 @@ class SimulatedCluster:
         self._processes: dict[str, Process] = {}
 
     def on_loss(self, bookie: str) -> None:
-        """A bookie that served has ended, and did not stop cleanly."""
+        """Report that a bookie that served has ended without a clean stop. The bookie's process calls it.
+
+        Args:
+            bookie: The name of the bookie.
+        """
         if self._on_loss is not None:
             self._on_loss(bookie)
 
@@ -272,7 +276,13 @@ class SimulatedCluster:
         return [name for name, process in self._processes.items() if process.platter is not None]
 
     def process(self, name: str) -> Process:
-        """Return a process by its name, for whatever has no method here.
+        """Return a process by its name, for an operation that ``SimulatedCluster`` has no method for.
+
+        Args:
+            name: The name of the process.
+
+        Returns:
+            The process.
 
         Raises:
             InvalidArgument: The cluster has no such process.
@@ -285,6 +295,12 @@ class SimulatedCluster:
     def disk(self, name: str) -> Platter:
         """Return a bookie's disk, so that you can make it slow, full or bad.
 
+        Args:
+            name: The name of the bookie.
+
+        Returns:
+            The disk.
+
         Raises:
             InvalidArgument: ``name`` is not a bookie.
         """
@@ -294,7 +310,11 @@ class SimulatedCluster:
         return platter
 
     def is_running(self, name: str) -> bool:
-        """Whether a process is running. A paused process is running."""
+        """Return whether a process is running. A paused process is running.
+
+        Args:
+            name: The name of the process.
+        """
         return self.process(name).is_running
 
     # --- starting -----------------------------------------------------------------------------
@@ -421,7 +441,11 @@ class SimulatedCluster:
             process.crash(power_cut=power_cut)
 
     async def stop(self, name: str) -> None:
-        """Stop a bookie cleanly, and wait until it has stopped. Do nothing if it is not running."""
+        """Stop a bookie cleanly, and wait until it has stopped. Do nothing if it is not running.
+
+        Args:
+            name: The name of the bookie.
+        """
         process = self.process(name)
         if process.is_running:
             process.stopping.set()
@@ -457,7 +481,11 @@ class SimulatedCluster:
                 raise process.failure
 
     def pause(self, name: str) -> None:
-        """Pause a process, as SIGSTOP does, until ``resume`` or ``heal``."""
+        """Pause a process, as SIGSTOP does, until ``resume`` or ``heal``.
+
+        Args:
+            name: The name of the process.
+        """
         process = self.process(name)
         if process.incarnation is not None and not process.incarnation.is_paused:
             self.faults["pause"] += 1
@@ -467,7 +495,11 @@ class SimulatedCluster:
             process.store.look()
 
     def resume(self, name: str) -> None:
-        """Let a paused process go on."""
+        """Let a paused process go on.
+
+        Args:
+            name: The name of the process.
+        """
         process = self.process(name)
         if process.incarnation is not None and process.incarnation.is_paused:
             self.simulation.event("resume", name)
@@ -538,14 +570,26 @@ class SimulatedCluster:
         self.network.heal()
 
     def slow(self, a: str, b: str, factor: float) -> None:
-        """Multiply the latencies between two processes by ``factor``, until ``heal``."""
+        """Multiply the latencies between two processes by ``factor``, until ``heal``.
+
+        Args:
+            a: The name of a process.
+            b: The name of the other process.
+            factor: The factor, for example 10.0 for ten times the latency.
+        """
         self.faults["slow link"] += 1
         self.simulation.event("slow", a, b, factor)
         for link in self.network.links(a, b):
             link.slow = factor
 
     def clog(self, a: str, b: str, bytes_per_s: float) -> None:
-        """Limit the bandwidth between two processes to ``bytes_per_s``, until ``heal``."""
+        """Limit the bandwidth between two processes, until ``heal``.
+
+        Args:
+            a: The name of a process.
+            b: The name of the other process.
+            bytes_per_s: The bandwidth in each direction, in bytes per second.
+        """
         self.faults["clogged link"] += 1
         self.simulation.event("clog", a, b, bytes_per_s)
         for link in self.network.links(a, b):
@@ -565,7 +609,11 @@ class SimulatedCluster:
             self.simulation.event("reset", a, b, half, count)
 
     def expire_session(self, name: str) -> None:
-        """Make the metadata store end the session of a process. Do nothing if it has none."""
+        """Make the metadata store end the session of a process. Do nothing if it has none.
+
+        Args:
+            name: The name of the process.
+        """
         process = self.process(name)
         if process.store is not None and not process.store.is_ended and process.is_running:
             self.faults["session expiry"] += 1

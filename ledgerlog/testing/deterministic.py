@@ -304,7 +304,16 @@ class Simulation:
         return timer
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> Timer:
-        """Plan a call as ``at`` does, ``delay_s`` seconds from now."""
+        """Plan a call after a delay, outside of any task.
+
+        Args:
+            delay_s: The simulated seconds from now.
+            call: The function to call. It must not raise.
+            args: Its arguments.
+
+        Returns:
+            The timer. Call its ``cancel`` to cancel the call.
+        """
         return self.at(self.now + delay_s, call, *args)
 
     # --- the run ------------------------------------------------------------------------------
