@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 
 
 def log_of(retention: RetentionPolicy, *, dedupe: bool = False) -> LogMetadata:
-    """Return a log with three counted ledgers of 10 records, 100 bytes and a minute each, and an empty one."""
+    """Return a log with three counted ledgers of 10 records, 100 bytes and a minute, and an empty one."""
     log = LogMetadata.create(
         name="log",
         incarnation=1,
