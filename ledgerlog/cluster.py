@@ -209,17 +209,17 @@ class Cluster:
             self._client,
             name,
             candidate=candidate,
-            listen=self._listen_address() if listen is None else listen,
+            listen=self._listen_address if listen is None else listen,
         )
 
-    def _listen_address(self) -> str | None:
+    async def _listen_address(self) -> str | None:
         scheme = self.uri.partition(":")[0].lower()
         parsed = parse_uri(self.uri) if scheme in ("sqlite", "zk") else None
         match parsed:
             case SqliteUri():
                 return "127.0.0.1:0"  # Only processes of this machine can share the file.
             case ZooKeeperUri(servers=servers):
-                host = own_host_towards(*servers[0])
+                host = await own_host_towards(*servers[0])
                 return None if host is None else f"{host}:0"
             case _:
                 return "election:0"  # A name inside this process, not a TCP address.

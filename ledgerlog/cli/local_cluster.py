@@ -148,15 +148,23 @@ class LocalCluster:
         """
         attempts = START_ATTEMPTS if attempts is None else attempts
         backoff = Backoff(_DELAY_MIN_S, _DELAY_MAX_S)
+        why = ""
         for attempt in range(1, attempts + 1):
-            child = await self.start_bookie(bookie_id)
-            if await self._serves(child):
-                return child
-            if child.exit_status == _WRONG_USAGE:
-                raise ChildFailed(child.how_it_ended())
+            try:
+                child = await self.start_bookie(bookie_id)
+            except ChildFailed as refused:  # For example, the machine has no room for one more process now.
+                why = str(refused)
+            else:
+                if await self._serves(child):
+                    return child
+                why = child.how_it_ended()
+                if child.exit_status == _WRONG_USAGE:
+                    break
             if attempt < attempts:
                 await trio.sleep(backoff.next_s())
-        raise ChildFailed(f"{child.how_it_ended()}; given up after {attempts} starts")
+        else:
+            why += f"; given up after {attempts} starts"
+        raise ChildFailed(why)
 
     async def start_zookeeper(self, name: str) -> Child:
         """Start the process of a ZooKeeper server once. It does not serve yet."""
@@ -213,8 +221,13 @@ class LocalCluster:
                 # other servers may be a majority without it.
                 if trio.current_time() - began > _LASTING_S:
                     backoff.reset()
-                await trio.sleep(backoff.next_s())
-                await self.start_zookeeper(server.name)
+                while True:
+                    await trio.sleep(backoff.next_s())
+                    try:
+                        await self.start_zookeeper(server.name)
+                        break
+                    except ChildFailed as refused:
+                        report(f"{refused}; trying again")
 
         async def keep(bookie_id: BookieId) -> None:
             while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -31,6 +31,7 @@ __all__ = [
     "log_sweep",
     "parse_age",
     "parse_bytes",
+    "parse_records",
     "policies_of",
     "policies_text",
     "policy_options",
@@ -38,18 +39,29 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_RECORDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_bytes(text: str) -> int | None:
-    """Parse "none", or a whole number with k, m, g or t. InvalidArgument: it is neither."""
+    """Parse "none", or a whole number with k (1,024), m, g or t. InvalidArgument: it is neither."""
+    return _parse_number(text, _BYTES, "bytes (like 500m)")
+
+
+def parse_records(text: str) -> int | None:
+    """Parse "none", or a whole number with k (1,000), m or g. InvalidArgument: it is neither."""
+    return _parse_number(text, _RECORDS, "records (like 500k)")
+
+
+def _parse_number(text: str, units: Mapping[str, int], what: str) -> int | None:
     if text == "none":
         return None
-    number, unit = text.rstrip("kmgtKMGT"), text.lstrip("0123456789").lower()
-    if not (number.isascii() and number.isdigit() and unit in _UNITS and int(number)):
-        raise InvalidArgument(f"{text!r} is not a number of bytes (like 500m), or 'none'")
-    return int(number) * _UNITS[unit]
+    unit = text.lstrip("0123456789")
+    number = text[: len(text) - len(unit)]
+    if not (number.isascii() and unit.lower() in units and int(number or "0")):
+        raise InvalidArgument(f"{text!r} is not a number of {what}, or 'none'")
+    return int(number) * units[unit.lower()]
 
 
 def parse_age(text: str) -> float | None:
@@ -74,7 +86,7 @@ def policy_options(function: F) -> F:
             "--retain-bytes", help="Keep at least this many bytes of the newest records, or 'none': all."
         ),
         click.option("--roll-age", help="... at this age of the first record (12h), or 'none'."),
-        click.option("--roll-records", help="... at this many records, or 'none'."),
+        click.option("--roll-records", help="... at this many records (500k: 500,000), or 'none'."),
         click.option("--roll-bytes", help="Go on in a new ledger at this many bytes (500m), or 'none'."),
     ):
         function = option(function)
@@ -95,7 +107,7 @@ def policies_of(
         if roll_bytes is not None:
             roll["max_bytes"] = parse_bytes(roll_bytes)
         if roll_records is not None:
-            roll["max_records"] = parse_bytes(roll_records)
+            roll["max_records"] = parse_records(roll_records)
         if roll_age is not None:
             roll["max_age_s"] = parse_age(roll_age)
         if retain_bytes is not None:

@@ -38,12 +38,13 @@ async def gather_each(items: Collection[T], work: Callable[[T], Awaitable[object
     Args:
         items: The items, in the order in which they are started.
         work: The async function to call with one item.
-        at_once: How many calls run at the same time at most.
+        at_once: How many calls run at the same time at most; at least 1.
 
     Raises:
         LedgerLogError: One call raised it; the others were cancelled, and items that had not started are
             skipped.
     """
+    assert at_once > 0, "no item would be started"
     waiting = iter(items)
 
     async def some() -> None:

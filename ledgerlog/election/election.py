@@ -23,7 +23,7 @@ their connections first, and then the store, with a deadline.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -125,6 +125,10 @@ class Term:
             self._over.set()
 
 
+ListenAddress = str | Callable[[], Awaitable[str | None]]
+"""Where to listen for standbys, or how to find that out; None: nowhere."""
+
+
 class Election:
     """One process's part in an election. ``Cluster.election`` makes it.
 
@@ -132,7 +136,12 @@ class Election:
     """
 
     def __init__(
-        self, client: LedgerClient, name: str, *, candidate: str | None = None, listen: str | None = None
+        self,
+        client: LedgerClient,
+        name: str,
+        *,
+        candidate: str | None = None,
+        listen: ListenAddress | None = None,
     ) -> None:
         self._client = client
         self._name = check_log_name(name)
@@ -159,19 +168,29 @@ class Election:
         return self._candidate
 
     @asynccontextmanager
-    async def leadership(self) -> AsyncIterator[Term]:
+    async def leadership(self, *, strict: bool = False) -> AsyncIterator[Term]:
         """Wait until this process leads, then run the body of the ``async with`` while it leads.
 
-        The body is cancelled as soon as the leadership ends: the metadata session is suspended or lost, or
-        the record names another leader. The ``async with`` then ends without an exception, as a cancel scope
-        does. ``term.why`` has the reason. Call ``leadership()`` again to stand again. If the body ends first,
-        the next leader is told at once.
+        The body is cancelled as soon as the leadership ends: the metadata session is over, or the record
+        names another leader. The ``async with`` then ends without an exception, as a cancel scope does.
+        ``term.why`` has the reason. Call ``leadership()`` again to stand again. If the body ends first, the
+        next leader is told at once.
+
+        If the metadata store is away, the leadership goes on: a restart of ZooKeeper costs no failover. If
+        only this process cannot reach the store, another process leads once the store has ended this
+        process's session, and this one may notice later. That is safe if whatever you write to refuses the
+        older leader. A log does (its writer raises LostLeadership). If nothing does, pass ``strict=True``.
 
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
 
         An exception of the body comes out as it was raised, not in a group. While the store is unreachable,
         entering waits.
+
+        Args:
+            strict: Whether the leadership also ends as soon as the store is out of reach. Then no two
+                processes lead at the same time, as far as their clocks run at the same speed: the store
+                keeps the session for longer than this process believes in it.
 
         Returns:
             An async context manager. Entering it gives the ``Term``.
@@ -186,6 +205,7 @@ class Election:
         if self._is_standing:
             raise InvalidArgument(f"{self!r} stands already; make another Election for another candidate")
         self._is_standing = True
+        self._core.is_strict = strict
         stand = _Stand(self._client, self._name, self._candidate, self._core, self._listen)
         try:
             await stand.listen()
@@ -230,7 +250,12 @@ class _Stand:
     """One call of ``leadership()``: it stands, leads and leaves."""
 
     def __init__(
-        self, client: LedgerClient, name: str, candidate: str, core: Candidacy, listen: str | None
+        self,
+        client: LedgerClient,
+        name: str,
+        candidate: str,
+        core: Candidacy,
+        listen: ListenAddress | None,
     ) -> None:
         self._client = client
         self._name = name
@@ -256,10 +281,12 @@ class _Stand:
 
     async def listen(self) -> None:
         """Start to listen for standbys. If that fails, they rely on the metadata session."""
-        if self._listen is None:
+        # A default address takes a look at the network, so find it now and not when the election is made.
+        address = await self._listen() if callable(self._listen) else self._listen
+        if address is None:
             return
         try:
-            listener = await self._client.network.listen(self._listen)
+            listener = await self._client.network.listen(address)
         except ConnectionLost as cause:
             logger.warning("election=%s: no standby will hear our heartbeat: %s", self._name, cause)
             return
@@ -368,7 +395,11 @@ class _Stand:
         while True:
             session = store.session
             state = session.state
-            core.on_session(session.session_id, is_connected=state is SessionState.CONNECTED)
+            core.on_session(
+                session.session_id,
+                is_connected=state is SessionState.CONNECTED,
+                is_lost=state is SessionState.LOST,
+            )
             self._tell()
             if state is SessionState.LOST and store.session is session:
                 await trio.sleep(RECONNECT_DELAY_MIN_S)  # The store has no new session yet.

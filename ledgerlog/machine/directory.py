@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import trio
 
+from ledgerlog.durable_directories import make_directories, sync_directory
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import MIB, REPLICA_SNAPSHOT_BYTES_MAX
 from ledgerlog.machine.snapshots import SnapshotInfo
@@ -118,7 +119,7 @@ class DirectorySnapshots:
 
     def _create(self, file_name: str) -> tuple[int, str]:
         """Create an unfinished file and lock it; return its descriptor and its name."""
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(self._path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         while True:
             name = f"{file_name}.{os.urandom(8).hex()}.new"
@@ -144,11 +145,12 @@ class DirectorySnapshots:
     def _finish(self, descriptor: int, unfinished: str, name: str) -> None:
         os.fsync(descriptor)
         (self._path / unfinished).rename(self._path / name)
-        directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            sync_directory(self._path)
+        except OSError:
+            # It would be listed, and a power cut could still take it away.
+            (self._path / name).unlink(missing_ok=True)
+            raise
 
     def _prune(self, incarnation: int, keep: int) -> None:
         for info in self._list(incarnation)[keep:]:

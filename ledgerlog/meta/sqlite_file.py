@@ -59,6 +59,7 @@ from pathlib import Path
 
 import attrs
 
+from ledgerlog.durable_directories import make_directories, sync_directory
 from ledgerlog.errors import (
     ClusterNotFound,
     IncompatibleVersion,
@@ -473,7 +474,7 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
     """
     try:
         if create:
-            _make_directories(Path(path).parent)
+            make_directories(Path(path).parent)
         # Look for the log first. The file itself never goes away, so a log without its file is damage, and
         # not two processes that create the file at once. A new file would have the old log played into it.
         has_log = os.path.exists(path + "-wal")
@@ -524,24 +525,6 @@ def _place_of(path: str) -> tuple[int, int] | None:
     return None if found is None else (found.st_dev, found.st_ino)
 
 
-def _make_directories(directory: Path) -> None:
-    missing = []
-    while not directory.exists():
-        missing.append(directory)
-        directory = directory.parent
-    for made in reversed(missing):
-        made.mkdir(mode=0o700, exist_ok=True)
-        _sync_directory(made.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _create(path: str) -> None:
     """Make a complete file under another name and link it into place, unless another process was faster.
 
@@ -573,7 +556,7 @@ def _create(path: str) -> None:
         for leftover in (temporary, temporary + "-wal", temporary + "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(leftover)
-    _sync_directory(Path(path).parent)
+    sync_directory(Path(path).parent)
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -188,7 +188,9 @@ async def open_store(
     """
     async with AsyncExitStack() as stack:
         try:
-            store = await stack.enter_async_context(_open_any(uri, create=create))
+            # If you know the cluster, it exists: an empty store is not made in its place.
+            is_new_welcome = create and cluster is None
+            store = await stack.enter_async_context(_open_any(uri, create=is_new_welcome))
             if cluster is not None:
                 store.belong_to(cluster)
                 await store.sync()

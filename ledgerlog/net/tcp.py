@@ -43,7 +43,7 @@ from trio.lowlevel import (
 )
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import MIB
+from ledgerlog.limits import CONNECT_TIMEOUT_S, MIB
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes
 from ledgerlog.net.turns import Turns, send_all_of
 
@@ -85,12 +85,17 @@ def parse_address(address: str) -> tuple[str, int]:
     return match["v6"] or match["host"], int(match["port"])
 
 
-def own_host_towards(host: str, port: int) -> str | None:
-    """The address from which this machine would reach another one, written as before a port.
+async def own_host_towards(host: str, port: int) -> str | None:
+    """Return the address from which this machine would reach another one, written as before a port.
 
-    Returns None if this machine has no route. It sends nothing, and resolves ``host`` in this thread."""
+    It sends nothing but what it takes to resolve ``host``. None: this machine has no route, or the name does
+    not resolve within ``CONNECT_TIMEOUT_S``."""
+    found: Sequence[Any] = ()
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        with trio.move_on_after(CONNECT_TIMEOUT_S):
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        if not found:
+            return None
         family, kind, protocol, _, sockaddr = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(sockaddr)  # For a datagram socket this only chooses a route; it sends nothing.

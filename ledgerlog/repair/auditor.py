@@ -390,7 +390,8 @@ class Auditor:
             settings = await self._heed()
             if settings.entry_check_ms and self._check_is_due(settings):
                 await self._check_once(settings)
-            await trio.sleep(min(_LOOK_S, max(settings.entry_check_ms, 1000) / 1000))
+            pause_s = max(settings.entry_check_ms / 1000, 1.0) if settings.entry_check_ms else _LOOK_S
+            await trio.sleep(min(_LOOK_S, pause_s))
 
     def _check_is_due(self, settings: RepairSettings) -> bool:
         # By the wall clock: for example, a daily check stays daily however often the auditor changes. A

@@ -650,9 +650,7 @@ async def test_a_leadership_that_ends_while_following_stops_lets_it_go_on(
         await other.replica.wait_leading()
         await other.replica.propose(command("add", "x", 1))
         await other.leave()
-        first.client.store.disconnect()
-        await trio.sleep(0.5)
-        first.client.store.reconnect()
+        first.client.store.inner.expire_session()
         with trio.fail_after(30):
             await first.replica.wait_applied(0)
         await s.leader()

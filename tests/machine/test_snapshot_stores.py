@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ import trio
 
 import ledgerlog
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageError
+from ledgerlog.machine import directory
 from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotStore
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -121,6 +123,22 @@ async def test_a_directory_that_cannot_be_written_says_so(tmp_path: Path) -> Non
     store = DirectorySnapshots(tmp_path / "file" / "snapshots")
     with pytest.raises(StorageError, match="snapshots in"):
         await store.save("log", 3, 10, [b"x"])
+
+
+async def test_a_snapshot_whose_name_may_be_lost_in_a_power_cut_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectorySnapshots(tmp_path / "new" / "snapshots")
+    await store.save("log", 3, 10, [b"x"])
+
+    def fail(path: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(directory, "sync_directory", fail)
+        with pytest.raises(StorageError):
+            await store.save("log", 3, 20, [b"y"])
+    assert [info.next_offset for info in await store.find(3)] == [10]
 
 
 async def test_what_a_dead_saver_left_in_ledgers_is_deleted() -> None:

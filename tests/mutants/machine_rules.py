@@ -71,12 +71,31 @@ ELECTIONS = (
         f"{_TEST_STAND}::test_who_leaves_while_the_store_is_away_withdraws_when_it_is_back",
     ),
     mutant(
-        "a_lost_session_does_not_end_the_leadership",
+        "a_lost_session_does_not_end_a_strict_leadership",
         "election",
         "Candidacy.on_session",
         'self._lose("the metadata session is not connected")',
+        "pass",
+        f"{_TEST_ELECTION}::test_a_leadership_ends_with_the_first_proof_and_a_strict_one_with_the_first_doubt",
+    ),
+    mutant(
+        "a_session_that_is_over_does_not_end_the_leadership",
+        "election",
+        "Candidacy.on_session",
+        """
+        if is_lost:
+            self._lose("the metadata session is over")
+        """,
         "",
-        f"{_TEST_ELECTION}::test_a_leadership_ends_with_the_first_doubt",
+        f"{_TEST_ELECTION}::test_a_leadership_ends_with_the_first_proof_and_a_strict_one_with_the_first_doubt",
+    ),
+    mutant(
+        "a_store_that_is_away_ends_every_leadership",
+        "election",
+        "Candidacy.on_session",
+        "self.is_strict and not is_connected",
+        "not is_connected",
+        f"{_TEST_ELECTION}::test_a_leadership_outlasts_a_store_that_is_away_as_long_as_the_session_may",
     ),
     mutant(
         "a_claim_of_a_session_that_is_over_leads",
@@ -92,7 +111,7 @@ ELECTIONS = (
         "_Stand.leave",
         "self._server.say_ended(self._term.number, self._led_as)",
         "",
-        f"{_TEST_STAND}::test_a_leader_that_loses_the_store_ends_at_once_and_its_standby_follows_at_once",
+        f"{_TEST_STAND}::test_a_strict_leader_that_loses_the_store_ends_at_once_and_its_standby_follows_at_once",
     ),
     mutant(
         "a_registration_that_is_answered_after_its_candidate_left_stays",

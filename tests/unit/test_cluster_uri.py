@@ -132,6 +132,14 @@ async def test_a_store_opens_by_its_uri(tmp_path: Path) -> None:
         assert await store.children("a") == ["b"]
 
 
+async def test_no_store_is_made_in_the_place_of_a_cluster_that_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    with pytest.raises(ClusterNotFound):
+        async with open_store(SqliteUri(str(path)), create=True, cluster="that-of-yesterday"):
+            pass
+    assert not path.exists()
+
+
 @pytest.mark.processes
 async def test_a_zookeeper_store_opens_by_its_uri_below_its_chroot(zookeeper_hosts: str) -> None:
     uri = parse_uri(f"zk://{zookeeper_hosts}{new_chroot()}/below")

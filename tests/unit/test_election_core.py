@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed
+from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed, _successor
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
 from ledgerlog.model.election import ElectionState, check_candidate
@@ -72,6 +72,7 @@ def test_a_term_whose_holder_is_not_registered_any_more_is_claimed_at_once() -> 
 
 def test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once() -> None:
     core = registered(ElectionState())
+    core.is_strict = True
     lead(core)
     core.on_session("s", is_connected=False)
     assert core.lost is not None
@@ -164,9 +165,12 @@ def test_a_long_tenure_does_not_keep_the_session_from_telling() -> None:
     assert core.claim(0).tenure_ms == ELECTION_TENURE_S * 1000, "and the duel is over"
 
 
-@pytest.mark.parametrize("how", ["suspended", "lost", "deposed", "unregistered", "deleted", "given up"])
-def test_a_leadership_ends_with_the_first_doubt(how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["suspended", "lost", "succeeded", "deposed", "unregistered", "deleted", "given up"]
+)
+def test_a_leadership_ends_with_the_first_proof_and_a_strict_one_with_the_first_doubt(how: str) -> None:
     core = registered(ElectionState())
+    core.is_strict = how == "suspended"
     term = lead(core)
     mine = core.record
     assert mine is not None
@@ -176,6 +180,8 @@ def test_a_leadership_ends_with_the_first_doubt(how: str) -> None:
         case "suspended":
             core.on_session("s", is_connected=False)
         case "lost":
+            core.on_session("s", is_connected=False, is_lost=True)
+        case "succeeded":
             core.on_session("t", is_connected=True)
         case "deposed":
             core.on_looked(OTHER, 9, ("me", "other"), 2.0)
@@ -188,6 +194,31 @@ def test_a_leadership_ends_with_the_first_doubt(how: str) -> None:
     assert core.leading is None
     assert core.lost
     assert core.need(3.0) is ElectionNeed.WAIT, "until it is left"
+
+
+def test_a_leadership_outlasts_a_store_that_is_away_as_long_as_the_session_may() -> None:
+    core = registered(ElectionState())
+    term = lead(core)
+    mine = core.record
+    core.on_session("s", is_connected=False)
+    assert core.leading == term
+    assert core.need(1000.0) is ElectionNeed.WAIT
+    assert core.wake_at == math.inf
+    core.on_session("s", is_connected=True)
+    assert core.need(1000.0) is ElectionNeed.LOOK, "another may have been faster"
+    core.on_looked(mine, 4, ("me",), 1000.0)
+    assert core.leading == term
+    assert core.lost is None
+
+
+def test_a_leader_that_was_deposed_while_the_store_was_away_learns_it_with_the_next_look() -> None:
+    core = registered(ElectionState())
+    lead(core)
+    core.on_session("s", is_connected=False)
+    core.on_session("s", is_connected=True)
+    core.on_looked(OTHER, 9, ("me", "other"), 20.0)
+    assert core.leading is None
+    assert core.lost == _successor(OTHER)
 
 
 def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
@@ -245,12 +276,14 @@ def test_a_new_session_needs_a_new_registration() -> None:
             st.integers(0, 5),
         ),
         max_size=60,
-    )
+    ),
+    st.booleans(),
 )
-def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_connected(
-    steps: list[tuple[str, int]],
+def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_if_strict_connected(
+    steps: list[tuple[str, int]], is_strict: bool
 ) -> None:
     core = Candidacy(candidate="a")
+    core.is_strict = is_strict
     record, version, now = ElectionState(), 0, 0.0
     session, connected, me, led = 0, False, "me0", []
     for what, n in steps:
@@ -258,7 +291,8 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_conne
         match what:
             case "session":
                 session, connected = n // 2, n % 2 == 0
-                core.on_session(str(session), is_connected=connected)
+                core.on_session(str(session), is_connected=connected, is_lost=n == 5)
+                assert n < 5 or core.leading is None
             case "look":
                 if n == 5:
                     record, version = OTHER.__class__(term=record.term + 1, holder="other"), version + 1
@@ -287,7 +321,7 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_conne
             case "leave":
                 core.leave()
         if core.leading is not None:
-            assert connected
+            assert connected or not is_strict
             assert core.me is not None
             if not led or led[-1] != core.leading:
                 led.append(core.leading)

@@ -84,6 +84,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.concurrency": VOCABULARY,
     # Whether the packages of an extra are installed, and how to install them.
     "ledgerlog.optional_packages": (),
+    # Makes directories whose entries survive a power cut.
+    "ledgerlog.durable_directories": (),
     # Which event loop the caller runs in.
     "ledgerlog.loops": ("ledgerlog.errors",),
     # The first step of both commands.
@@ -93,7 +95,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire"),
-    "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY),
+    "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY, "ledgerlog.durable_directories"),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files. Readers of logs read through it.
     "ledgerlog.archive": BELOW_LEDGER,
@@ -103,7 +105,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # Leadership of anything, not only of logs.
     "ledgerlog.election": BELOW_TOOLS,
     # State machines on logs: they elect, append, read, and store snapshots.
-    "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election"),
+    "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
     # The same API without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
     # The auditor is elected.
@@ -161,7 +163,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # connect(): the whole client, and for memory: and file: (lazily) the bookies next to it.
     "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
-    "bookie.storage": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
+    "bookie.storage": (
+        *VOCABULARY,
+        *CONCURRENCY,
+        "ledgerlog.durable_directories",
+        "ledgerlog.wire",
+        "ledgerlog.meta",
+        "bookie.core",
+    ),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
     # The node must not know the client. The entry point hands it what it needs of one: reading and recovering
     # ledgers (limbo repair) and hosted auto-recovery.
@@ -253,6 +262,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.net",
         "ledgerlog.blocking.portal",
         "ledgerlog.machine.directory",
+        "ledgerlog.durable_directories",
         "ledgerlog.meta.sqlite*",
         # It makes clusters, whose ids are random.
         "ledgerlog.meta.uri",

@@ -53,6 +53,7 @@ import trio
 from bookie.core.fullness import DiskSpace
 from bookie.storage.disk.descriptors import RETRY_S, OutOfDescriptors, SpareDescriptor, is_exhaustion
 from bookie.storage.disk.disk import File, FileMissing
+from ledgerlog.durable_directories import sync_directory
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class RealDisk:
         return sorted(await self._run("list", path, lambda: os.listdir(path)))
 
     async def sync_directory(self, path: str) -> None:
-        await self._run("sync", path, lambda: _sync_directory(path))
+        await self._run("sync", path, lambda: sync_directory(path))
 
     async def rename(self, source: str, target: str) -> None:
         await self._run("rename", source, lambda: os.replace(source, target))
@@ -408,14 +409,6 @@ def _lock(path: str) -> _RealLock:
 def _holder(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _probe(directory: str) -> _Method:

@@ -33,12 +33,19 @@ leader's term is free as soon as its session ends. If a candidate was not depose
 tenures, its duel is over, and it starts with the shortest tenure again.
 
 **Leading.** ``leading`` is the term. It is set by ``on_claimed``, or by a look that shows our claim in the
-record. It is cleared as soon as one of these is seen: the session is not connected, the record shows another
-term or holder, or our node is gone. Then ``lost`` has the reason, and ``leave`` makes the candidacy ready to
-stand again.
+record. It is cleared as soon as one of these is seen: the session is over, the record shows another term or
+holder, or our node is gone. Then ``lost`` has the reason, and ``leave`` makes the candidacy ready to stand
+again.
 
-Invariants: ``leading`` is set only between a claim that took effect and the first doubt of it. A claim is
-made from the record of the last look, and is never sent for two versions.
+**The store is away.** A session that is not connected may still go on, and nobody can tell from this side. A
+leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions go on and so does the
+leader. If only this process is cut off, the store ends its session, another candidate claims the next term,
+and two leaders believe in themselves until the first one hears of it. So whatever they write to must fence,
+as a log does. If nothing fences, ask for the strict kind (``is_strict``): it also clears ``leading`` as soon
+as the session is not connected.
+
+Invariants: ``leading`` is set only between a claim that took effect and the first proof of its end (strict:
+the first doubt). A claim is made from the record of the last look, and is never sent for two versions.
 """
 
 from __future__ import annotations
@@ -72,6 +79,9 @@ class Candidacy:
         self._candidate = candidate
         self.address = address
         """The address of our heartbeats. The shell sets it before the first claim."""
+        self.is_strict = False
+        """Whether a leadership ends as soon as the session is not connected. The shell may set it while this
+        candidacy does not stand."""
         self.record: ElectionState | None = None
         self.version = -1
         self.me: str | None = None
@@ -224,10 +234,18 @@ class Candidacy:
         """The claim met a conflict, or its answer was lost. The next look shows which."""
         self._is_stale = True
 
-    def on_session(self, session_id: str, *, is_connected: bool) -> None:
-        """The metadata session is in this state."""
-        if not is_connected:
+    def on_session(self, session_id: str, *, is_connected: bool, is_lost: bool = False) -> None:
+        """The metadata session is in this state.
+
+        Args:
+            session_id: The session.
+            is_connected: Whether the store is in reach, and keeps the session for now.
+            is_lost: Whether the store has surely ended the session.
+        """
+        if self.is_strict and not is_connected:
             self._lose("the metadata session is not connected")
+        if is_lost:
+            self._lose("the metadata session is over")
         if session_id != self._session_id:
             self._lose("the metadata session is over")
             self._session_id = session_id

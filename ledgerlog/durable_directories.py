@@ -1,0 +1,42 @@
+"""Directories whose entries survive a power cut.
+
+If you make, rename or delete a file, the change is durable only after a sync of the directory that holds it.
+These functions wait for the disk: call them in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["make_directories", "sync_directory"]
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the entries of a directory durable: what was made, renamed and deleted in it.
+
+    Raises:
+        OSError: It is no directory, or the disk failed. Then nothing is known of these entries.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory and its missing parents, for this user only, and make their names durable.
+
+    For example, if ``/var/lib`` exists, ``/var/lib/a/b`` takes a sync of ``/var/lib`` and one of ``a``.
+
+    Raises:
+        OSError: A directory cannot be made, or the disk failed. Some of the directories may exist now.
+    """
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for made in reversed(missing):
+        made.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(made.parent)
