@@ -1,8 +1,8 @@
-"""A metadata store that becomes another one under its users: the promise of ``MetadataStore.belong_to``.
+"""A metadata store is exchanged for another one under its users: the promise of ``MetadataStore.belong_to``.
 
-A ``World`` is a store that a test may exchange behind the backs of those who have it open: for an empty one,
-for one in which another cluster was made, and back. To put another store, or another way of exchanging one,
-under the promise, write its world and add it to ``WORLDS``.
+A ``World`` is a store that a test may exchange while clients have it open: for an empty store, for a store
+with another cluster, and back. To test another kind of store, or another way to exchange one, write its world
+and add it to ``WORLDS``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.zookeepers import Ensemble, new_chroot, open_ensemble
 ANOTHER = b"anothercluster"
 
 GIVEN_OUT = 5
-"""Ids of ledgers that the other store has given out: more than are in use, so that it could deny them all."""
+"""How many ledger ids the other store has given out: more than are in use, so it could deny every ledger."""
 
 Dump = dict[str, bytes]
 
@@ -50,18 +50,18 @@ class World(Protocol):
     def open_store(self) -> AbstractAsyncContextManager[MetadataStore]: ...
 
     async def exchange(self, into: str) -> None:
-        """Have something else answer: "emptied" or "another"."""
+        """Let another store answer: "emptied" or "another"."""
         ...
 
     async def bring_back(self) -> None: ...
 
     async def dump(self) -> Dump:
-        """The nodes of what answers now, asked behind the backs of all stores."""
+        """Return the nodes of the store that answers now. No client of it notices."""
         ...
 
 
 async def fill_other(store: MetadataStore, into: str) -> None:
-    """What an emptied store looks like that goes on; and one of another cluster."""
+    """Fill the other store: like an emptied store that is used again, or like a store of another cluster."""
     for _ in range(GIVEN_OUT):
         await store.next_id(LEDGER_COUNTER)
     if into == "another":
@@ -93,7 +93,7 @@ class MemoryWorld:
 
 
 class SqliteWorld:
-    """The file is renamed, with all that lies beside it, and another takes its name."""
+    """The file and everything next to it are renamed, and another file takes the name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "metadata.sqlite"
@@ -128,7 +128,7 @@ class SqliteWorld:
 
 
 class RestoredSqliteWorld(SqliteWorld):
-    """What is brought back is a copy: another file."""
+    """The test brings back a copy: another file."""
 
     async def exchange(self, into: str) -> None:
         connection = sqlite3.connect(self.path)
@@ -145,7 +145,7 @@ class RestoredSqliteWorld(SqliteWorld):
 
 
 class ChrootWorld:
-    """The nodes below a chroot of one ensemble are deleted, and others made."""
+    """The nodes below a chroot of one ensemble are deleted, and other nodes made."""
 
     def __init__(self, hosts: str) -> None:
         self.hosts = hosts
@@ -176,7 +176,7 @@ class ChrootWorld:
     async def bring_back(self) -> None:
         def restore(client: KazooClient) -> None:
             self._delete(client)
-            # The counters have their numbers in their versions.
+            # The versions of the counters hold their numbers.
             for path, value in sorted(self.saved.items(), key=lambda item: item[0].endswith("=cluster")):
                 client.ensure_path(path)
                 client.set(path, value)
@@ -187,7 +187,7 @@ class ChrootWorld:
 
     def _delete(self, client: KazooClient) -> None:
         while client.exists(self.chroot):
-            # What lives goes on writing until the node is gone by which it knows the store.
+            # Live clients go on writing until the node is gone by which they recognize the store.
             with suppress(NotEmptyError):
                 client.delete(self.chroot, recursive=True)
 
@@ -218,7 +218,7 @@ class ChrootWorld:
 
 
 class EnsembleWorld(ChrootWorld):
-    """The address leads to another ensemble, whose transactions are fewer or more than were seen."""
+    """The address leads to another ensemble, with fewer or more transactions than the clients have seen."""
 
     def __init__(self, ensemble: Ensemble, *, is_further: bool) -> None:
         super().__init__(ensemble.hosts)
@@ -241,7 +241,7 @@ class EnsembleWorld(ChrootWorld):
     async def exchange(self, into: str) -> None:
         await self._become(self.data / "other", self.data / "right")
         if self.is_further:
-            # One more start of a leader makes its transactions newer than those that were seen.
+            # One more start of a leader makes its transactions newer than those that clients have seen.
             await self.ensemble.kill()
             await self.ensemble.start()
             await self.ensemble.wait_serving()
@@ -279,7 +279,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif kind == "sqlite, restored":
         yield RestoredSqliteWorld(tmp_path)
     elif kind == "zookeeper, chroot":
-        # One of its own: the shared one is held by a fixture that is no task's.
+        # This test needs an ensemble of its own: no task owns the fixture of the shared one.
         async with open_ensemble(tmp_path, 1) as ensemble:
             yield ChrootWorld(ensemble.hosts)
     else:
@@ -294,7 +294,7 @@ def into(request: pytest.FixtureRequest) -> str:
 
 
 async def refused(call: Callable[[], Awaitable[object]]) -> None:
-    """WrongCluster, after what may come first: the connection that breaks, the session that ends."""
+    """Wait for WrongCluster. The connection may break, or the session end, before that."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:
@@ -367,7 +367,7 @@ async def test_a_store_that_nobody_has_claimed_answers_whatever_it_is(world: Wor
 async def test_a_live_bookie_client_and_auditor_write_and_delete_nothing_and_go_on_by_themselves(
     world: World, into: str
 ) -> None:
-    """The whole: acknowledged entries survive a store that says of each of them that it is gone."""
+    """All together: acknowledged entries survive a store that denies each of their ledgers."""
     network = LocalNetwork()
     numbers = iter(range(1, 10**6))
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What logs rely on in ledgers, asked of the production client and of the fake that logs are tested with."""
+"""The ledger behaviour that logs rely on: production client and the fake that logs are tested with."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_recovery_fences_the_writer_and_keeps_what_was_confirmed(ledgers: 
     try:
         entry = writer.push([b"c"])
     except LedgerFenced:
-        pass  # It has heard of it already.
+        pass  # The bookie has heard of the ledger already.
     else:
         with pytest.raises(LedgerFenced):
             await writer.wait_confirmed(entry)

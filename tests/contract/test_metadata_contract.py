@@ -1,7 +1,7 @@
-"""One suite for every metadata store: the sentences of ``ledgerlog.meta.store``, a test each.
+"""One suite for every metadata store: each sentence of ``ledgerlog.meta.store`` has a test.
 
-A ``World`` is one tree with as many clients as a test opens. To put another store under the contract,
-write its world and add it to ``WORLDS``.
+A ``World`` is one tree with as many clients as a test opens. To test another store, write its world and add
+it to ``WORLDS``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class World(Protocol):
     async def close_store(self, store: MetadataStore) -> None: ...
 
     async def expire_session(self, store: MetadataStore) -> None:
-        """Give the store's session up, on the tree's side."""
+        """End the store's session, on the tree's side."""
         ...
 
 
@@ -80,7 +80,7 @@ class MemoryWorld:
 
 
 class FaultyWorld:
-    """The fake with faults, as long as it has none."""
+    """The fake with faults, without any fault set."""
 
     def __init__(self) -> None:
         self.tree = MemoryTree()
@@ -98,7 +98,7 @@ class FaultyWorld:
 
 
 class HeldStores:
-    """Each store lives in a task of its own, so that any test or fixture may open and close it."""
+    """Each store lives in its own task, so any test or fixture may open and close it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -143,7 +143,7 @@ class SqliteWorld(HeldStores):
 
 
 class ZooKeeperWorld(HeldStores):
-    """A tree of its own on the server that all tests share."""
+    """A tree of its own on the shared server."""
 
     def __init__(self, hosts: str, nursery: trio.Nursery) -> None:
         super().__init__(nursery)
@@ -205,7 +205,7 @@ async def returns(watch: Watch) -> None:
 
 
 async def until(watch: Watch, condition: Callable[[], Awaitable[bool]]) -> None:
-    """Level-triggered waiting, as every user of a watch does it."""
+    """Wait until a condition holds, in the level-triggered way in which every user of a watch does it."""
     with trio.fail_after(PATIENCE_S):
         while not await condition():
             await watch.wait()
@@ -302,7 +302,7 @@ async def test_of_many_writers_at_one_version_exactly_one_wins(
     assert won == [node.value]
 
 
-# The others number a node's versions anew after a delete.
+# The other stores may give a node's old versions again after a delete.
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 async def test_a_version_never_comes_back_where_the_store_promises_so(store: MetadataStore) -> None:
     old = await store.create("a", b"same")
@@ -674,7 +674,7 @@ async def test_after_an_ephemeral_create_was_refused_the_store_has_a_new_session
 ) -> None:
     first = store.session
     await world.expire_session(store)
-    # A store that has heard of the expiry already is in its new session, and may succeed there.
+    # If the store has heard of the expiry already, it is in its new session and may succeed.
     refused = False
     try:
         await store.transaction([Create("plain", b""), Create("e", b"", ephemeral=True)])
@@ -703,7 +703,7 @@ async def test_an_ephemeral_create_never_slips_into_the_next_session(
             await started.wait()
             await world.expire_session(store)
         await eventually(partial(_has_new_session, store, before))
-        # Created in the session that expired, or not at all.
+        # The node was created in the expired session, or not at all.
         async with store.watch("e") as watch:
             await until(watch, partial(_is_missing, store, f"e/{n}"))
 
@@ -713,7 +713,7 @@ async def test_what_needs_no_session_goes_on_while_it_is_over(world: World, stor
     try:
         version = await store.create("a", b"0")
     except MetadataOutcomeUnknown:
-        # It met the very moment of the end: whoever writes settles that by looking, and goes on.
+        # The write met the very moment of the end. The writer settles it: it reads, and goes on.
         node = await store.get("a")
         version = await store.create("a", b"0") if node is None else node.version
     version = await store.set("a", b"1", version=version)
@@ -758,7 +758,7 @@ async def test_a_change_between_two_waits_is_not_missed(store: MetadataStore, ot
             while not seen or seen[-1] != b"9":
                 await watch.wait()
                 node = await store.get("w")
-                # Whoever is slow to look again still ends at the last value.
+                # Even a slow reader ends at the last value.
                 await trio.lowlevel.checkpoint()
                 seen.append(b"" if node is None else node.value)
 

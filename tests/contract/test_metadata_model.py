@@ -1,7 +1,7 @@
 """SQLite and ZooKeeper against the memory tree: the same programs give the same answers, errors and trees.
 
-A program is a list of steps by two clients of one tree. Versions are opaque, so a step names them by
-their age: the node's current one, an older one of the same incarnation, or one that never was.
+A program is a list of steps by two clients of one tree. Versions are opaque, so a step names a version by its
+age: the node's current one, an older one of the same incarnation, or one that never existed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ programs = st.lists(
 
 
 class Versions:
-    """What each store calls the versions that a path has had since it was last created."""
+    """The versions of each path in both stores, since the path was last created."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[tuple[int, int]]] = {}
@@ -125,7 +125,7 @@ async def agree(
     program: list[Program],
     open_store: Callable[[], AbstractAsyncContextManager[MetadataStore]],
 ) -> None:
-    """Two clients of another store do what two clients of the memory tree do, and so does what is left."""
+    """Run two clients of each store: answers, errors and final trees must equal those of the memory tree."""
     memory_tree = MemoryTree()
     versions = Versions()
     async with open_store() as other_first:

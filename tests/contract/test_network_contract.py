@@ -1,4 +1,4 @@
-"""What every network promises, over TCP and inside the process alike, the fake with faults included."""
+"""The promises of every network: TCP, streams inside the process, and the fake with faults."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_send_nowait_says_how_much_went_and_nothing_is_lost_or_doubled(pai
         sent += went
     assert 0 < sent < len(data), "a peer that does not read stops a sender"
     assert pair.client.send_nowait([]) == 0
-    # What a send said went, is what arrives: nothing more, nothing less.
+    # Exactly the bytes that the send reported as sent arrive.
     assert await receive_exactly(pair.server, sent) == data[:sent]
     with trio.move_on_after(0.05) as nothing_more:
         await pair.server.receive_into(memoryview(bytearray(1)))
@@ -298,7 +298,7 @@ async def test_an_address_is_listened_at_once_and_again_after_a_close(network: N
     client = await network.connect(listener.address)
     server = await listener.accept()
     listener.close()
-    # The accepted connection outlives its listener, and does not keep the address from the next one.
+    # The accepted connection outlives its listener, and does not block the address for the next listener.
     again = await network.listen(listener.address)
     assert again.address == listener.address
     await client.send_all([b"still"])

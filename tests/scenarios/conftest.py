@@ -1,4 +1,4 @@
-"""What the scenarios on whole clusters share."""
+"""Shared fixtures of the scenarios on whole clusters."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from trio.testing import MockClock
 
 @pytest.fixture
 def clock() -> MockClock:
-    """trio's clock, which jumps when everybody waits: time-outs cost nothing."""
+    """trio's clock that jumps when every task waits, so time-outs cost nothing."""
     return MockClock(autojump_threshold=0)

@@ -1,8 +1,8 @@
 """Known bugs, put back into production code one at a time: each removes one rule of the protocol.
 
-A mutant is a context manager. It patches the method that holds the rule, and where production code holds the
-same rule a second time (an assertion, a second guard) that as well, because a test of the rule must not pass
-by luck. A few rules live in what surrounds the cores; those are taken out of the model's bookie.
+A mutant is a context manager. It patches the method that holds the rule. If production code holds the same
+rule a second time (an assertion, a second guard), it patches that too, because a test of the rule must not
+pass by luck. A few rules live in the code around the cores; their mutants patch the model's bookie.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def limbo_is_negative() -> AbstractContextManager[Any]:
 
 
 def an_ack_quorum_of_copies_is_wanted() -> AbstractContextManager[Any]:
-    """One copy alone is taken for nothing that is known."""
+    """A single copy counts as unknown."""
     original = LedgerRecovery.on_read
 
     def on_read(self: LedgerRecovery, ask: ReadAsk, found: Any, through: int, negative: Negative) -> None:
@@ -177,7 +177,7 @@ def a_gap_is_acknowledged_over() -> AbstractContextManager[Any]:
 
 @contextmanager
 def confirmations_outlive_their_bookie() -> Iterator[None]:
-    """What the replaced bookie confirmed goes on counting for its slot."""
+    """The confirmations of a replaced bookie still count for its slot."""
     original = PendingAdds.install
 
     def strip(self: PendingAdds, slots: Any, **options: Any) -> None:
@@ -229,7 +229,7 @@ def giving_up_in_guaranteed_mode_denies_what_is_pending() -> AbstractContextMana
 
 @contextmanager
 def the_owner_writes_whatever_it_reads() -> Iterator[None]:
-    """The ensemble change is written again at the version just read, without a look at the state."""
+    """The owner writes the ensemble change again at the version that it just read, and ignores the state."""
     original = WriterCore.on_metadata_read
 
     def on_metadata_read(self: WriterCore, stored: LedgerMetadata | None, version: int) -> None:
@@ -281,7 +281,7 @@ def recovery_closes_before_its_write_backs_are_confirmed() -> Iterator[None]:
 
 @contextmanager
 def the_closing_race_is_won_by_the_last() -> Iterator[None]:
-    """On a conflict the end is written again at the version just read."""
+    """On a conflict the recoverer writes the end again at the version that it just read."""
     original = LedgerRecovery.on_metadata_read
 
     def on_metadata_read(self: LedgerRecovery, stored: LedgerMetadata | None, version: int) -> None:
@@ -304,7 +304,7 @@ def reading_starts_below_the_last_fragment() -> Iterator[None]:
         original(self)
         self.start = self.frozen_lac = -1
 
-    # Nor may the metadata object refuse to end before its last fragment.
+    # The metadata object must not refuse to end before its last fragment, either.
     unchecked = _patched(LedgerMetadata, __attrs_post_init__=lambda self: None, closed=_closed_anywhere)
     with _patched(LedgerRecovery, _begin_fencing=begin_fencing), unchecked:
         yield

@@ -1,10 +1,10 @@
-"""A stage on which the schedules of part E of the protocol are played, in their own words.
+"""A stage that plays the schedules of part E of the protocol, in their own words.
 
-Every sentence of a schedule is one of the forms below; the stage finds the actions of the model that it
-stands for and takes them. Production code that keeps the rules makes some sentence impossible (a bookie
-refuses, a closing write is not wanted, a read is not sent): the play stops there, and says why.
+Every sentence of a schedule has one of the forms below. The stage finds the matching actions of the model and
+takes them. If production code keeps the rules, some sentence becomes impossible: a bookie refuses, a closing
+write is not wanted, or a read is not sent. The play then stops there and says why.
 
-Invariants that do not hold are noted with the number of the step, and the play goes on.
+If an invariant does not hold, the stage notes it with the number of the step, and the play goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.model.world import World
 
 
 class Impossible(Exception):
-    """The sentence does not happen; the text says what happens instead."""
+    """The sentence does not happen. The text says what happens instead."""
 
 
 class _LenientWorld(World):
@@ -41,7 +41,7 @@ class _LenientWorld(World):
 @attrs.define
 class Outcome:
     violations: dict[str, int] = attrs.field(factory=dict)
-    """Names of invariants, with the first step after which they did not hold."""
+    """Names of the broken invariants, with the first step after which each did not hold."""
     stopped_at: int | None = None
     """The step that did not happen."""
     why: str = ""
@@ -61,7 +61,7 @@ class Stage:
     # --- playing ------------------------------------------------------------------------------
 
     def play(self, schedule: str) -> Outcome:
-        """Take the steps "(1) ... (2) ..." one after the other, as far as they happen."""
+        """Take the steps "(1) ... (2) ..." one after the other, until one is impossible."""
         steps = re.split(r"\s*\(\d+\)\s+", " " + " ".join(schedule.split()))[1:]
         for number, step in enumerate(steps, 1):
             self._step = number
@@ -82,7 +82,7 @@ class Stage:
         raise ValueError(f"no form for {sentence!r}")
 
     def finish(self) -> None:
-        """Deliver everything that is under way, and let clients read what is stored, until all is quiet."""
+        """Deliver every message under way, and let clients read the store, until nothing is left to do."""
         while True:
             for action in sorted(self.world.actions(self.state), key=self._lateness):
                 if self._is_due(action):
@@ -92,8 +92,9 @@ class Stage:
                 return
 
     def _lateness(self, action: Action) -> tuple[int, int]:
-        """What nobody waits for any more comes first, then what was sent first; nobody does anything by
-        himself before that."""
+        """Order the due actions: first messages that nobody waits for, then messages in the order of sending,
+        then actions of clients and bookies.
+        """
         return 0 if action[0] == "silent" else 1 if action[0] == "message" else 2, action[1]
 
     def _is_due(self, action: Action) -> bool:
@@ -111,7 +112,7 @@ class Stage:
 
     @property
     def metadata(self) -> str:
-        """The register, as part E writes it."""
+        """The register, in the notation of part E."""
         metadata = self.world.metadata(self.state)
         return f"{metadata.state.value} last={'-' if metadata.last_entry is None else metadata.last_entry}"
 
@@ -132,7 +133,7 @@ class Stage:
         return number
 
     def _handle(self, number: int) -> None:
-        """A bookie handles a request; its journal is synced where the answer waits for that."""
+        """A bookie handles a request. If the answer waits for a sync of the journal, it is synced."""
         self._do(("message", number))
         bookie = self.world.messages[number].bookie
         if self.world.configuration.crash and self.node(bookie).waiting:
@@ -214,7 +215,7 @@ class Stage:
         if self.world.configuration.crash:
             self._receive(ReadAnswer, client=name, bookie=bookie)
             return
-        # The answer was taken in the same step; what it said is seen in what the bookie has.
+        # The client took the answer in the same step. The bookie's entries show what the answer said.
         held = self.node(bookie).durable_entries
         said = "OK" if int(entry) in held else "Unknown" if self.node(bookie).in_limbo else "NoSuchEntry"
         if said != word:
@@ -280,7 +281,7 @@ class Stage:
             self._write_through(name)
 
     def _write_through(self, name: str) -> None:
-        """The client's write reaches the store, and the client reads what is stored then."""
+        """The client's write reaches the store, and the client reads the stored metadata."""
         if self.node(name).write == SENT:
             self._do(("message", self._request(Write, client=name)))
         if self.node(name).write == TO_BE_READ:

@@ -1,10 +1,11 @@
-"""What lost data does to a ledger, on whole bookies: T09, T10, T11 and T30, which are the two scenarios of
-the proposal to run without the journal and one more. Each ends well here, and in loss without the rule (the
-mutants that name these tests).
+"""Ledgers after a bookie lost data, on whole bookies: T09, T10, T11 and T30.
 
-A bookie loses its data in one of two ways: its disk is replaced by an empty one, and its operator says so; or
-it ran without the journal's copy of the data and its process was killed. What the second way leaves it is
-what was flushed, and its fences.
+T09 to T11 are the two scenarios of the proposal to run without the journal. Each test ends well here. Without
+its rule it ends in a loss; the mutants that name these tests show that.
+
+A bookie loses its data in one of two ways. Its disk is replaced by an empty one, and its operator says so. Or
+it ran without the journal's copy of the data, and its process was killed; then it keeps its flushed entries
+and its fences.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ UNSYNCED = attrs.evolve(SMALL, journal_write_data=False)
 
 
 async def opened(client: Client) -> tuple[LedgerWriter, tuple[BookieId, ...]]:
-    """A ledger with a writer, and its ensemble."""
+    """Return a ledger's writer, and its ensemble."""
     writer = await client.ledgers.create(replication=R332)
     return writer, writer.metadata.last_fragment.ensemble
 
 
 async def try_append(writer: LedgerWriter, payload: bytes) -> int | None:
-    """The entry if it was acknowledged, None if its writer was told that it is over, or told nothing."""
+    """Return the entry if it was acknowledged. Return None if its writer failed, or was told nothing."""
     with trio.move_on_after(4 * ADD_TIMEOUT_S):
         try:
             return await writer.append(payload)
@@ -47,7 +48,7 @@ async def try_append(writer: LedgerWriter, payload: bytes) -> int | None:
 
 
 async def replaced(bookie: Bookie) -> None:
-    """The bookie comes back on an empty disk, and phase two, if there is one, has come to its end."""
+    """The bookie comes back on an empty disk, and finishes phase two if there is one."""
     await bookie.lose_disk()
     await bookie.start()
     with trio.fail_after(300):
@@ -55,7 +56,7 @@ async def replaced(bookie: Bookie) -> None:
 
 
 async def check_end(client: Client, writer: LedgerWriter, acknowledged: list[bytes]) -> None:
-    """LOSS if something that was acknowledged is not in the ledger."""
+    """Report a LOSS if an acknowledged entry is not in the ledger."""
     metadata = await client.ledgers.recover(writer.ledger_id)
     assert await client.contents(writer.ledger_id) == acknowledged, "LOSS: acknowledged entries are gone"
     assert metadata.last_entry == len(acknowledged) - 1
@@ -68,12 +69,12 @@ async def test_t09_scenario_1_a_fence_that_was_lost_with_a_disk_lets_no_add_in_a
         writer, (first, second, third) = await opened(owner)
         cluster.network.stall(owner.host, second)
         assert await writer.append(b"e0") == 0
-        # The recoverer's fence does not reach the third, which covers the ensemble all the same.
+        # The recoverer's fence does not reach the third bookie. The other two still cover the ensemble.
         cluster.network.cut(recoverer.host, third)
         metadata = await recoverer.ledgers.recover(writer.ledger_id)
         assert metadata.last_entry == 0
         await replaced(cluster.bookies[second])
-        # The owner wakes up, and hears nothing of the first.
+        # The owner wakes up, and hears nothing from the first bookie.
         cluster.network.stall(owner.host, first)
         cluster.network.heal(owner.host, second)
         late = await try_append(writer, b"e1")
@@ -90,7 +91,7 @@ async def test_t30_so_does_one_of_a_ledger_that_no_longer_names_the_bookie(clock
         writer, (first, second, third) = await opened(owner)
         cluster.network.stall(owner.host, second)
         assert await writer.append(b"e0") == 0
-        # The owner sleeps and does not see that there is a fourth, which takes the second one's place.
+        # The owner sleeps, and does not notice that a fourth bookie takes the second one's place.
         owner.store.disconnect()
         cluster.bookies["b4"].set_read_only(False)
         cluster.network.cut(recoverer.host, third)
@@ -114,7 +115,7 @@ async def test_t30_so_does_one_of_a_ledger_that_no_longer_names_the_bookie(clock
 
 
 def refuse_adds(bookie: Bookie) -> None:
-    """From now on, in this life, it fences and reads and stores nothing: its disk is full."""
+    """Let this process of the bookie fence and read, but store nothing: its disk is full."""
 
     def add(frame: Frame, entries: Entries) -> int | Status:
         return Status.DISK_FULL
@@ -185,7 +186,9 @@ async def hide(cluster: MemoryCluster, bookie_id: BookieId, *, from_hosts: tuple
 async def check_recovery_waits_for_the_third(
     cluster: MemoryCluster, recoverer: Client, writer: LedgerWriter
 ) -> None:
-    """The first may have lost e0, the second never had it, the third does not answer: nobody may decide."""
+    """The first may have lost e0, the second never had it, the third does not answer: recovery must not
+    decide.
+    """
     last: int | None = None
     with contextlib.suppress(RecoveryFailed):
         last = (await recoverer.ledgers.recover(writer.ledger_id)).last_entry
@@ -224,7 +227,7 @@ async def test_a_log_of_ledgers_goes_on_while_a_bookie_comes_back_empty(clock: M
         for ledger_id, acknowledged in done:
             await client.ledgers.recover(ledger_id)
             assert (await client.contents(ledger_id))[: len(acknowledged)] == acknowledged
-        # Only what is closed can be whole: by now all of it is.
+        # Only a closed ledger can be whole. By now all ledgers are closed.
         await eventually(lambda: not any(b.node.engine.marks.now.limbo for b in cluster.bookies.values()))
         for ledger_id, _ in done:
             assert (await client.ledgers.verify(ledger_id)).unreadable == []
@@ -264,7 +267,7 @@ async def test_after_a_power_failure_of_all_bookies_nothing_is_guessed_and_an_op
 async def test_bookies_that_do_not_sync_entries_crash_one_at_a_time_and_nothing_acknowledged_is_lost(
     clock: MockClock, seed: int
 ) -> None:
-    """Fewer than an ack quorum lose their unsynced data at once, again and again, in random places."""
+    """Fewer bookies than an ack quorum lose their unsynced data at once, repeatedly, at random places."""
     chance = random.Random(seed)
     acknowledged: dict[int, list[bytes]] = {}
     async with open_cluster(4, config=UNSYNCED, seed=seed) as cluster, cluster.client() as client:
@@ -288,7 +291,7 @@ async def test_bookies_that_do_not_sync_entries_crash_one_at_a_time_and_nothing_
                 await victim.start()
             for ledger_id in acknowledged:
                 await client.ledgers.recover(ledger_id)
-            # It has lost what it had; the next one may only do so when this one is whole again.
+            # This bookie lost its data. The next one may lose its data only when this one is whole again.
             with trio.fail_after(600):
                 await victim.node.repair.wait_done()
         for ledger_id, kept in acknowledged.items():

@@ -1,4 +1,4 @@
-"""Bookies that are taken out of service: what they hold goes elsewhere, under load, at once, to the last."""
+"""Bookies that are taken out of service: under load, all at once, and down to the last one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_bookie_is_emptied_under_load_without_disturbing_a_writer(clock:
         ):
             assert leaving not in await names(client, ledger_id)
             await assert_whole(client, ledger_id, count)
-        # It runs and stays read-only until it is stopped; then nothing is left of the request.
+        # The bookie runs on and stays read-only until it is stopped. Then nothing is left of the request.
         assert cluster.bookies[leaving].node.is_read_only
         assert list(await board.draining()) == [leaving]
         await cluster.bookies[leaving].stop()

@@ -1,7 +1,9 @@
-"""What an accepted loss does to a log whose two ledgers were open: nothing that can be read leaves it unsaid.
+"""A log after an accepted loss, if two of its ledgers were open: no readable record is dropped silently.
 
-The leader has rolled and dies before the older ledger is closed. Both ledgers hold acknowledged records.
-Bookies of the older one lose their disks, its end can be found no more, and an operator accepts the loss."""
+The leader has rolled, and dies before the older ledger is closed. Both ledgers hold acknowledged records.
+Bookies of the older ledger lose their disks. Its end can no longer be found, and an operator accepts the
+loss.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class After:
     client: Client
     log: Log
     writer: LogWriter
-    """Of the leader: without the metadata store."""
+    """The dead leader's writer. It has lost its metadata store."""
     leading: trio.CancelScope
     older: int
     newer: int
@@ -67,7 +69,7 @@ class After:
         await eventually(lambda: self.leading.cancelled_caught)
 
     async def accept(self) -> None:
-        """An operator accepts the loss, for the one ledger that he is told of."""
+        """An operator accepts the loss of the ledger that the error names."""
         with pytest.raises(RecoveryFailed):
             await self.client.ledgers.recover(self.older)
         accepted = await self.client.ledgers.recover_accepting_loss(self.older)
@@ -99,7 +101,9 @@ async def roll_without_end(
     cluster: MemoryCluster, owner: Client, writer: LogWriter, behind: int
 ) -> tuple[int, int]:
     """Append 51 records on all bookies of a ledger, 49 on two of them, and ``behind`` in the next ledger.
-    Then the two lose them. The ledgers' ids."""
+
+    Then the two bookies lose their data. Return the ids of the ledgers.
+    """
     leader = writer._leader
     older = leader._writer
     ensemble = older.metadata.last_fragment.ensemble
@@ -107,7 +111,7 @@ async def roll_without_end(
     for bookie_id, bookie in cluster.bookies.items():
         bookie.set_read_only(False)
         if bookie_id in ensemble:
-            owner.opened.bookies.quarantine(bookie_id)  # So the newer ledger goes to the others.
+            owner.opened.bookies.quarantine(bookie_id)  # So the newer ledger goes to the other bookies.
     await eventually(lambda: len(owner.opened.bookies.writable()) == 6)
     cluster.network.stall(owner.host, ensemble[2])
     await writer.append_many(records(KEPT, RESUMED - 1))
@@ -116,7 +120,7 @@ async def roll_without_end(
         nursery.start_soon(writer.append, record(RESUMED - 1))
         nursery.start_soon(writer.roll)
         await eventually(lambda: writer.statistics().rolls == 1)
-        # The older ledger cannot be closed any more, and everything in it gets acknowledged.
+        # The older ledger can no longer be closed, and all its records are acknowledged.
         owner.store.disconnect()
         cluster.network.heal(owner.host, ensemble[1])
         await eventually(lambda: leader.queue.durable_offset == RESUMED)
@@ -130,7 +134,7 @@ async def roll_without_end(
 
 
 async def read(reader: LogReader) -> Found:
-    """Everything that a reader is given."""
+    """Return everything that a reader receives."""
     found: Found = []
     while True:
         try:
@@ -191,7 +195,7 @@ async def test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so
         ):
             async with after.log.read(start, until=until) as reader:
                 assert shown(await read(reader)) == expected, (start, until)
-        # Asked for once more, there is nothing to decide and nothing to do.
+        # Run a second time, it has nothing to decide and nothing to do.
         assert await after.log.recover(accept_loss=True) == ()
         await after.log.truncate(60)
         assert (await after.log.info()).gaps == (Gap(60, RESUMED),)
@@ -220,7 +224,7 @@ async def test_a_loss_may_be_accepted_for_the_log_at_once(clock: MockClock) -> N
 
 
 async def test_a_gap_is_told_to_who_made_it_also_if_the_answer_was_lost(clock: MockClock) -> None:
-    """Somebody else has written the record since, so that nobody's token is there any more."""
+    """Another client has written the record since, so no token is left by which a writer knows its write."""
     async with after_a_loss() as after, after.cluster.client() as third:
         await after.die()
         await after.accept()
@@ -303,7 +307,7 @@ async def test_a_leader_that_lives_ends_in_order_where_its_older_ledger_is_ended
 async def test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset(
     clock: MockClock, options: dict[str, RetentionPolicy], dedupe: bool
 ) -> None:
-    """Everything above the truncation is lost, and what stays of the ledger was given up before."""
+    """All records above the truncation are lost, and the rest of the ledger was truncated before."""
     async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as client:
         log = await create_log(client.opened, "log", replication=Replication(3, 3, 2), **options)
         leading = trio.CancelScope()
@@ -322,7 +326,7 @@ async def test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset(
         info = await log.info()
         assert (info.first_offset, info.next_offset) == (RESUMED - 20, RESUMED - 20)
         if dedupe:
-            return  # The table of producers went with the disks.
+            return  # The table of producers is lost with the disks.
         async with log.writer() as writer:
             assert (await writer.append(b"new")).offset == RESUMED - 20
             await writer.roll()

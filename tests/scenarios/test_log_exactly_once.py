@@ -1,11 +1,10 @@
-"""Exactly once from end to end: producers that repeat everything, two hundred takeovers, a consumer with a
-cursor.
+"""Exactly once from end to end: producers that repeat everything, 200 takeovers, a consumer with a cursor.
 
-Everything is production code on bookies in memory. Two processes take the log from each other again and
-again, at any moment of what the other one does; bookies restart, links stall, answers of the metadata store
-get lost. Clients send each record until it is acknowledged, to whoever leads, and now and then once more. A
-consumer keeps what it has made of the records in the properties of its cursor, so that both move in one
-step, and starts over from there whenever it is thrown out.
+Everything is production code on bookies in memory. Two processes take the log from each other repeatedly, at
+any moment of the other's work. Bookies restart, links stall, and answers of the metadata store get lost.
+Clients send each record to the current leader until it is acknowledged, and sometimes once more. A consumer
+stores its results in the properties of its cursor, so results and cursor move in one step. Whenever it is
+thrown out, it starts again from there.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Story:
         self.conflicts = 0
 
     async def lead(self, client: Client) -> None:
-        """Take the log again and again; most of the time somebody else is deposed by that."""
+        """Take the log repeatedly; most of the time this deposes the other process."""
         log = await open_log(client.opened, "log")
         while self.takeovers < TAKEOVERS:
             client.store.lost_answers = self.dice.choice([0, 0, 0, 1])
@@ -72,7 +71,7 @@ class Story:
                 acks = await writer.append_many(datas, sequence=first, producer=producer)
             except LedgerLogError:
                 await trio.sleep(0.001)
-                continue  # To whoever leads then.
+                continue  # Send it to the next leader.
             for sequence, ack in enumerate(acks, first):
                 self.duplicates += ack.duplicate
                 if sequence < len(acked):
@@ -96,7 +95,7 @@ class Story:
                     self.cluster.network.reset(self.dice.choice(self.clients).host, bookie)
 
     async def consume(self, client: Client) -> None:
-        """Count each producer's records, which come in their order, in the cursor's own properties."""
+        """Count each producer's records, which arrive in their order, in the cursor's own properties."""
         log = await open_log(client.opened, "log")
         cursor = log.cursor("consumer")
         while not self.is_over:

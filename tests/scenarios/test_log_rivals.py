@@ -1,18 +1,18 @@
-"""Leaders that contend for one log: one history comes of it, and it is what they were told.
+"""Leaders that contend for one log make one history, and it agrees with everything that they were told.
 
-Several processes take the log over again and again, append from several tasks, roll, are deposed, vanish
-in the middle of anything, and lose the answers of metadata writes, while ledgers confirm late and
-recovery ends them anywhere it may. Readers follow all along. At the end the log is read once more, and
-whatever anybody was told must agree with it:
+Several processes take the log over repeatedly, append from several tasks, roll, are deposed, vanish at any
+moment, and lose the answers of metadata writes. Meanwhile ledgers confirm late, and recovery may end them at
+any entry. Readers follow all the time. At the end the test reads the log once more, and compares it with
+everything that anybody was told:
 
 * offsets are dense, epochs and timestamps never decrease;
-* a record that was acknowledged is there, at its offset (also one whose Ack came after a takeover);
-* a record whose append failed definitely, or was taken back, is not there; nothing is there twice;
+* an acknowledged record is there, at its offset (even if its Ack came after a takeover);
+* a record whose append failed definitely, or was taken back, is not there; no record is there twice;
 * of the records of one call a prefix is there, and the calls of one task are there in their order;
 * nobody is told an offset at or beyond the start of a newer leadership (no ack by a deposed leader);
-* what followers saw is the beginning of that history.
+* the records that followers saw are the beginning of that history.
 
-The scheduler is seeded as well, so a failing seed fails again.
+The scheduler is seeded too, so a failing seed fails again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ledgerlog.testing.faulty_store import Call, Fate, Fault, FaultyStore, fates
 
 
 def lossy(dice: random.Random, share: float) -> Fault:
-    """Sometimes loses the answer to a write, and sometimes the request."""
+    """A store that sometimes loses the answer to a write, and sometimes the request."""
 
     def choose(call: Call) -> Fate:
         roll = dice.random() if call.operations else 1.0
@@ -52,13 +52,13 @@ def lossy(dice: random.Random, share: float) -> Fault:
 
 @attrs.define
 class History:
-    """What everybody did and was told."""
+    """Everything that the processes did and were told."""
 
     acked: dict[bytes, Ack] = attrs.field(factory=dict)
     refused: set[bytes] = attrs.field(factory=set)
-    """Surely not in the log."""
+    """Records that are certainly not in the log."""
     begun: dict[int, int] = attrs.field(factory=dict)
-    """Epoch -> the offset at which that leadership began."""
+    """Epoch -> the first offset of that leadership."""
     unknown: int = 0
     calls: list[list[bytes]] = attrs.field(factory=list)
     followed: list[list[Record]] = attrs.field(factory=list)
@@ -199,7 +199,7 @@ def judge(history: History, found: list[Record]) -> None:
 
 @pytest.fixture
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> random.Random:
-    """trio's own switch for schedules that can be repeated."""
+    """Turn on trio's own switch for repeatable schedules."""
     monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
     return trio._core._run._r
 

@@ -1,6 +1,6 @@
-"""The traps that log layers fell into, each as a story on production bookies, with its end.
+"""Traps that other log layers fell into, each played on production bookies.
 
-Time is simulated and everything runs in this process; leaders are clients on hosts of their own, whose
+Time is simulated, and everything runs in this process. Leaders are clients on hosts of their own, whose
 network and metadata can fail one by one.
 """
 
@@ -51,7 +51,7 @@ async def b(cluster: MemoryCluster) -> AsyncIterator[Client]:
 
 
 async def log_of(client: Client, **options: object) -> Log:
-    """The log in the hands of one client; made where it is not there."""
+    """Return the log as one client sees it; make the log if it does not exist."""
     return await create_log(client.opened, "log", exist_ok=True, **options)
 
 
@@ -65,7 +65,7 @@ async def contents(client: Client) -> list[bytes]:
 
 
 class Outcome:
-    """What becomes of a call in a task of its own."""
+    """The outcome of a call that runs in its own task."""
 
     def __init__(self, nursery: trio.Nursery, call: Callable[[], Awaitable[object]]) -> None:
         self.value: object = None
@@ -85,8 +85,9 @@ class Outcome:
 async def test_a_stale_writer_does_not_revive_a_deleted_ledger(
     cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock
 ) -> None:
-    """A hangs with an add on its way; B takes over, gives the ledger up and its bookies forget it; A wakes
-    up."""
+    """A hangs with an add under way. B takes over and deletes the ledger, and the bookies forget it. Then A
+    wakes up.
+    """
     async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
         stale = await stack.enter_async_context((await log_of(a)).writer())
         await stale.append(b"a0")
@@ -117,8 +118,9 @@ async def test_a_stale_writer_does_not_revive_a_deleted_ledger(
 async def test_an_entry_that_recovery_kept_is_not_written_again_into_the_next_ledger(
     cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock, producer: str | None
 ) -> None:
-    """The bookies have A's record and A does not know; B's recovery keeps it. A must not say that it is
-    lost, and with a sequence a repeat finds it."""
+    """The bookies have A's record, but A does not know it; B's recovery keeps the record. A must not say that
+    it is lost, and if it has a sequence, a repeat finds it.
+    """
     async with trio.open_nursery() as nursery:
         with trio.CancelScope():
             async with (await log_of(a)).writer(producer=producer) as writer:
@@ -198,7 +200,7 @@ async def test_a_seal_during_a_roll_ends_the_log_where_its_leader_was(
 async def test_nobody_is_left_waiting_after_the_end(
     cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock, end: str
 ) -> None:
-    """Every kind of call is under way, some of them in line for the window, when the leadership ends."""
+    """When the leadership ends, every kind of call is under way, and some calls wait for the window."""
     log = await log_of(a)
     async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as stack:
         writer = await stack.enter_async_context(log.writer(window=20, producer="p"))
@@ -240,8 +242,9 @@ async def test_nobody_is_left_waiting_after_the_end(
 async def test_leaders_that_die_before_their_first_record_a_hundred_times_over(
     cluster: MemoryCluster, a: Client, autojump_clock: MockClock
 ) -> None:
-    """Each makes a ledger, most of them list it, none writes anything. The log goes on, and nothing is
-    slower."""
+    """Each leader makes a ledger, most leaders list it, and none writes a record. The log goes on, and does
+    not get slower.
+    """
     log = await log_of(a)
     async with log.writer(producer="p") as writer:
         await writer.append(b"first", sequence=1)
@@ -282,7 +285,7 @@ async def test_a_truncation_by_a_deposed_leader_fails(
         await new.truncate(5)
         assert (await (await log_of(b)).info()).first_offset == 5
 
-        # The compare-and-set is what decides: a leader who is deposed while he writes fails as well.
+        # The compare-and-set decides: a leader that is deposed during its write fails too.
         third = await stack.enter_async_context(contextlib.AsyncExitStack())
 
         async def depose() -> None:
@@ -304,7 +307,7 @@ async def test_a_write_of_the_list_whose_answer_was_lost_is_settled_by_reading(
     log = await log_of(a)
 
     def lose(number: int) -> None:
-        """Lose the answer of the write of that number, from now on."""
+        """Lose the answer to the write with that number, counted from now on."""
 
         async def before_write() -> None:
             if number > 1:
@@ -319,7 +322,7 @@ async def test_a_write_of_the_list_whose_answer_was_lost_is_settled_by_reading(
     async with log.writer() as writer:
         await writer.append_many([b"x"] * 3)
     if what == "take over":
-        lose(3)  # A ledger's number, the ledger, and the list.
+        lose(3)  # The writes are: the ledger's number, the ledger, and the list.
     async with log.writer() as writer:
         assert writer.epoch == 2
         await writer.append(b"y")
@@ -386,8 +389,9 @@ async def _append_numbered(writer: LogWriter, producer: str, count: int) -> None
 async def test_having_been_elected_proves_nothing_and_the_log_decides(
     cluster: MemoryCluster, a: Client, b: Client, autojump_clock: MockClock
 ) -> None:
-    """A holds the election and its scope is not cancelled; B writes the log without asking anybody. A's
-    appends fail all the same, and what A acknowledged before stays."""
+    """A holds the election, and its scope is not cancelled. B writes to the log without any election. A's
+    appends still fail, and the records that A acknowledged before stay.
+    """
     election = Election(a.opened, "leader", candidate="a", listen=None)
     async with election.leadership() as term, contextlib.AsyncExitStack() as stack:
         writer = await stack.enter_async_context((await log_of(a)).writer())
@@ -408,8 +412,9 @@ async def test_having_been_elected_proves_nothing_and_the_log_decides(
 async def test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_appends_in_time(
     cluster: MemoryCluster, clock: MockClock
 ) -> None:
-    """Records are acknowledged by the others until the ledger's window is full of what lacks a copy. Those
-    behind it are told in time, for certain, and nothing that was acknowledged is lost."""
+    """The other bookies acknowledge records until the ledger's window is full of records that lack a copy.
+    Later appends fail in time, and for certain. No acknowledged record is lost.
+    """
     async with cluster.client(append_deadline_s=5) as client:
         log = await log_of(client, replication=Replication(3, 3, 2, guaranteed=True))
         async with log.writer(entry_bytes=1) as writer:
@@ -434,7 +439,8 @@ async def test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledge
     cluster: MemoryCluster, b: Client, clock: MockClock, store_latency_s: float
 ) -> None:
     """Nobody can recover the ledger, because its bookies are gone. Its writer fixes its end in the metadata
-    store. The append is told for certain, and the log goes on with other bookies."""
+    store. The append fails for certain, and the log goes on with other bookies.
+    """
     async with cluster.client(append_deadline_s=5, store_latency_s=store_latency_s) as owner:
         log = await log_of(owner, replication=Replication(3, 3, 2))
         async with log.writer() as writer:
@@ -456,7 +462,7 @@ async def test_a_leader_without_bookies_ends_its_ledger_where_it_was_acknowledge
 async def test_a_leader_without_bookies_ends_both_its_ledgers_while_it_rolls(
     cluster: MemoryCluster, b: Client, clock: MockClock
 ) -> None:
-    """The newer ledger has confirmed nothing yet when the older one fails, or the other way round."""
+    """The older ledger fails before the newer one has confirmed anything, or the other way round."""
     async with cluster.client(append_deadline_s=5, store_latency_s=0.005) as owner:
         log = await log_of(owner, replication=Replication(3, 3, 2), roll=RollPolicy(max_records=4))
         async with log.writer(entry_bytes=1) as writer, trio.open_nursery() as nursery:

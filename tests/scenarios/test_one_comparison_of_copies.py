@@ -1,5 +1,7 @@
-"""Five users look for copies of one broken cluster and say the same: verification, the auditor's checks, the
-repair worker, the backfill and the audit of all copies."""
+"""Five users compare the copies of one broken cluster and agree.
+
+They are verification, the auditor's checks, the repair worker, the backfill and the audit of all copies.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ MISSING = range(16, 20)
 ALL = range(ENTRIES)
 
 Kinds = dict[tuple[BookieId, int], str]
-"""What is wrong with copies; a copy that is not named is sound."""
+"""The fault of each faulty copy. Copies that are not named are sound."""
 
 TRUTH: Kinds = (
     {(IN_LIMBO, e): "limbo" for e in ALL}
@@ -52,8 +54,8 @@ LISTED = {copy: kind for copy, kind in TRUTH.items() if kind != "corrupt"}
 async def broken(
     *, holes: Collection[Place] = (), rotten: int = ROTTEN
 ) -> AsyncIterator[tuple[MemoryCluster, Client, int]]:
-    """A ledger of which one bookie is whole, one in limbo, one damaged, one silent, and one lacks entries."""
-    # Nobody mends by himself.
+    """A ledger with one sound bookie, one in limbo, one damaged, one silent, and one that lacks entries."""
+    # No bookie repairs itself.
     config = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)
     async with open_cluster(5, config=config) as cluster, cluster.client() as client:
         await set_up(client)
@@ -88,7 +90,7 @@ async def audited(client: Client, mode: str) -> tuple[Kinds, list[AuditRow]]:
 
 
 def check_verification(found: LedgerVerification, truth: Kinds) -> None:
-    """Of each kind it has who is of it, and of the entries those that some copy is wrong of."""
+    """Verification names the bookies of each kind, and the entries with a faulty copy."""
 
     def those(kind: str) -> list[BookieId]:
         return sorted({bookie for (bookie, _), its_kind in truth.items() if its_kind == kind})
@@ -102,9 +104,7 @@ def check_verification(found: LedgerVerification, truth: Kinds) -> None:
 
 async def test_five_users_say_the_same_of_one_broken_cluster(clock: MockClock) -> None:
     async with broken() as (_, client, ledger_id):
-        # Verification.
         check_verification(await client.ledgers.verify(ledger_id), TRUTH)
-        # The audit of all copies.
         scrubbed, rows = await audited(client, "scrub")
         assert scrubbed == TRUTH
         assert (await audited(client, "index"))[0] == LISTED
@@ -118,7 +118,7 @@ async def test_five_users_say_the_same_of_one_broken_cluster(clock: MockClock) -
         assert ends == LedgerFaults((LACKING,), (DAMAGED,), (SILENT,), (IN_LIMBO,))
         lists = await check_ledger(client.opened, ledger_id, check_all=True, pace=pace)
         assert lists == attrs.evolve(ends, damaged=())
-        # Repair, and the backfill that it does.
+        # Repair, and the backfill that it runs.
         fills: list[tuple[Backfill, Missing]] = []
 
         class Noting(Copying):
@@ -146,7 +146,7 @@ async def test_five_users_say_the_same_of_one_broken_cluster(clock: MockClock) -
         assert verdict.task.incomplete == (IN_LIMBO, SILENT), "nobody knows that these have what they should"
         assert f"what {IN_LIMBO} has of it: in limbo" in (verdict.trouble or "")
         assert f"what {SILENT} has of it: no answer" in (verdict.trouble or "")
-        # What was filled is there for all of them.
+        # All users see the entries that the backfill brought.
         left = {copy: kind for copy, kind in TRUTH.items() if kind != "missing"}
         check_verification(await client.ledgers.verify(ledger_id), left)
         assert (await audited(client, "scrub"))[0] == left
@@ -170,7 +170,7 @@ async def test_an_entry_without_a_copy_is_lost_to_nobody_while_one_is_silent_or_
         copying = Copying(client.opened, Pacer(1_000_000))
         filled = await copying.fill(metadata, LACKING, share, [(16, 19)])
         assert (filled.nowhere.ranges(), filled.unavailable.ranges()) == ([], [(17, 17)])
-        # The silent one comes back, and has it.
+        # The silent bookie comes back, and has the entry.
         cluster.network.heal(SILENT, client.host)
         filled = await copying.fill(metadata, LACKING, share, [(17, 17)])
         assert (filled.nowhere.ranges(), filled.unavailable.ranges()) == ([], [])

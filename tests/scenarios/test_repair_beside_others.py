@@ -1,5 +1,7 @@
-"""A repair's write crosses those of the ledger's owner and of its recoverers: each keeps what the others did
-(rules 13 and 14), with the production shells of all of them."""
+"""A repair's write crosses the writes of the ledger's owner and of its recoverers (rules 13 and 14).
+
+Each keeps the changes of the others. The test uses the production shells of all of them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ async def replaced(writer: LedgerWriter, bookie: str) -> None:
 
 
 async def two_fragments(cluster: MemoryCluster, client: LedgerClient) -> tuple[LedgerWriter, str]:
-    """An open ledger of which a bookie was lost once; its writer, and who that was."""
+    """Return the writer of an open ledger that lost one bookie, and that bookie."""
     writer = await client.ledgers.create(replication=R332)
     await writer.append_many([payload(n) for n in range(5)])
     lost = writer.metadata.last_fragment.ensemble[0]
@@ -147,7 +149,7 @@ async def test_a_recoverer_that_meets_repairs_at_both_its_writes_keeps_them(cloc
             assert stored.state is LedgerState.IN_RECOVERY
             assert other not in stored.fragments[0].ensemble
 
-        # The announcement, once more after the conflict, and the close.
+        # The writes are: the announcement, the announcement again after the conflict, and the close.
         crossed.acts[ledger_path(ledger_id)] = [first_repair, trio.lowlevel.checkpoint, second_repair]
         closed = await recoverer.ledgers.recover(ledger_id)
         assert closed.last_entry == 9
@@ -179,7 +181,9 @@ async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -
 
 @pytest.mark.parametrize("how", ["lost", "drained"])
 async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock: MockClock, how: str) -> None:
-    """Between the last look at it and the write: whoever asks afterwards which ledgers name it sees all."""
+    """The bookie leaves between the worker's last look at it and the write. A process that asks later which
+    ledgers name the bookie must see all of them.
+    """
     async with (
         open_cluster(bookies=5) as cluster,
         party(cluster, "owner") as (owner, _),
@@ -194,7 +198,7 @@ async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock:
         left: list[str] = []
 
         async def leaves() -> None:
-            # Both spares would be chosen one after the other; the one that has the copies goes.
+            # Repair would choose both spares, one after the other. The spare that has the copies leaves.
             (new,) = [b for b in spares if cluster.bookies[b].node.engine.last_durable(writer.ledger_id) == 4]
             left.append(new)
             if how == "lost":

@@ -1,4 +1,6 @@
-"""Damage in auto-recovery's records in the metadata store is told, with its place, and stops nothing else."""
+"""Damaged records of auto-recovery in the metadata store are reported with their paths, and stop nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ async def test_damaged_settings_are_told_and_the_last_ones_hold(
             told = [r for r in caplog.records if r.levelname == "ERROR" and r.getMessage().startswith(who)]
             assert len(told) == 1
             assert REPAIR_SETTINGS in told[0].getMessage()
-        # One that begins now goes by what the auditor has noted.
+        # A process that starts now uses the settings that the auditor recorded.
         await process.kill(session_s=0)
         fresh = await start_repair(cluster, "repair-2")
         began = trio.current_time()
@@ -203,7 +205,7 @@ async def test_what_workers_left_damaged_keeps_nobody_from_seeing_the_rest(clock
 
 
 async def test_a_damaged_task_is_made_anew_by_who_is_to_work_on_it(clock: MockClock) -> None:
-    """Nobody else would: the auditor makes tasks of what it finds lost, and of nothing twice."""
+    """Only the worker does this: the auditor makes one task for each loss that it finds, never a second."""
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         board = await set_up(client)
         ledger_id = await written(client, 5)

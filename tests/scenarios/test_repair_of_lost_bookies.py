@@ -1,4 +1,4 @@
-"""Auto-recovery on whole clusters: bookies are lost for good, and ledgers come back to their write quorum."""
+"""Auto-recovery on whole clusters: bookies are lost for good, and ledgers return to their write quorum."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_rule_22_an_auditor_compares_all_metadata_at_its_start(clock: Mock
         board = await set_up(client)
         ledger_id = await written(client, 5)
         (lost,) = sorted(await names(client, ledger_id))[:1]
-        # Lost, registration and all, before anybody looked.
+        # The bookie and its registration were lost before any process looked.
         await cluster.bookies[lost].kill(session_s=0)
         await trio.sleep(60)
         await start_repair(cluster)
@@ -121,7 +121,7 @@ async def test_a_bookie_that_flaps_within_the_delay_costs_no_copy(clock: MockClo
             await trio.sleep(3)
         assert process.copied == 0
         assert await board.tasks() == []
-        # A delay that is made shorter holds for who is away already.
+        # A shorter delay also applies to bookies that are already away.
         await cluster.bookies[away].kill(session_s=0)
         await trio.sleep(10)
         assert await board.tasks() == []
@@ -141,7 +141,7 @@ async def test_a_lost_bookie_that_comes_and_goes_is_not_taken_for_one_that_is_ba
         ) as worker:
             repair = LedgerRepair(worker, RepairQueue(worker), Copying(worker, Pacer(1_000_000)))
             task = RepairTask(ledger_id=ledger_id, lost=(away,))
-            # Registered at the first look, and not any more once it has not answered.
+            # The bookie is registered at the first look, and no longer registered after it did not answer.
             await cluster.bookies[away].kill(session_s=1.0)
             verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
             assert verdict.trouble == f"{away} comes and goes"
@@ -232,7 +232,7 @@ async def test_rule_22_a_bookie_that_comes_and_goes_during_a_pass_is_looked_for_
         process = await start_repair(cluster, store=store)
         await cluster.bookies["b1"].kill(session_s=0)
         await is_held.wait()
-        # The pass has made one task. Somebody finds the bookie back, and nothing to do.
+        # The pass has made one task. Somebody finds that the bookie is back, and has nothing to do.
         await cluster.bookies["b1"].start()
         worker = await board.register_worker()
         found = await board.task(first)

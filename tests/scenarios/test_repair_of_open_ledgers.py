@@ -1,4 +1,4 @@
-"""Auto-recovery of ledgers that are not closed (rule 20): live writers are left alone, dead ones are not."""
+"""Auto-recovery of ledgers that are not closed (rule 20): it leaves live writers alone, but not dead ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_rule_20_the_last_fragment_of_a_live_writer_is_left_to_him(clock: 
         await cluster.bookies[lost].kill()
         await writer.append_many([payload(n) for n in range(10, 20)])
         await repaired(client, board, writer.ledger_id, {lost})
-        # The writer was never disturbed, and it keeps what repair did to the fragment before.
+        # The writer was never disturbed, and it keeps the change that repair made to the older fragment.
         await writer.append_many([payload(n) for n in range(20, 30)])
         other = writer.metadata.last_fragment.ensemble[0]
         await cluster.bookies[other].kill()
@@ -137,13 +137,13 @@ async def test_an_open_ledger_whose_last_bookies_are_all_gone_stays_open_and_say
 ) -> None:
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
         board = await set_up(client)
-        # One has entries and the other has none, which nobody can tell without its bookies.
+        # One ledger has entries and the other has none. Without their bookies nobody can tell.
         ledgers = [await written(client, count, close=False) for count in (10, 0)]
         await start_repair(cluster)
         lost = {ledger_id: sorted(await names(client, ledger_id)) for ledger_id in ledgers}
         for bookie in sorted({bookie for of in lost.values() for bookie in of}):
             await cluster.bookies[bookie].kill(session_s=0)
-        for _ in range(3):  # There are others to go to.
+        for _ in range(3):  # Other bookies could take the copies.
             await cluster.add_bookie()
         before = [await client.ledgers.metadata(ledger_id) for ledger_id in ledgers]
         store = client.opened.store
@@ -227,7 +227,7 @@ async def test_rule_20_a_bookie_that_is_lost_again_leaves_its_writer_the_whole_t
             await trio.sleep(1)
             assert await trouble() == f"its writer may still replace {away}"
             await cluster.bookies[away].start()
-            # The task stays, for another reason.
+            # The task stays, with another reason.
             cluster.network.stall("worker", silent)
             assert "no answer" in (await trouble() or "")
             cluster.network.heal()

@@ -1,4 +1,4 @@
-"""Auto-recovery of what bookies that live lack, or have damaged (rule 24)."""
+"""Auto-recovery of entries that live bookies lack, or have damaged (rule 24)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up
 
 
 async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given(clock: MockClock) -> None:
-    """The plain mode closes at the ack quorum: the third bookie misses what was on its way to it."""
+    """The plain mode closes at the ack quorum: the third bookie misses the entries that were on their way to
+    it.
+    """
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         board = await set_up(client)
         writer = await client.ledgers.create(replication=R332)
@@ -54,7 +56,7 @@ async def test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone(c
         await cluster.bookies[bookie].start()
         await writer.flush()
         await trio.sleep(1)
-        # Nothing was sent again of what was settled meanwhile; what follows is.
+        # Entries that settled meanwhile are not sent again; the next entries are sent.
         await writer.append_many([payload(n) for n in range(9, 12)])
         await writer.close()
         assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
@@ -81,7 +83,7 @@ async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -
 
 
 async def test_a_bookie_that_has_repaired_its_damage_keeps_its_place(clock: MockClock) -> None:
-    """It has copied again what rotted; and there is nobody who could take its place."""
+    """The bookie copied the rotten entries again. No other bookie could take its place."""
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         board = await set_up(client)
         process = await start_repair(cluster)
@@ -163,5 +165,6 @@ async def test_what_a_bookie_reads_to_find_its_copy_sound_counts_against_the_rat
         copying = Copying(client.opened, Pacer(SCRUB_BYTES // 10))
         began = trio.current_time()
         assert await copying.is_sound(metadata, "b1")
-        # Thirty megabytes in requests of eight; the last of them is waited for by what comes next.
+        # It reads thirty megabytes in requests of eight. The next user of the pacer waits for the last
+        # request.
         assert 15 < trio.current_time() - began < 45

@@ -1,4 +1,4 @@
-"""The board that auto-recovery works by: tasks and locks, settings, lost answers, damaged records."""
+"""The repair queue: tasks and locks, settings, lost answers, damaged records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.repairing import (
 
 
 async def test_a_task_that_grows_while_it_is_worked_on_is_not_removed(clock: MockClock) -> None:
-    """Rule 22: at the version that was read, and by a worker whose session lives."""
+    """Rule 22: a task is removed at the version that was read, and only by a worker whose session lives."""
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         board = await set_up(client)
         worker = await board.register_worker()
@@ -63,7 +63,7 @@ async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_si
         before = await mine.task(7)
         assert before is not None
         one.store.inner.expire_session()
-        # Another one does it, and a new task is made, at the very version of the first.
+        # Another worker does the task. Then a new task is made, with the same version as the first.
         second = await board.register_worker()
         assert await board.lock(7, second)
         found = await board.task(7)
@@ -186,7 +186,7 @@ async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
         board = await set_up(client, cluster_bytes_per_s=40_000)
         ledgers = [await written(client, 20, size=1_000) for _ in range(12)]
         processes = [await start_repair(cluster, f"repair-{n}") for n in range(4)]
-        await trio.sleep(15)  # Each has seen the others by now.
+        await trio.sleep(15)  # Each process has seen the others by now.
         (lost, *_) = sorted(await names(client, ledgers[0]))
         await cluster.bookies[lost].kill(session_s=0)
         await eventually(lambda: any(process.copied for process in processes))
@@ -198,7 +198,7 @@ async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
         await quiet(board)
         took = trio.current_time() - began
         assert copied() - before >= 100_000
-        # And what each may begin with: a burst, and one piece more.
+        # Each process may also begin with a burst, and one piece more.
         assert copied() - before <= 40_000 * (took + 0.25) + 4 * 20_000
 
 
@@ -225,7 +225,7 @@ async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: Mock
         began = trio.current_time()
         await repaired(client, board, ledger_id, {lost})
         assert process.copied_bytes == 1_200_000
-        # Of three pieces, in whatever order, all but the last are waited for by the next.
+        # There are three pieces in some order. Each piece but the last makes the next one wait.
         assert 60 < trio.current_time() - began < 120
 
 
@@ -262,7 +262,8 @@ async def test_a_task_names_who_lacks_entries_that_nobody_has_and_who_is_emptied
         repair = LedgerRepair(client.opened, board, Copying(client.opened, Pacer(1_000_000)))
         task = RepairTask(ledger_id=ledger_id, lost=("b1",), damaged=("b2",), incomplete=("b1", "b2"))
         verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
-        # Nobody could take the place of the one that is emptied; the others are there, sound and whole.
+        # No bookie could take the place of the bookie that is being emptied. The other bookies are back and
+        # sound.
         assert verdict.task == RepairTask(ledger_id=ledger_id, lost=("b3",), trouble=verdict.trouble)
         assert "NotEnoughBookies" in (verdict.trouble or "")
 
@@ -281,7 +282,7 @@ async def test_a_task_names_nobody_whose_place_was_given_away(clock: MockClock) 
         repair = LedgerRepair(client.opened, board, Copying(client.opened, Pacer(1_000_000)))
         task = RepairTask(ledger_id=ledger_id, lost=(lost,), damaged=(damaged,), incomplete=(damaged,))
         verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
-        # There was one bookie for two places.
+        # One bookie was available for two places.
         assert "NotEnoughBookies" in (verdict.trouble or "")
         assert verdict.task == RepairTask(ledger_id=ledger_id, lost=(lost,), trouble=verdict.trouble)
 
@@ -310,7 +311,9 @@ async def test_what_status_says_is_lost_is_not_there_now(clock: MockClock) -> No
 
 
 async def test_tries_that_fail_are_few_however_many_tasks_wait(clock: MockClock) -> None:
-    """With one bookie of three gone no ledger can be repaired, and the metadata store serves writers, too."""
+    """With one of three bookies gone, no ledger can be repaired, and the metadata store must serve writers
+    too.
+    """
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         board = await set_up(client)
         ledgers = [await written(client, 1) for _ in range(60)]
@@ -332,7 +335,7 @@ async def test_tries_that_fail_are_few_however_many_tasks_wait(clock: MockClock)
         await until(all_have_a_reason)
         store.before_get = count
         for _ in range(30):
-            # Each time something changes all are worth another try.
+            # After each change all tasks are worth another try.
             await set_up(client, grace_ms=2_000 + tries)
             await trio.sleep(1)
         assert 100 <= tries <= 10 * 30 + 10 + 2
@@ -362,7 +365,7 @@ async def test_a_shorter_grace_holds_for_who_waits_already(clock: MockClock) -> 
 
 
 async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: MockClock) -> None:
-    """Two of five bookies die while nobody runs auto-recovery."""
+    """Two of five bookies die while no auto-recovery runs."""
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
         board = await set_up(client, paused=True)
         ledgers = [await written(client, count) for count in (0, 1, 10, 3, 7, 2)]
@@ -388,7 +391,8 @@ async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: Mock
 
         await until(all_have_tasks)
         assert await said() == (len(hit), len(hit))
-        # Who is back is missed no more, though its tasks are still there: workers are paused.
+        # A bookie that is back no longer counts as missing, although its tasks are still there: workers are
+        # paused.
         for bookie in dead:
             await cluster.bookies[bookie].start()
         assert await said() == (0, len(hit))
@@ -414,7 +418,7 @@ async def test_an_audit_says_of_a_bookie_that_comes_back_during_it_no_untruth(
 
 async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: MockClock) -> None:
     class BoardBefore(RepairQueue):
-        """It looks the first time before b1 has come."""
+        """A queue whose first look finds b1 not registered yet."""
 
         looks = 0
 

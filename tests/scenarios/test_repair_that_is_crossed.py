@@ -1,4 +1,6 @@
-"""What crosses a repair: second losses, new bookies that fail, deletion, and what cannot be repaired now."""
+"""Events that cross a repair: second losses, new bookies that fail, deletion, and entries that cannot be
+repaired now.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,11 @@ async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
 async def lose_two_until_one_spare_has_all(
     cluster: MemoryCluster, client: Client, ledger_id: int, noted: NotedWrites
 ) -> tuple[set[str], str]:
-    """Kill two bookies of a ledger of forty entries beside a worker whose writes are noted. Wait until one of
-    their successors was given everything and the other was not: who was lost, and that one."""
+    """Kill two bookies of a ledger with forty entries, next to a worker whose writes are noted.
+
+    Wait until one of their replacements has received every copy, and the other has not. Return the lost
+    bookies, and that replacement.
+    """
     await start_repair(cluster, store=FaultyStore(cluster.tree, noted))
     named = await names(client, ledger_id)
     spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
@@ -100,13 +105,13 @@ async def lose_two_until_one_spare_has_all(
 
 
 async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: MockClock) -> None:
-    """It has every copy, and dies while another one is still being given its own."""
+    """The new bookie has every copy, and dies while another new bookie still receives its own."""
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
         board = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
         noted = NotedWrites(ledger_path(ledger_id))
         lost, dead = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, noted)
-        await cluster.bookies[dead].kill(session_s=60)  # The store does not know it for long.
+        await cluster.bookies[dead].kill(session_s=60)  # The store does not notice the death for long.
         await repaired(client, board, ledger_id, {*lost, dead})
         await assert_whole(client, ledger_id, 40)
         assert noted.values
@@ -115,7 +120,7 @@ async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: 
 
 
 async def test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_named(clock: MockClock) -> None:
-    """It serves on, and would be missed by nobody: the auditor asked before who names it."""
+    """The new bookie serves on, and nobody would miss it: the auditor asked earlier which ledgers name it."""
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
         board = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
@@ -135,7 +140,7 @@ async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock)
         ledger_id = await written(client, 300, size=10_000)
         metadata = await client.ledgers.metadata(ledger_id)
         refusing, other = (b.bookie_id for b in cluster.spares(metadata.last_fragment.ensemble))
-        # It has something else under the id of one entry, and refuses that one (rule 6).
+        # The bookie has another payload for one entry id, and refuses that entry (rule 6).
         copying = Copying(client.opened, Pacer(10_000_000))
         target = Target(client.opened, metadata, refusing)
         await copying.store(target, {150: b"something else"}, metadata.last_entry or 0)
@@ -231,7 +236,8 @@ async def test_a_lost_bookie_whose_entries_nobody_has_does_not_hold_up_another_o
         board = await set_up(client)
         ledger_id = await written(client, 20, Replication(5, 2, 1))
         ensemble = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
-        # Entries of slots 0 and 1 alone are on no other bookie; what slot 3 holds is on 2 and on 4.
+        # With these bookies lost, the entries of slots 0 and 1 alone have no other bookie. Slots 2 and 4 have
+        # the entries of slot 3.
         lost = {slot: ensemble[slot] for slot in (0, 1, 3)}
         for bookie in lost.values():
             await cluster.bookies[bookie].kill(session_s=0)

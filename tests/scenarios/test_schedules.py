@@ -1,11 +1,11 @@
-"""The schedules of part E.1 of the protocol, played on the production cores, right and wrong.
+"""The schedules of part E of the protocol, played on the production cores with and without their rules.
 
-Each schedule breaks a build that lacks one rule. Played on production code as it is, some step of it does not
-happen, and everything ends well. Played with the rule taken out (``mutants``), all of it happens and ends in
-the violations named, each seen first after the step named: so each test shows that its check can fail.
+Each schedule breaks a build that lacks one rule. On production code as it is, some step of the schedule does
+not happen, and everything ends well. Without the rule (``mutants``), all steps happen and end in the named
+violations, each first seen after the named step. So each test also shows that its check can fail.
 
-T09, T11 and T30 are about how a bookie boots after it lost data, C01 to C05 about logs; they are played where
-that is tested.
+T09, T11 and T30 are about how a bookie boots after it lost data, C01 to C05 about logs. The tests of those
+parts play them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class Schedule:
     bookies: int
     mutant: mutants.Mutant
     violations: dict[str, int]
-    """What the mutant ends in, with the steps."""
+    """The violations that the mutant ends in, with their steps."""
     stops: tuple[int, str] | None
-    """The step that does not happen in right code, and words of why. None: all of it may happen, and hurts
-    nobody."""
+    """The step that does not happen in right code, and words of the reason. None: all steps may happen and do
+    no harm.
+    """
     ends: tuple[str, int]
-    """The metadata, and the last entry acknowledged, in right code once all that is under way has arrived."""
+    """In right code, after everything under way has arrived: the metadata, and the last acknowledged entry.
+    """
     steps: str
     guaranteed: bool = False
     crash: int = 0

@@ -1,4 +1,4 @@
-"""From records to entries and back to answers: packing, order, conditions, and what becomes of a record."""
+"""From records to entries and back to answers: packing, order, conditions, and the outcome of each record."""
 
 from __future__ import annotations
 
@@ -157,7 +157,9 @@ def test_c05_when_the_older_ledger_loses_an_entry_the_newer_one_loses_all() -> N
 
 
 def test_behind_an_accepted_loss_nothing_is_known() -> None:
-    """What a short ledger lost is surely not in the log; what is in the newer one waits for an operator."""
+    """Records that a short ledger lost are surely not in the log. Records of the newer ledger wait for an
+    operator.
+    """
     queue = new_queue()
     batches = []
     for ledger_id, entry_id in ((1, 0), (1, 1), (2, 0), (2, 1)):
@@ -183,7 +185,7 @@ def test_behind_an_accepted_loss_nothing_is_known() -> None:
     ],
 )
 def test_verdicts_follow_from_where_the_ledgers_ended(ends: dict[int, int], states: str) -> None:
-    """Four entries were sent, two to each of two ledgers, and a fifth batch was not."""
+    """Four entries were sent, two to each of two ledgers. A fifth batch was not sent."""
     queue = new_queue()
     batches = []
     for ledger_id, entry_id in ((1, 0), (1, 1), (2, 0), (2, 1)):

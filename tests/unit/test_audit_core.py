@@ -1,4 +1,4 @@
-"""``repair.core.audit``: who is lost, and what a check of a fragment's ends looks at."""
+"""``repair.core.audit``: which bookies are lost, and which entries a check of a fragment's ends looks at."""
 
 from __future__ import annotations
 

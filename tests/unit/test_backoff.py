@@ -1,4 +1,4 @@
-"""``concurrency.core.backoff``: pauses that grow while something fails."""
+"""``concurrency.core.backoff``: pauses that grow while something keeps failing."""
 
 from __future__ import annotations
 

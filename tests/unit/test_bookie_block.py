@@ -1,4 +1,4 @@
-"""Blocks: what was written comes back, and every other content is told apart as torn or rotten."""
+"""Blocks: written content comes back, and any other content is recognized as torn or rotten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQUENCE = 77
 
 
 def make(content: bytes, *, dirt: int = 0x5C) -> bytearray:
-    """A block in memory that held something else before."""
+    """Build a block in memory that held something else before."""
     view = bytearray([dirt]) * (pages_of(len(content)) * PAGE_BYTES)
     view[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + len(content)] = content
     size = finish_block(
@@ -89,7 +89,8 @@ def test_a_block_of_which_any_sectors_were_not_written_is_torn(content: bytes, d
 def test_a_changed_byte_is_rot_wherever_it_is(content: bytes, data: st.DataObject) -> None:
     block = make(content)
     at = data.draw(st.integers(0, len(block) - 1))
-    # In a sector that holds a lone byte that is not zero, that byte may not become zero here.
+    # If a sector has only one byte that is not zero, that byte must not become zero: the block would look
+    # torn.
     block[at] ^= data.draw(st.integers(1, 255).filter(lambda flip: block[at] ^ flip != 0))
     assert judge(block) is BlockDamage.ROTTEN
 

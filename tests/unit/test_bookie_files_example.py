@@ -1,4 +1,4 @@
-"""The worked example of a bookie's files in docs/FORMATS.md is what the code writes, byte for byte."""
+"""The code writes the worked example of a bookie's files in docs/FORMATS.md byte for byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = bytes(range(16))
 
 
 def example_segment() -> bytes:
-    """A new segment after its START, and after an add of two entries and a fence that shared one sync."""
+    """Return a new segment after its START, and after an add of two entries and a fence in the same sync."""
     header = SegmentHeader(number=1, size=65536, nonce=NONCE, instance="i1")
     view = memoryview(bytearray(header.size))
     view[:SEGMENT_HEADER_BYTES] = header.encode()
@@ -48,7 +48,7 @@ def write(commit: GroupCommit) -> None:
 
 
 def example_log() -> bytes:
-    """The entry log that would take the place of the example segment."""
+    """Return the entry log that would replace the example segment."""
 
     async def write() -> bytes:
         segment = memoryview(example_segment())
@@ -88,7 +88,7 @@ def example_rows() -> list[rows.Row]:
 
 
 def dump(data: bytes) -> str:
-    """As ``hexdump`` does: sixteen bytes a line, ``*`` for lines that repeat the one before."""
+    """Format bytes like ``hexdump``: sixteen bytes a line, ``*`` for lines that repeat the previous line."""
     lines: list[str] = []
     previous = b""
     for at in range(0, len(data), 16):

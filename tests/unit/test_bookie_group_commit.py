@@ -1,4 +1,4 @@
-"""Group commit: what goes into which block, and what is durable when."""
+"""Group commit: which records go into which block, and when they are durable."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_record_of_the_size_of_the_room_fits(sizes: list[int], group_bytes_max
 def test_every_record_is_written_once_in_order_and_inside_its_segment(
     steps: list[int | None], group_bytes_max: int
 ) -> None:
-    """Steps are sizes of records to append, or None: write a block."""
+    """A step is the size of a record to append, or None: write a block."""
     commit = GroupCommit(durable=0, image=image(1), group_bytes_max=group_bytes_max)
     commit.offer_segment(image(2))
     appended: list[tuple[bytes, int]] = []

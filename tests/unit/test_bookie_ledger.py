@@ -1,4 +1,4 @@
-"""A ledger's state on a bookie: its verdicts, and what must not be forgotten."""
+"""A ledger's state on a bookie: its verdicts, and the facts that it must not forget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies put together out of runs: the same as picking entry by entry out of everything."""
+"""Replies that are assembled from runs equal replies that are picked entry by entry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def entries_of(ids: list[int], size: int = 0) -> Entries:
 
 @attrs.define
 class Store:
-    """Runs as a bookie may have them."""
+    """Runs such as a bookie may have."""
 
     frames: dict[EntryRun, list[int]] = attrs.field(factory=dict)
     examined: list[EntryRun] = attrs.field(factory=list)
@@ -71,7 +71,7 @@ class Store:
         return reader
 
     def find(self, first: int, last: int, limit: int) -> tuple[list[EntryRun], int]:
-        """As an index answers: some of the runs, and up to which id these are all."""
+        """Answer like an index: some of the runs, and the id up to which these are all runs."""
         found = sorted(run for run in self.frames if run.last >= first and run.first <= last)
         cut = max(limit, sum(run.first < first for run in found) + 1)
         if len(found) > cut:
@@ -221,13 +221,13 @@ def test_a_reply_looks_at_a_bounded_part_of_a_ledger_however_far_apart_the_entri
     assert reader.status is Status.OK
     assert len(store.examined) <= EXAMINED_BYTES_MAX // (frame_bytes or 4096) + 1
     assert list(reader.take_entries().ids) == [5]
-    # Complete as far as it was looked, and no further.
+    # The reply is complete up to the last examined run, and no further.
     assert reader.through == store.examined[-1].last
 
 
 def test_a_reply_that_ends_early_has_always_judged_the_first_entry_that_was_asked_for() -> None:
     store = Store()
-    # Runs that begin before the first asked entry and reach over it, none of which has it.
+    # These runs begin before the first requested entry and end after it, but none has it.
     for first in range(5):
         store.add([first, 1000 + first], 2 * EXAMINED_BYTES_MAX)
     store.add([600], 2 * EXAMINED_BYTES_MAX)
@@ -248,7 +248,7 @@ def test_a_reply_that_ends_early_has_always_judged_the_first_entry_that_was_aske
 def test_entries_that_two_runs_hold_are_given_once(
     sets: list[set[int]], moved: list[tuple[int, int]], runs_per_step: int
 ) -> None:
-    """While entries move, runs that were put together are found beside the ones that they were made of."""
+    """While entries move, the index holds merged runs and the runs that they were made of."""
     store = store_of(sets)
     stored = sorted(store.ids)
     for start, count in moved:

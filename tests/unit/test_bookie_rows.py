@@ -1,4 +1,4 @@
-"""Rows of the index: they come back, they sort, and no flipped byte of one goes unnoticed."""
+"""Rows of the index: they decode to the same values, they sort, and every flipped byte is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments and the journal as a whole: where it ends, and what is damage."""
+"""Segments and the journal as a whole: where the journal ends, and which states are damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRESH = ReplayStart(1, 1, is_optional=True, end=JournalPosition(0, 0, 0))
 
 
 class Writer:
-    """Writes blocks of fences into images, as a journal does."""
+    """Writes blocks of fences into images, like a journal."""
 
     def __init__(self) -> None:
         self.images = [self._image(1)]
@@ -40,7 +40,7 @@ class Writer:
         return SegmentImage(number, NONCE, memoryview(bytearray(SIZE)))
 
     def block(self, bodies: int = 1) -> tuple[int, int]:
-        """Write a block of so many large records; where it lies in the last image."""
+        """Write a block with ``bodies`` large records. Return its range in the last image."""
         for _ in range(bodies):
             assert self.commit.append(FENCE, encode_fence(1, b"k" * 16) * 120) is not None
         block = self.commit.take_block()
@@ -116,7 +116,7 @@ def test_a_torn_last_block_ends_the_segment_before_it(writer: Writer) -> None:
 def test_a_torn_block_with_a_later_block_behind_it_is_damage(writer: Writer) -> None:
     start, _ = writer.block(2)
     writer.block()
-    for lost in (start, start + PAGE_BYTES):  # Its header, so that its size is unknown; and another page.
+    for lost in (start, start + PAGE_BYTES):  # Lose its header, which hides its size; and then another page.
         image = bytes(writer.images[0])
         writer.images[0][lost : lost + PAGE_BYTES] = bytes(PAGE_BYTES)
         with pytest.raises(StorageCorrupt) as caught:

@@ -1,4 +1,4 @@
-"""The index gone through a page at a time."""
+"""Walking through the index page by page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One class name means one thing: a search for it finds one class.
 
-The faces are the exception. A face wraps the class of the same name for programs that do not run on trio.
-A name that starts with an underscore is read in one file only, so two files may use the same one.
+The faces are the exception. A face wraps the class of the same name for programs that do not run on trio. A
+name that starts with an underscore is used in one file only, so two files may have the same one.
 """
 
 from __future__ import annotations

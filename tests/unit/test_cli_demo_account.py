@@ -1,4 +1,4 @@
-"""The demo's audit bites: each way in which a log can be wrong is counted, and only it."""
+"""The demo's audit works: it counts each way in which a log can be wrong, and counts nothing else."""
 
 from __future__ import annotations
 

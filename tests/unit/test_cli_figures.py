@@ -1,4 +1,4 @@
-"""Percentiles count records, and the clocks of processes count what they really spent."""
+"""Percentiles count records, and process clocks count the time that the processes really used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a file as records and back: every byte, however the file arrives and the records leave."""
+"""Lines of a file become records and lines again, byte for byte, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledgerlog.limits import RECORD_BYTES_MAX
 
 
 def cut(text: bytes, step: int) -> tuple[list[bytes], bool]:
-    """The records of a text that arrives in pieces, and whether its last line had no newline."""
+    """Return the records of a text that arrives in pieces, and whether its last line had no newline."""
     cutter = LineCutter()
     records = [line for at in range(0, len(text), step) for line in cutter.cut(text[at : at + step])]
     unterminated = cutter.holds_a_line

@@ -1,4 +1,4 @@
-"""One loop, no groups, and a clean end on signals."""
+"""Commands run one loop, raise no exception groups, and end cleanly on signals."""
 
 from __future__ import annotations
 

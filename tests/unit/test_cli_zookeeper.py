@@ -1,4 +1,4 @@
-"""What it takes to start a ZooKeeper server, and what is said where that is missing."""
+"""Starting a ZooKeeper server: what it needs, and the message if something is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _java(home: Path) -> Path:
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, **packages: Path) -> None:
-    """Only these packages are installed, as far as anybody looks."""
+    """Pretend that only these packages are installed."""
 
     def find(name: str) -> ModuleSpec | None:
         if name not in packages:

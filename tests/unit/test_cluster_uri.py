@@ -1,4 +1,4 @@
-"""Cluster URIs: what each scheme reads, one canonical spelling, and complaints that say what is wrong."""
+"""Cluster URIs: the parts that each scheme reads, one canonical spelling, and clear complaints."""
 
 from __future__ import annotations
 

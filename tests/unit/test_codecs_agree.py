@@ -1,7 +1,7 @@
-"""No encoder writes what its decoder refuses: each either refuses by its own error, or is read back equal.
+"""No encoder writes bytes that its decoder refuses: it refuses with its own error, or is read back equal.
 
-Asked of every codec of records and of messages: with numbers at and past each bound, with texts and bytes of
-every kind and size, those that pack to almost nothing and those that do not pack at all.
+This covers every codec of records and of messages: with numbers at and past each bound, and with texts and
+bytes of every kind and size. Some of these compress to almost nothing, others do not compress at all.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from ledgerlog.wire.scrub import ScrubReport, decode_scrub_untrusted, encode_scr
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
 
 REFUSALS = (InvalidArgument, RecordTooLarge, LogListFull, AssertionError)
-"""The named errors; and the rules that ``model.checks.require`` asserts where a record is made."""
+"""The named errors, and the rules that ``model.checks.require`` asserts where a record is made."""
 
 EDGES = (-1, 0, 1, 2, 255, 2**31 - 1, 2**32 - 1, 2**32, 2**53, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1, 2**64)
 
@@ -88,17 +88,17 @@ bookies = st.lists(names, max_size=4).map(tuple)
 
 @attrs.frozen
 class Codec:
-    """One kind of record or message: how its values are made, written and read."""
+    """One kind of record or message, with functions that make, encode and decode its values."""
 
     values: st.SearchStrategy[Callable[[], Any]]
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes, Any], Any]
     sized: Callable[[bytes], Any] | None = None
-    """A value that holds these bytes or a text of as many characters, for the bounds on sizes."""
+    """Return a value that holds these bytes, or a text of as many characters; used to test size bounds."""
 
 
 def fields_of(make: Callable[..., Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Makers of values, not called yet: making one may refuse as well."""
+    """Return functions that make values. They are not called yet, because making a value may refuse too."""
     return st.fixed_dictionaries(fields).map(lambda drawn: lambda: make(**drawn))
 
 
@@ -537,7 +537,7 @@ SIZES = (
 
 
 def check(codec: Codec, make: Callable[[], Any]) -> bool:
-    """Whether the value was taken; it is then read back equal."""
+    """Return whether the codec accepted the value. Then check that it is read back equal."""
     try:
         value = make()
         data = codec.encode(value)
@@ -606,11 +606,11 @@ def test_the_marks_of_a_bookie_are_read_back() -> None:
 
 
 def test_every_codec_of_records_and_messages_is_asked() -> None:
-    """By name: whoever adds a decoder is told to add a codec here."""
+    """The check is by name, so it tells you to add a codec here if you add a decoder."""
     asked = Path(__file__).read_text()
     others = {
-        "decode_record_untrusted",  # what the decoders of records call
-        "decode_entries_untrusted",  # frames of entries: tests/unit/test_entries.py
+        "decode_record_untrusted",  # The decoders of records call it.
+        "decode_entries_untrusted",  # Frames of entries: see tests/unit/test_entries.py.
         "decode_header",
         "decode_packed",
     }

@@ -15,13 +15,15 @@ from tests.cores import bookies, new_metadata
 ABSENT, UNKNOWN = Negative.ABSENT, Negative.UNKNOWN
 SHARE = Share(0, 9, 0, Replication(3, 3, 2))
 STRIPED = Share(0, 9, 1, Replication(4, 2, 2))
-"""Entries 0, 1, 4, 5, 8 and 9."""
+"""Its slot holds entries 0, 1, 4, 5, 8 and 9."""
 
 Stretches = list[tuple[int, int, str]]
 
 
 def said(*answers: CopyAnswer, silent: bool = False) -> Holdings:
-    """A bookie that was asked from entry 0 on, answered so, and then fell silent, or did not."""
+    """Return what is known of a bookie that was asked from entry 0 on, gave these answers, and then may be
+    silent.
+    """
     holdings = Holdings(-1)
     for answer in answers:
         holdings.on_answer(holdings.through + 1, answer)
@@ -66,7 +68,7 @@ def test_who_was_in_limbo_in_one_answer_was_in_limbo_in_all() -> None:
 
 def test_damage_is_no_absence() -> None:
     assert faults(said(answer((0, 3), unsound=((4, 5),)))) == [(4, 5, "corrupt"), (6, 9, "missing")]
-    # It rotted between two answers: one word on it.
+    # The entry rotted between two answers: it is reported once.
     assert faults(said(answer((0, 9), unsound=((4, 4),)))) == [(4, 4, "corrupt")]
 
 

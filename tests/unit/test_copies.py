@@ -1,4 +1,4 @@
-"""The check of every copy of a ledger: it finds exactly the holes that were made, and none that was not."""
+"""The check of every copy of a ledger finds exactly the planted holes, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ledgerlog.wire.scrub import SCRUB_WEIGHTS, add_sums
 
 L = 7
 SOUND, ROTTEN = 0, -1
-"""What a bookie has of an entry: a version of it (0 is the one that was written), or something rotten."""
+"""A bookie's copy of an entry: a version (0 is the one that was written), or ROTTEN."""
 
 
 def ledger(
@@ -52,7 +52,7 @@ def ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
 
 @attrs.define
 class Bookies:
-    """What bookies have, and how they answer: a few things at a time."""
+    """The copies of bookies. They answer a few entries at a time."""
 
     has: dict[BookieId, dict[int, int]]
     silent: set[BookieId] = attrs.Factory(set)
@@ -104,7 +104,7 @@ def run(
     window_entries: int = SCRUB_BLOCK_ENTRIES,
     pick: Callable[[int], int] = lambda count: 0,
 ) -> tuple[list[CopyFault], CopyCheck]:
-    """The check from its beginning to its end; ``pick`` says which of so many asks is answered next."""
+    """Run the check from beginning to end. ``pick`` chooses which of the open asks is answered next."""
     check = CopyCheck(metadata, scrub=scrub, window_entries=window_entries)
     faults, open_asks = [], []
     while not check.is_done:
@@ -118,7 +118,7 @@ def run(
 
 
 def stored(metadata: LedgerMetadata, end: int | None = None) -> dict[BookieId, dict[int, int]]:
-    """Every copy where it should be."""
+    """Put every copy where it should be."""
     has: dict[BookieId, dict[int, int]] = {}
     last = metadata.last_entry if end is None else end
     assert last is not None
@@ -282,7 +282,9 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
 
 @st.composite
 def damaged(draw: st.DrawFn, metadata: LedgerMetadata) -> Bookies:
-    """Copies where they should be, but for holes, rot, other versions, and much that should not be there."""
+    """Put copies where they should be, then add holes, rot, other versions, and many copies that should not
+    be there.
+    """
     known = metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
     bookies = Bookies(stored(metadata, known) if known >= 0 else {})
     names = sorted({bookie for fragment in metadata.fragments for bookie in fragment.ensemble})
@@ -298,7 +300,8 @@ def damaged(draw: st.DrawFn, metadata: LedgerMetadata) -> Bookies:
         for entry_id in range(first, first + draw(st.sampled_from([1, 1, 5, 80]))):
             there = bookies.has.setdefault(bookie, {})
             if kind == "stray":
-                # Left by an ensemble change, say; it is not asked for, or it has it anyhow.
+                # For example, an ensemble change left the copy. The check does not ask for it, or the bookie
+                # has it anyway.
                 there.setdefault(entry_id, SOUND)
             elif kind == "missing":
                 there.pop(entry_id, None)
@@ -310,7 +313,7 @@ def damaged(draw: st.DrawFn, metadata: LedgerMetadata) -> Bookies:
 def expected(
     metadata: LedgerMetadata, bookies: Bookies, scrub: bool
 ) -> dict[tuple[BookieId, int], FaultKind]:
-    """What is wrong with each copy, one by one."""
+    """Compute the fault of each copy, one by one."""
     known = metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
     found = {}
     for entry_id in range(known + 1):

@@ -1,4 +1,4 @@
-"""Standing for an election: what a candidate claims, when, and when its leadership is over."""
+"""Standing for election: what a candidate claims, when it claims, and when its leadership is over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = ElectionState(
 
 
 def registered(record: ElectionState | None, *candidates: str, now: float = 0.0) -> Candidacy:
-    """A candidate that is registered and has looked."""
+    """Return a candidate that is registered and has looked."""
     core = Candidacy(candidate="a", address="a:1")
     core.on_session("s", is_connected=True)
     core.on_looked(ElectionState(), 0, (), now)

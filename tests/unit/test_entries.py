@@ -1,4 +1,4 @@
-"""The entries of a frame: round trips, digests, and every kind of damage that is noticed."""
+"""The entries of a frame: round trips, digests, and every kind of damage is noticed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def forge(
     payload: bytes,
     offsets: Sequence[int] | None = None,
 ) -> bytes:
-    """A frame that says what it likes, with a checksum that fits."""
+    """Encode a frame with any claims and a matching checksum."""
     index = u32_bytes(array("I", lengths)) + bytes(4 * count)
     if offsets is not None:
         index += u32_bytes(array("I", offsets))
@@ -186,7 +186,7 @@ def test_one_payload_under_two_entry_ids_never_has_one_digest(
     assert entry_digest(ledger_id, entry_id, payload) != entry_digest(
         ledger_id, entry_id + other, payload
     ) or (
-        # The upper half counts as well: two ids this far apart may meet, nearer ones never do.
+        # The upper half of the id counts too. So two ids this far apart may collide; closer ids never do.
         (entry_id + other) >> 32 != entry_id >> 32
     )
 
@@ -211,7 +211,7 @@ def test_digests_of_many_are_those_of_each(first: int, payloads: list[bytes]) ->
 
 
 def test_digests_survive_the_wrap_of_their_seed() -> None:
-    # A ledger whose seed is close to the top, so that a range of entries passes it.
+    # Choose a ledger whose seed is near the maximum, so a range of entries passes it.
     ledger_id = max(range(200_000), key=lambda n: checksum(n.to_bytes(8, "little")))
     base = checksum(ledger_id.to_bytes(8, "little"))
     first = 2**32 - base - 3

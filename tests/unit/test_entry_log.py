@@ -1,5 +1,4 @@
-"""Entry logs: their bytes come back, no changed byte goes unnoticed, and runs that become one frame keep
-their entries."""
+"""Entry logs: bytes round-trip, every changed byte is noticed, and combined frames keep their entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every exception that a caller may meet can be sent to another process and copied, and is the same there."""
+"""Every exception that a caller may meet can be copied and sent to another process, and stays the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TESTING_EXCEPTIONS = [
 
 
 def all_exceptions() -> Iterator[type[BaseException]]:
-    """Those of ours that any module has, so that one which escapes all the same is the same, too."""
+    """Yield all exception classes of all modules, also internal ones: such an exception may escape too."""
     for package in (ledgerlog, bookie):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not module.name.endswith("__main__"):
@@ -58,17 +58,18 @@ VALUES: dict[str, Any] = {
     "tuple[int, int]": (1, 2),
     "EntryRun | None": EntryRun._make(range(len(EntryRun._fields))),
 }
-"""A value for each annotation of a constructor's parameters. One that is not here fails: add it."""
+"""A value for each annotation of a constructor's parameters. If one is missing the test fails: add it."""
 
 
 def made(kind: type[BaseException]) -> BaseException:
-    """One of that class, with everything given that its constructor takes."""
+    """Make an exception of that class. Give its constructor every argument."""
     if not inspect.isfunction(kind.__init__):
         return kind("some text")
     in_place, named = [], {}
     for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            in_place.append("some text")  # The base class's: its subclass has no constructor of its own.
+            # The base class takes it; the subclass has no constructor of its own.
+            in_place.append("some text")
             continue
         value = VALUES[str(parameter.annotation)]
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -109,7 +110,7 @@ def test_an_exception_survives_pickle_and_copy(kind: type[BaseException]) -> Non
 
 
 class _TwoNames(errors.LedgerLogError):
-    """As an exception of later may be: named parameters only, and another text than any of them."""
+    """Like a future exception: only named parameters, and a text that differs from all of them."""
 
     def __init__(self, *, first: int, second: str = "x") -> None:
         super().__init__(f"{first} and {second}")

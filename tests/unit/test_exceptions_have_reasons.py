@@ -1,5 +1,7 @@
-"""Whoever asks a checker to look away says why, beside it. In tests nobody asks the type checker, which does
-not look there."""
+"""A comment that tells a checker to look away must give a reason, next to it.
+
+Tests must not use such comments for the type checker at all, because it does not check tests.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ REASONED_IGNORE = re.compile(r"# type: ignore\[[a-z-]+(, ?[a-z-]+)*\]  # .+$")
 
 
 def lines(folder: str) -> list[tuple[str, str]]:
-    """Every line, with where it stands."""
+    """Return every line, with its file and number."""
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         if path != Path(__file__):

@@ -1,4 +1,4 @@
-"""What records say: one value for each kind, the same walk for segments and for entry logs."""
+"""The facts in records: one value for each kind, and the same walk for segments and for entry logs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FRAME = b"".join(encode_add(Entries.build(7, 41, [b"a", b"b"]), lac=40, lafr=39,
 
 
 class Segment:
-    """Segment 1, with as many blocks as lists of records."""
+    """Segment 1. Each list of records becomes one block."""
 
     def __init__(self, *blocks: Sequence[tuple[int, bytes]], close: bool = False) -> None:
         self.header = SegmentHeader(number=1, size=16 * PAGE_BYTES, nonce=NONCE, instance="i")
@@ -136,7 +136,7 @@ async def walked(files: EntryFiles, file: int, end: int) -> list[Fact]:
 
 
 async def test_a_segment_and_a_log_say_the_same_of_a_ledger() -> None:
-    """Of the fence, the bounds and the LAC, not of what the index keeps to find runs sooner."""
+    """They agree on the fence, the bounds and the LAC. Only the index's hints for finding runs may differ."""
     logged = LoggedLedger(7, KEY, is_fenced=True, is_deleted=False, lac=40, lafr=39)
     in_log = [logged, log_fact(ADD, 4108, FRAME, file=-1, path="f")]
     for facts in (Segment(*WHOLE).facts(), in_log):

@@ -1,4 +1,4 @@
-"""A frame buffer's memory follows what really arrives: little for an idle peer, more for a busy one."""
+"""A frame buffer's memory follows the bytes that arrive: little for an idle peer, more for a busy one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SMALL, ROOMY = 16 * 1024, 256 * 1024
 
 
 def feed(buffer: FrameBuffer, data: bytes, step: int) -> list[bytes]:
-    """Receives all of ``data``, at most ``step`` bytes at a time; the frames that came out."""
+    """Receive all of ``data``, at most ``step`` bytes at a time. Return the frames."""
     frames = []
     position = 0
     while position < len(data):

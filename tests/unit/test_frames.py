@@ -1,4 +1,4 @@
-"""Frames: what is written is what is read, and everything out of range is refused by name."""
+"""Frames: what is written is read back equal, and every value out of range is refused by name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def decode(raw: bytes) -> Frame:
 
 
 def with_field(name: str, value: int | bytes, *, body: bytes = b"", kind: int = Kind.INFO) -> bytes:
-    """A frame with a header field of any value and a checksum that fits."""
+    """Encode a frame with any header fields and a matching checksum."""
     raw = encode_head(kind, index=body)
     header = Header._make(HEADER.unpack_from(raw))._replace(**{name: value})
     raw = HEADER.pack(*header) + body

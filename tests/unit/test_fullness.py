@@ -1,4 +1,4 @@
-"""When a bookie is short of space, read-only, and writable again, by free bytes alone."""
+"""When a bookie is short of space, read-only, and writable again; it depends only on the free bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/GLOSSARY.md names code that exists, each term once, and no module goes by a name that was given up."""
+"""docs/GLOSSARY.md names existing code, each term once, and no module uses a name that was given up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GIVEN_UP = {
     "watching": "job_progress",
     "witness": "deletion_oracle",
 }
-"""Names of modules that said little, and what they are called instead."""
+"""Names of modules that were given up because they said little, and their new names."""
 
 
 def test_every_name_of_the_glossary_exists() -> None:

@@ -1,4 +1,4 @@
-"""HELLO: who the two ends of a connection are."""
+"""HELLO: the two ends of a connection identify each other."""
 
 from __future__ import annotations
 

@@ -1,34 +1,34 @@
-"""The rooms of the house stay apart: a checker that reads imports, and the proof that it bites.
+"""The rooms of the architecture stay apart: a checker that reads imports, and the proof that it works.
 
-The checker parses every module of both packages with ``ast`` and imports none of them, so it takes a
-path and works as well on a broken tree written for the purpose. Each rule below has such a tree.
+The checker parses every module of the packages with ``ast`` and imports none of them. So it takes a path, and
+also works on a broken tree that a test writes. Each rule below has such a tree.
 
-**What counts as an import.** Every ``import`` and ``from ... import`` wherever it stands: at the top,
-inside a function, under ``if TYPE_CHECKING:``, and ``importlib.import_module("...")`` and
-``__import__("...")`` with a literal name. Imports for types count because an annotation that names a
-room above is knowledge of that room all the same: the module could not be read, typed or moved
-without it. A dynamic import of a computed name cannot be read, so it is refused, but for the package
-``ledgerlog`` itself: the table that it imports from is compared with its imports for types
-(``test_public_surface``). ``from package import name`` is an import of ``package.name`` where that is a
-module and of ``package`` otherwise. The ``__init__`` of the packages above an imported module is not counted:
-Python runs it, but it is not what the importing module knows.
+**What counts as an import.** Every ``import`` and ``from ... import`` counts, wherever it stands: at the top,
+inside a function, or under ``if TYPE_CHECKING:``. So do ``importlib.import_module("...")`` and
+``__import__("...")`` with a literal name. Imports for types count because an annotation that names a room
+above is knowledge of that room too: you could not read, type or move the module without it.
+
+A dynamic import of a computed name cannot be read, so it is refused. The package ``ledgerlog`` itself is the
+exception: another test compares the table that it imports from with its imports for types
+(``test_public_surface``). ``from package import name`` is an import of ``package.name`` if that is a module,
+and of ``package`` otherwise. The ``__init__`` of the packages above an imported module does not count: Python
+runs it, but the importing module does not know it.
 
 **The rules.**
 
 1. *Arrows.* Each module lies in one room of ``ROOMS`` (the longest name that matches) and imports
-   only from that room and from the rooms listed there. A module without a room is an error, so that
-   a new folder gets its place in the table deliberately.
-2. *No cycles* between modules, function-level imports and imports for types included.
-3. *Purity.* What lies in a folder named ``core``, and the rooms of ``PURE_ROOMS``, reaches no clock, file,
-socket,
-   thread, random source or logger, and imports nothing that is not pure itself.
-4. *Capabilities.* Such a module is imported only by the modules that own it (``CAPABILITIES``).
+   only from that room and from the rooms listed there. A module without a room is an error, so
+   whoever makes a new folder must give it a place in the table.
+2. *No cycles* between modules; function-level imports and imports for types count.
+3. *Purity.* Modules in a folder named ``core``, and in the rooms of ``PURE_ROOMS``, reach no clock, file,
+   socket, thread, random source or logger, and import only pure modules.
+4. *Capabilities.* Only the modules that own a capability import its modules (``CAPABILITIES``).
 5. *Nowhere.* pickle and its like, yaml, ``eval``, ``exec``: bytes from a disk or a peer are never code.
 6. *print* is for the command line.
-7. *Lost answers.* No ``except`` names MetadataOutcomeUnknown, nor the tuple UNSETTLED with it in it, but in
-   ``ledgerlog.meta.settle``, which knows what to do then (``SETTLERS``).
+7. *Lost answers.* No ``except`` names MetadataOutcomeUnknown, nor the tuple UNSETTLED that contains it. Only
+   ``ledgerlog.meta.settle`` does, because it knows what to do then (``SETTLERS`` has the exceptions).
 
-To let a room import something, extend a table here and say why beside the line.
+To let a room import something, extend a table here and write the reason next to the line.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 
 # --- the tables -----------------------------------------------------------------------------------
-#
-# A name in a table stands for that module and all below it, except that "ledgerlog" and "bookie"
-# stand for the two package __init__ modules alone. A name with a star at its end stands for every
-# module that begins so. A room that lies inside another room (an entry point) is entered only by
-# those who name it.
+# A name in a table stands for that module and all modules below it. Exceptions: "ledgerlog" and "bookie"
+# stand only for the two package __init__ modules. A name with a star at its end stands for every module that
+# begins so. If a room lies inside another room (an entry point), only a table entry with its full name opens
+# it.
 
 VOCABULARY = ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
 CONCURRENCY = ("ledgerlog.concurrency",)
@@ -76,56 +75,56 @@ BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
 
 ROOMS: dict[str, tuple[str, ...]] = {
     # room: what it may import besides itself
-    # What in a URI is a secret: every error's text passes through it.
+    # The secret parts of a URI; the text of every error passes through it.
     "ledgerlog.redact": (),
     "ledgerlog.errors": ("ledgerlog.redact",),
     "ledgerlog.limits": (),
-    # Nurseries, gathering and racing, watermarks, paces: just above the vocabulary, so that all may use them.
+    # Nurseries, gathering and racing, watermarks, paces. They lie just above the vocabulary, so all may use
+    # them.
     "ledgerlog.concurrency": VOCABULARY,
-    # Pauses and rates as arithmetic on times that they are given.
-    # Whether what an extra brings is installed, and how to get it.
+    # Whether the packages of an extra are installed, and how to install them.
     "ledgerlog.optional_packages": (),
-    # Directories whose entries survive a power cut.
+    # Makes directories whose entries survive a power cut.
     "ledgerlog.durable_directories": (),
-    # Which event loop a caller is in.
+    # Which event loop the caller runs in.
     "ledgerlog.loops": ("ledgerlog.errors",),
-    # What both commands do first.
+    # The first step of both commands.
     "ledgerlog.standard_streams": (),
-    # What signals do to both.
+    # How both commands react to signals.
     "ledgerlog.signals": (),
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire"),
     "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY, "ledgerlog.durable_directories"),
     "ledgerlog.ledger": BELOW_LEDGER,
-    # Archived parts of logs, as files: what readers of logs read through.
+    # Archived parts of logs, as files. Readers of logs read through it.
     "ledgerlog.archive": BELOW_LEDGER,
     "ledgerlog.log": (*BELOW_LOG, "ledgerlog.archive"),
-    # The jobs that make archives; what is not fully replicated is told by what checks it for repair.
+    # The jobs that make archives. Repair's checks tell them which ledgers are not fully replicated.
     "ledgerlog.archive.jobs": (*BELOW_TOOLS, "ledgerlog.repair"),
     # Leadership of anything, not only of logs.
     "ledgerlog.election": BELOW_TOOLS,
-    # State machines on logs: they elect, append, read, and keep snapshots.
+    # State machines on logs: they elect, append, read, and store snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
-    # The same without await, for threads that have no event loop.
+    # The same API without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
     # The auditor is elected.
     "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election"),
-    # Logs in Spark. Its processes have no event loop of their own, so it takes the portal.
+    # Logs in Spark. Its processes have no event loop of their own, so it uses the portal.
     "ledgerlog.spark": (
         *BELOW_TOOLS,
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.blocking",
         "ledgerlog.archive.jobs",
-        "ledgerlog.repair",  # An audit may make tasks of what it finds.
+        "ledgerlog.repair",  # An audit may make tasks of its findings.
     ),
-    # The names that Spark finds the sources by.
+    # Spark finds the sources by these names.
     "pyspark_ledgerlog": ("ledgerlog.spark",),
     "pyspark_ledgeraudit": ("ledgerlog.spark",),
-    # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
+    # Bookies inside the calling process, for memory: and file:, and the streams to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),
-    # Both start whole systems, auto-recovery and bookies included; the command also runs simulations.
+    # Both start whole systems, with auto-recovery and bookies. The command also runs simulations.
     "ledgerlog.testing": (
         *BELOW_TOOLS,
         "ledgerlog",
@@ -161,7 +160,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.machine",
         "ledgerlog.cluster",
     ),
-    # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
+    # connect(): the whole client, and for memory: and file: (lazily) the bookies next to it.
     "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
     "bookie.storage": (
@@ -173,8 +172,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "bookie.core",
     ),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
-    # The entry point hands the node what it may not know by itself: reading and recovering ledgers
-    # (limbo repair) and hosted auto-recovery.
+    # The node must not know the client. The entry point hands it what it needs of one: reading and recovering
+    # ledgers (limbo repair) and hosted auto-recovery.
     "bookie.server.main": (
         *FROM_BOOKIE,
         "ledgerlog.standard_streams",
@@ -191,12 +190,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 
 LAZY_ARROWS: tuple[tuple[str, str], ...] = (
-    # Allowed though the table says no, but only inside a function: a program that connects to a real
+    # The table forbids these. They are allowed inside a function only: a program that connects to a real
     # cluster never loads the storage node.
     ("ledgerlog.cluster", "ledgerlog.embedded"),
 )
 
-PURE_ROOMS = (  # besides every folder that is named core
+PURE_ROOMS = (  # besides every folder named core
     "ledgerlog.redact",
     "ledgerlog.errors",
     "ledgerlog.limits",
@@ -234,7 +233,7 @@ IMPURE = frozenset(
         "ssl",
         "http",
         "urllib",
-        # Other people's state, and the ears of a person.
+        # External systems and the user.
         "sqlite3",
         "kazoo",
         "plyvel",
@@ -248,7 +247,7 @@ IMPURE = frozenset(
 IMPURE_CALLS = frozenset({"open", "input", "print"})
 
 STARTERS = ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.embedded", "bookie.server.main")
-"""Those who make the real capabilities and hand them in."""
+"""Modules that make the real capabilities and hand them in."""
 
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     # capability: the modules that own it
@@ -256,7 +255,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
     "plyvel": ("bookie.storage",),
-    # Only what reads and makes archives, and Spark's side, which has it anyway.
+    # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
     "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
     "os": (
         "ledgerlog.archive.destinations",
@@ -282,14 +281,14 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "bookie.storage",
         *STARTERS,
     ),
-    # To cut a connection of kazoo's that a stop would wait for.
+    # It cuts a connection of kazoo's that a stop would wait for.
     "socket": ("ledgerlog.net", "ledgerlog.meta.zookeeper", *STARTERS),
-    # A client's wall clock, its choices and its keys are one object, which the simulator replaces.
+    # A client's wall clock, random choices and keys are one object, which the simulator replaces.
     "random": ("ledgerlog.net", "ledgerlog.ledger.environment", *STARTERS),
-    # Ledger keys; and session names in the metadata stores, which no two processes may share.
+    # Ledger keys, and the session names in the metadata stores, which must differ between processes.
     "secrets": ("ledgerlog.ledger.environment", "ledgerlog.meta", *STARTERS),
     "uuid": ("ledgerlog.ledger.environment", "ledgerlog.meta", *STARTERS),
-    # SQLite's sessions live by a clock that processes share, ZooKeeper's by one that runs on in sleep.
+    # SQLite's sessions use a clock that processes share; ZooKeeper's use one that goes on during sleep.
     "time": (
         "ledgerlog.net",
         "ledgerlog.meta.sqlite*",
@@ -311,7 +310,7 @@ PRINTERS = ("ledgerlog.cli",)
 
 SETTLERS: dict[str, tuple[str, ...]] = {
     "MetadataOutcomeUnknown": ("ledgerlog.meta.settle",),
-    # The keeper of a log tells its core, which reads again for as long as the leadership lasts.
+    # Chain maintenance tells its core, which reads again as long as the leadership lasts.
     "UNSETTLED": ("ledgerlog.meta.settle", "ledgerlog.log.maintenance"),
 }
 
@@ -347,7 +346,7 @@ class Violation:
 
 
 def is_within(module: str, name: str) -> bool:
-    """Whether a name of the tables covers the module."""
+    """Return whether a name of the tables covers the module."""
     if name.endswith("*"):
         return module.startswith(name[:-1])
     return module == name or ("." in name and module.startswith(f"{name}."))
@@ -358,7 +357,7 @@ def room_of(module: str) -> str | None:
 
 
 def is_core(module: str) -> bool:
-    """Whether its path says that it is a part's pure machine."""
+    """Return whether the path says that the module is a pure machine."""
     return "core" in module.split(".")
 
 
@@ -371,7 +370,7 @@ def may_import(module: str, imported: Import) -> bool:
     if is_pure(module) and not is_pure(imported.target):
         return False
     if target_room is None or room is None or room == target_room:
-        return True  # A module without a room is reported once, as itself.
+        return True  # A module without a room is reported once, by another check.
     if imported.in_function and (module, imported.target) in LAZY_ARROWS:
         return True
     # A name that is shorter than the target's room does not open that room (an entry point).
@@ -439,7 +438,7 @@ class _ImportReader(ast.NodeVisitor):
 
 
 def read_tree(root: Path) -> dict[str, Module]:
-    """Every module of both packages below ``root``, by dotted name, with its imports resolved."""
+    """Return every module of the packages below ``root``, by dotted name, with its imports resolved."""
     paths: dict[str, Path] = {}
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -462,7 +461,7 @@ def read_tree(root: Path) -> dict[str, Module]:
 
 
 def check(root: Path) -> list[Violation]:
-    """All that is against the rules in the packages below ``root``, in a stable order."""
+    """Return all violations in the packages below ``root``, in a stable order."""
     return check_modules(read_tree(root))
 
 
@@ -509,7 +508,7 @@ def _check_module(module: Module) -> Iterator[Violation]:
 
 
 def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
-    """One violation for each cycle that a depth-first walk closes, naming the modules on it."""
+    """Return one violation for each cycle that a depth-first walk closes, naming the modules on it."""
     done: set[str] = set()
 
     def walk(name: str, trail: tuple[str, ...]) -> Iterator[Violation]:
@@ -559,7 +558,7 @@ def test_every_name_in_the_tables_is_well_formed() -> None:
 
 
 def plant(root: Path, sources: Mapping[str, str]) -> Path:
-    """Writes modules by dotted name below ``root``; a package needs no ``__init__`` to be read."""
+    """Write modules by dotted name below ``root``. A package can be read without an ``__init__``."""
     for name, source in sources.items():
         target = root.joinpath(*name.split("."))
         path = target / "__init__.py" if name in PACKAGES or target.is_dir() else target.with_suffix(".py")
@@ -573,7 +572,7 @@ def rules(root: Path) -> set[str]:
 
 
 def specimen(room: str) -> str:
-    """A module that lies in the room."""
+    """Return the name of a module that lies in the room."""
     return room if room in PACKAGES or room.endswith((".main", ".__main__")) else f"{room}.specimen"
 
 

@@ -1,4 +1,4 @@
-"""The one owner of a log's leadership: rolls that are due, ledgers that are drained, and how it ends."""
+"""The one owner of a log's leadership: due rolls, drained ledgers, and how the leadership ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lead(policy: RollPolicy) -> Leadership:
 
 
 def send(leader: Leadership, now: float = 0.0) -> bool:
-    """Send a record as an entry of its own; what ``on_sent`` says."""
+    """Send a record as an entry of its own. Return the result of ``on_sent``."""
     leader.queue.add(b"x", 1)
     batch = leader.queue.first_to_send(full_only=False)
     assert batch is not None
@@ -34,7 +34,7 @@ def send(leader: Leadership, now: float = 0.0) -> bool:
 
 
 def roll(leader: Leadership, ledger_id: int) -> None:
-    """Carry the roll that is wanted out, up to its write."""
+    """Carry out the wanted roll, up to its write."""
     if leader.chain.need is ChainNeed.SPARE:
         leader.chain.on_spare(ledger_id)
     assert leader.chain.record

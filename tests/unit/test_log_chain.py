@@ -1,7 +1,7 @@
-"""The chain of ledgers: every rule of taking over and rolling, and the schedules that break a wrong build.
+"""The chain of ledgers: every rule of takeover and rolling, and the schedules that break a wrong build.
 
-The world below is the least that the machines act on: one record under compare-and-set, and ledgers
-that are open or closed and hold offsets. Schedules C01 to C05 run on it step by step.
+The world below is the minimum that the machines act on: one record under compare-and-set, and ledgers that
+are open or closed and hold offsets. Schedules C01 to C05 run on it step by step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class World:
         return ledger_id
 
     def append(self, ledger_id: int, first: int, end: int) -> None:
-        """Offsets ``first`` to ``end`` - 1 are stored in an open ledger."""
+        """Store offsets ``first`` to ``end`` - 1 in an open ledger."""
         ledger = self.ledgers[ledger_id]
         assert not ledger.closed, f"ledger {ledger_id} is closed"
         if ledger.first == ledger.end:
@@ -80,7 +80,7 @@ class World:
         )
 
     def write(self, record: LogMetadata, version: int) -> int | None:
-        """Compare-and-set; the new version or None. Checks ListCas and OnlyLastTwoOpen."""
+        """Write by compare-and-set. Return the new version, or None. Check ListCas and OnlyLastTwoOpen."""
         assert self.record is not None
         if version != self.version:
             return None
@@ -102,7 +102,7 @@ class World:
 
 
 def step(world: World, takeover: Takeover) -> None:
-    """Do the one thing that a takeover needs now."""
+    """Carry out the one step that a takeover needs now."""
     match takeover.need:
         case TakeoverNeed.READ | TakeoverNeed.SETTLE:
             takeover.on_record(world.record, world.version)
@@ -144,7 +144,7 @@ def give_spare(world: World, leader: LeaderChain) -> None:
 
 
 def write(world: World, leader: LeaderChain) -> None:
-    """Do the write that a leader needs."""
+    """Carry out the write that a leader needs."""
     assert leader.need is ChainNeed.WRITE
     version = world.write(leader.record, leader.version)
     if version is None:
@@ -155,7 +155,7 @@ def write(world: World, leader: LeaderChain) -> None:
 
 
 def roll(world: World, leader: LeaderChain) -> None:
-    """Begin a roll: new appends go to a new ledger, the old one is still open."""
+    """Begin a roll: new appends go to a new ledger, and the old ledger is still open."""
     leader.want_roll()
     give_spare(world, leader)
     write(world, leader)
@@ -180,7 +180,7 @@ def test_the_first_leader_of_a_log_makes_its_first_ledger() -> None:
 
 
 def test_nothing_is_served_before_the_list_is_written() -> None:
-    """C04: the ledger is known to the caller, and appends may begin, only once the write has been made."""
+    """C04: only after the write does the caller know the ledger and may begin to append."""
     world = World()
     takeover = run_until(world, Takeover("log", new_token=new_token), TakeoverNeed.WRITE)
     assert world.listed == []
@@ -288,7 +288,8 @@ def test_a_takeover_whose_write_did_not_happen_yet_writes_the_same_again() -> No
     takeover.on_record(world.record, world.version)
     assert takeover.need is TakeoverNeed.WRITE
     assert (takeover.record, takeover.version) == (record, version)
-    # The first request arrives after all: the second one conflicts with it, and is it.
+    # The first request arrives late. The second request conflicts with it, and finds that it is its own
+    # write.
     world.write(record, version)
     step(world, takeover)
     step(world, takeover)
@@ -328,7 +329,7 @@ def test_a_takeover_whose_write_surely_did_nothing_leaves_no_ledger() -> None:
     takeover.on_not_written()
     takeover.abandon()
     assert takeover.take_garbage() == [made]
-    # Where a write before it was lost, that one may still take effect.
+    # If the answer to an earlier write was lost, that write may still take effect.
     takeover = run_until(world, Takeover("log", new_token=new_token), TakeoverNeed.WRITE)
     takeover.on_unsettled()
     takeover.on_record(world.record, world.version)
@@ -498,8 +499,9 @@ def test_a_spare_that_an_unsettled_write_may_have_listed_is_not_deleted() -> Non
 
 
 def test_a_deposed_leader_does_not_give_back_a_spare_that_his_successor_found_in_the_list() -> None:
-    """Found by the model checker: the answer to the roll is lost, a successor takes over behind it, and the
-    leader took the ledger that his roll had listed for one that nobody uses."""
+    """Found by the model checker: the answer to the roll is lost, and a successor takes over after it. The
+    leader then believed that the ledger that its roll had listed was unused.
+    """
     world = World()
     a = lead(world)
     a.want_roll()
@@ -614,7 +616,7 @@ def test_a_ledger_that_cannot_belong_there_is_corrupt(found: tuple[int, int], fo
 
 
 def test_records_of_a_newer_ledger_whose_older_one_lost_some_are_not_in_the_log() -> None:
-    """The leader dies while it drains: offset 2 of ledger 0 was kept by nobody, 3 in ledger 1 was."""
+    """The leader dies while it drains: nobody kept offset 2 of ledger 0, but ledger 1 kept offset 3."""
     world = World()
     a = lead(world)
     world.append(0, 0, 2)
@@ -635,8 +637,11 @@ def test_records_of_a_newer_ledger_that_continues_the_older_one_are_in_the_log()
 
 
 def test_every_interleaving_of_two_takeovers_and_a_roll_keeps_the_rules() -> None:
-    """All orders of the steps of a rolling leader and of two who take over from it. ``World.write`` checks
-    ListCas and OnlyLastTwoOpen at each write; at the end one leads and all before are closed."""
+    """Run many orders of the steps of a rolling leader and of two processes that take over from it.
+
+    ``World.write`` checks ListCas and OnlyLastTwoOpen at each write. At the end one process leads, and all
+    ledgers before its own are closed.
+    """
     actors = "aaaaa" + "bbbbbbbbb" + "ccccccccc"
     orders = set(itertools.islice(_interleavings(actors), 4_000))
     for order in orders:
@@ -684,7 +689,7 @@ def test_every_interleaving_of_two_takeovers_and_a_roll_keeps_the_rules() -> Non
 
 
 def _interleavings(actors: str) -> itertools.chain[str]:
-    """Seeded shuffles of the actors' steps, different ones first."""
+    """Yield seeded shuffles of the actors' steps."""
     dice = random.Random(7)
     pool = list(actors)
 

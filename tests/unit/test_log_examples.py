@@ -1,4 +1,4 @@
-"""The worked examples of docs/LOGS.md are what the code writes, byte for byte."""
+"""The code writes the worked examples of docs/LOGS.md byte for byte."""
 
 from __future__ import annotations
 

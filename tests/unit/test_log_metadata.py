@@ -1,4 +1,4 @@
-"""The record of a log: what may become of it, and its bytes."""
+"""The record of a log: its transitions, and its bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def counts(records: int, size: int = 100, at: int = NOW) -> SegmentCounts:
 
 
 def closed_chain(segments: int) -> LogMetadata:
-    """A log of so many ledgers with 10 records each, all but the last counted."""
+    """Return a log with ledgers of 10 records each, all but the last counted."""
     log = new_log().taken_over([], 100, b"t")
     for number in range(1, segments):
         log = log.rolled(100 + number, b"r")
@@ -298,7 +298,7 @@ def test_a_list_that_does_not_fit_is_refused_by_name() -> None:
 
 
 def alike(segments: int) -> tuple[LogSegment, ...]:
-    """Spliced ledgers that are so like each other that hundreds of thousands pack into a few kilobytes."""
+    """Return spliced ledgers that are so similar that hundreds of thousands pack into a few kilobytes."""
     return tuple(LogSegment(n, 1, 10 * n, 10, 1000, NOW, NOW) for n in range(segments))
 
 
@@ -312,7 +312,7 @@ def test_a_list_is_bounded_by_its_segments_however_well_they_are_packed() -> Non
 
 
 def test_a_list_that_version_0_1_wrote_and_did_not_read_is_read_and_made_short() -> None:
-    """It read lists of 163,840 segments of whatever kind, and wrote whatever packed well behind them."""
+    """Version 0.1 read lists of at most 163,840 segments. It wrote longer lists if the rest packed well."""
     log = attrs.evolve(new_log(), segments=alike(163_840 + 256), epoch=1)
     read = LogMetadata.decode_untrusted(log.encode(), 5)
     assert read == log
@@ -437,7 +437,7 @@ def damaged(**changes: object) -> bytes:
 
 
 def as_lists(**changes: object) -> bytes:
-    """The record in format 1, which had the columns of the list as lists."""
+    """Return the record in format 1, which had the columns of the list as lists."""
     fields = dict(decode_record_untrusted(closed_chain(3).encode(), "record", MetadataCorrupt)._value)
     del fields["segments"], fields["dedupe_epoch"]
     lists = {"ledgers": [100, 1, 1], "epochs": [1, 0, 0], "counts": [10, 10], "bytes": [1000, 1000]}

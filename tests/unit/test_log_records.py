@@ -79,7 +79,7 @@ def test_the_head_of_a_checkpoint_is_what_is_written() -> None:
 
 
 def test_packed_records_of_another_machine_are_read() -> None:
-    """The frame was made once; other versions of zstd may make another one of the same records."""
+    """The frame was made once. Other versions of zstd may compress the same records to other bytes."""
     payload = bytes.fromhex(
         "4c5202010000000004000000030000000000000007000000000000000068e5cf8b01000064000000000000002c010000"
         "28b52ffd603c00850000384b0000006162630200263a75cc3922"

@@ -1,4 +1,4 @@
-"""In the wrong event loop ``connect`` and ``ledgerlog.blocking`` say so, and do nothing."""
+"""In the wrong event loop ``connect`` and ``ledgerlog.blocking`` raise an error, and do nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def portal_threads() -> set[threading.Thread]:
 
 
 def in_asyncio(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """``asyncio.run`` in a thread of its own, so that no other test finds what it leaves in this one."""
+    """Run ``asyncio.run`` in a thread of its own, so other tests do not find its leftovers in this thread."""
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -59,7 +59,7 @@ def test_connect_in_no_loop_says_what_to_use() -> None:
 
 
 def test_a_store_that_cannot_be_begun_says_why_itself() -> None:
-    """Outside of trio its link cannot be made, and what is not there cannot be closed."""
+    """Outside of trio the store's link cannot be made, so there is no link to close."""
 
     async def main() -> None:
         with pytest.raises(RuntimeError, match="async context"):
@@ -70,7 +70,7 @@ def test_a_store_that_cannot_be_begun_says_why_itself() -> None:
 
 
 def test_blocking_calls_in_an_asyncio_loop_are_refused_and_work_from_a_thread() -> None:
-    """As in a notebook, where a loop runs in the thread of each cell."""
+    """This is like a notebook, where a loop runs in the thread of each cell."""
 
     async def main() -> None:
         with pytest.raises(InvalidArgument, match=r"notebook.*asyncio\.to_thread"):
@@ -92,6 +92,6 @@ def test_blocking_calls_in_an_asyncio_loop_are_refused_and_work_from_a_thread() 
         assert await asyncio.to_thread(log.properties) == {}, "nothing was closed"
         await asyncio.to_thread(cluster.close)
 
-    there_before = portal_threads()  # Of a cluster that tests of this worker share, say.
+    there_before = portal_threads()  # For example, of a cluster that the tests of this worker share.
     in_asyncio(main)
     assert portal_threads() == there_before

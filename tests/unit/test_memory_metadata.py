@@ -1,4 +1,6 @@
-"""What the memory tree adds to the contract: clients that lose contact, and one history for one seed."""
+"""What the memory tree adds to the contract: clients that lose contact, and the same history for the same
+seed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CBOR for metadata: plain data in one form only, and complaints that name the field."""
+"""CBOR for metadata: plain data, in exactly one form, and complaints that name the field."""
 
 from __future__ import annotations
 

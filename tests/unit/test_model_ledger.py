@@ -1,4 +1,4 @@
-"""Ledger metadata: the edges of its life, what each refuses, and its bytes."""
+"""Ledger metadata: its transitions, what each transition refuses, and its bytes."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ WRONG: dict[str, list[Any]] = {
 def test_a_field_that_is_wrong_or_missing_is_refused_by_name(name: str) -> None:
     fields = cbor2.loads(CLOSED.encode())
     assert set(fields) == set(WRONG), "every field is tried"
-    # What the field is called where a rule about it speaks.
+    # The names that messages may use for the field, for example if another rule finds the fault.
     words = {
         "v": "format|'v'",
         "id": "another ledger|'id'",

@@ -1,4 +1,4 @@
-"""What of a ledger is a bookie's, and what of it is missing."""
+"""Which entries of a ledger belong to a bookie, and which of them are missing."""
 
 from __future__ import annotations
 

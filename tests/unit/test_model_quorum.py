@@ -1,4 +1,4 @@
-"""Quorum arithmetic, against the rules' own words and the table of protocol A.0."""
+"""Quorum arithmetic, compared with the words of the rules and the table of protocol A.0."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_table_of_coverage(
     assert replication.negative_quorum == negative_quorum
     assert smallest_cover(replication) == smallest
     assert replication.covers(example)
-    # The coarser rule, E - AQ + 1 of the ensemble: the smallest size of which every set covers.
+    # The coarser rule, E - AQ + 1 of the ensemble: the smallest size at which every set of slots covers.
     assert always == replication.ensemble - replication.ack_quorum + 1
     assert every_set_covers(replication, always)
     assert always == 1 or not every_set_covers(replication, always - 1)
@@ -75,7 +75,9 @@ def replications(draw: st.DrawFn, largest: int = 7) -> Replication:
 
 @given(replications(), st.sets(st.integers(0, 6)))
 def test_the_four_wordings_of_coverage_agree(replication: Replication, slots: set[int]) -> None:
-    """Each write set: enough have it, every ack quorum has one, too few lack it, no ack quorum lacks it."""
+    """For each write set: enough slots have it, every ack quorum has one, too few lack it, no ack quorum
+    lacks it.
+    """
     write_sets = [set(replication.write_set(first)) for first in range(replication.ensemble)]
     ack = replication.ack_quorum
     enough = all(len(each & slots) >= replication.negative_quorum for each in write_sets)

@@ -1,4 +1,4 @@
-"""A record or a file of a newer format is refused by name, and is no damage that anybody may repair."""
+"""A record or file of a newer format is refused by name. It is not damage, so nothing may repair it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ NEWER = 77
 
 
 def examples() -> list[Any]:
-    """For each codec of a record with a format: its codec, a value's stand-in and the record as a map."""
+    """Return, for each codec of a record with a format, the codec, a stand-in for a value, and the record as
+    a map.
+    """
 
     found = []
     for name, rows in json.loads(GOLDEN.read_text()).items():

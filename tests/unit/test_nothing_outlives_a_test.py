@@ -1,4 +1,4 @@
-"""``tests/conftest.py`` run over small suites: they leave things behind, or depend on what started them."""
+"""``tests/conftest.py`` on small suites that leave things behind, or depend on their environment."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_orphaned_grandchild_is_found_named_and_ended(tmp_path: Path) -> None
     pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
     assert result.returncode == 1
     assert f"the test left behind: process {pid} (sleep 600)" in result.stdout
-    # Whoever adopted it may not have collected it yet: a zombie has ended, too.
+    # The process that adopted it may not have collected it yet. A zombie has ended too.
     status = Path(f"/proc/{pid}/stat")
     assert not status.exists() or status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
 

@@ -1,11 +1,12 @@
-"""Who may open a nursery around somebody else's code, and who may start tasks in another's nursery.
+"""Who may open a nursery around another's code, and who may start tasks in another's nursery.
 
 Two rules of docs/ARCHITECTURE.md, "Tasks", read from the source:
 
-1. *Around a caller's body.* trio wraps what leaves a nursery in a group. So an ``async with`` that yields to
-   its caller opens its nursery with ``ledgerlog.concurrency.nurseries``, never with ``trio.open_nursery``.
-2. *Handed on.* A nursery is used in the module that opened it. The modules that use another's are in
-   ``BORROWERS``, with the reason why it outlives what they start in it.
+1. *Around a caller's body.* trio wraps an exception that leaves a nursery in a group. So an ``async with``
+   that yields to its caller opens its nursery with ``ledgerlog.concurrency.nurseries``, never with
+   ``trio.open_nursery``.
+2. *Handed on.* A nursery is used in the module that opened it. ``BORROWERS`` lists the modules that use the
+   nursery of another module, with the reason why it outlives the tasks that they start in it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _yields(node: ast.AST) -> bool:
 
 
 def has_a_bare_nursery_around_a_body(tree: ast.AST) -> bool:
-    """Whether an ``async with trio.open_nursery()`` yields to a caller."""
+    """Return whether an ``async with trio.open_nursery()`` yields to a caller."""
     return any(
         any(ast.unparse(item.context_expr) == "trio.open_nursery()" for item in node.items)
         and any(_yields(statement) for statement in node.body)
@@ -66,7 +67,7 @@ def has_a_bare_nursery_around_a_body(tree: ast.AST) -> bool:
 
 
 def borrows_a_nursery(tree: ast.AST) -> bool:
-    """Whether a module starts tasks and opens no nursery, or names one that belongs to another object."""
+    """Return whether a module starts tasks but opens no nursery, or names a nursery of another object."""
     opens = starts = reaches = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in OPENERS:

@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md speaks of every command and of every error that there is."""
+"""docs/OPERATIONS.md describes every command and every error."""
 
 from __future__ import annotations
 

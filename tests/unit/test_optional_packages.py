@@ -1,4 +1,4 @@
-"""Messages about packages that are not installed name what can be installed where the user is."""
+"""Messages about missing packages name exactly what the user can install."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ EXTRAS_THERE = set(DISTRIBUTION.metadata.get_all("Provides-Extra") or ())
 
 
 SAID = re.compile(r"pip[^a-z]*[fru]*[^a-z]*install|ledgerlog[^a-z]*[fru]*[^a-z]*\[")
-"""What a module must have in its source to say it in a text, also if the text is broken into literals."""
+"""A module's source matches this if one of its texts says so, even if the text is split into literals."""
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Every text in a module that is no docstring."""
+    """Yield every text in a module that is not a docstring."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -53,7 +53,7 @@ def test_a_message_names_an_extra_that_the_installed_distribution_has(package: s
     requirements = [Requirement(word) for word in shlex.split(command)[2:]]
     assert package in [requirement.name for requirement in requirements]
     for requirement in requirements:
-        # The tests run with all extras, so what the command asks for is what is installed here.
+        # The tests run with all extras, so the installed versions must satisfy the command.
         assert requirement.specifier.contains(importlib.metadata.version(requirement.name))
     pulled = [Requirement(line) for line in DISTRIBUTION.requires or ()]
     of_extra = {p.name for p in pulled if p.marker is not None and p.marker.evaluate({"extra": extra})}

@@ -1,4 +1,4 @@
-"""What is packed is unpacked within the memory that its content takes, whoever packed it."""
+"""Unpacking never takes more memory than the claimed content, no matter who packed it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def fail(why: str) -> NoReturn:
 
 
 def frame(blocks: int, claimed: int, *, window: int = 0x38) -> bytes:
-    """A frame of blocks that each repeat one byte 128 Ki times, with a window of 128 KiB, which is below what
-    it claims."""
+    """Return a frame whose blocks repeat one byte 128 Ki times each, with a window of 128 KiB.
+
+    The window is smaller than the claimed content.
+    """
     block = (BLOCK << 3) | 2
     body = (block.to_bytes(3, "little") + b"a") * (blocks - 1) + (block | 1).to_bytes(3, "little") + b"a"
     return struct.pack("<IBBI", MAGIC, 0b10000000, window, claimed) + body
@@ -43,7 +45,7 @@ def skippable(content: bytes) -> bytes:
 
 
 BOMB = frame(16_000, RECORD_BYTES_MAX)
-"""64 KB that are two gigabytes."""
+"""64 KB that unpack to two gigabytes."""
 
 
 def bomb_entry() -> bytes:
@@ -135,7 +137,7 @@ print(peak() - before)
     ids=["entry", "packed", "checkpoint", "log"],
 )
 def test_a_bomb_takes_no_more_memory_than_what_it_stands_for_may(what: str, data: bytes) -> None:
-    """Asked of a process of its own: its peak is its own, and what a library allocates counts."""
+    """Each case runs in its own process: so it has its own peak, and the memory of libraries counts too."""
     done = subprocess.run(
         [sys.executable, "-c", GROWTH, what], input=data, capture_output=True, check=True, timeout=120
     )
@@ -197,7 +199,7 @@ def test_nothing_is_never_packed(data: bytes) -> None:
 
 
 def test_a_window_larger_than_the_content_costs_nothing() -> None:
-    """A window of 128 MiB, the largest that is read at all, for a content of four."""
+    """The window is 128 MiB, the largest that is read at all. The content is 4 MiB."""
     assert unpack(frame(32, 32 * BLOCK, window=0x88), 32 * BLOCK, fail) == b"a" * 32 * BLOCK
 
 

@@ -1,8 +1,8 @@
-"""``ledger.core.pending`` against a model that keeps, for every entry, the set of slots that confirmed it.
+"""``ledger.core.pending`` against a model that stores, for every entry, the set of slots that confirmed it.
 
-The model states the rules of protocol A.1 and A.4 entry by entry, without ranges, classes or watermarks, so
-that it is slow and plainly right. Random histories of pushes, acknowledgements, losses of connections,
-replacements and late answers are played to both.
+The model states the rules of protocol A.1 and A.4 entry by entry, without ranges, classes or watermarks. It
+is slow and obviously right. Both get the same random histories of pushes, acknowledgements, lost connections,
+replacements and late answers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Tenure:
 
 
 class Model:
-    """Rules stated for single entries."""
+    """The rules, stated for single entries."""
 
     def __init__(self, replication: Replication, base: int) -> None:
         self.replication = replication
@@ -99,7 +99,7 @@ class Model:
             self.confirmed[entry_id] -= slots
 
     def may_leave(self, slots: set[int], *, full: bool) -> bool:
-        """The pinning predicates of A.4 rule 3, as they stand there."""
+        """The pinning predicates of A.4 rule 3, word for word."""
         carried = range(self.settled + 1, self.lac + 1)
         if full:
             return not any(self.confirmed[entry_id] & slots for entry_id in carried)
@@ -107,7 +107,7 @@ class Model:
 
 
 class Play:
-    """Drives the production object and the model side by side, as a client's shell would."""
+    """Drives the production object and the model side by side, like the shell of a client."""
 
     def __init__(self, replication: Replication, base: int) -> None:
         self.replication = replication
@@ -117,12 +117,13 @@ class Play:
         self.tenures = [Tenure(i, bookie) for i, bookie in enumerate(ensemble)]
         self.former: list[Tenure] = []
         self.changing: dict[int, str] = {}
-        self.carried: dict[int, int] = {}  # slot -> what settled above this is its replacement's to have
+        # slot -> its replacement must receive the entries that settle above this one
+        self.carried: dict[int, int] = {}
         self.written: tuple[Fragment, ...] = ()
         self.named = replication.ensemble
         self.seen: Counter[str] = Counter()
 
-    # Each verb takes two numbers and makes of them what it needs.
+    # Each verb takes two numbers and derives its arguments from them.
 
     def push(self, a: int, b: int) -> None:
         count = a % 4 + 1
@@ -144,7 +145,8 @@ class Play:
             tenure.present.update(held)
             tenure.handed.append((send.first, send.last))
         carried = self.carried.pop(slot, self.model.settled)
-        # Of what settled while the change was written, the replacement has what its fragment names it for.
+        # Of the entries that settled during the write, the replacement gets those for which its fragment
+        # names it.
         carried = min(max(carried, self.pending.fragments[-1].first_entry - 1), self.model.settled)
         self.seen["carried"] += self.model.settled - carried
         due = {
@@ -167,7 +169,7 @@ class Play:
         self.seen["acknowledged"] += self.pending.lac - before[0]
 
     def late(self, a: int, b: int) -> None:
-        """An answer of a bookie that has left the ensemble."""
+        """A bookie that has left the ensemble answers."""
         gone = [tenure for tenure in self.former if self.pending.slot_of(tenure.bookie) is None]
         gone = [tenure for tenure in gone if tenure.handed]
         if gone:
@@ -191,7 +193,8 @@ class Play:
             for e in range(self.model.settled + 1, self.model.lap + 1)
             if tenure.slot in self.model.confirmed[e] and tenure.slot not in self.changing
         }
-        # What lies above the first gap is sent again although it was confirmed; bookies take it as the same.
+        # Entries above the first gap are sent again although they were confirmed; bookies take them as the
+        # same.
         for entry_id in range(self.model.settled + 1, self.model.lap + 1):
             if self.replication.holds(tenure.slot, entry_id) and entry_id not in tenure.present:
                 tenure.present = {e for e in tenure.present if e < entry_id}
@@ -224,7 +227,7 @@ class Play:
             else:
                 self.changing[slot] = f"b{self.named}"
                 self.named += 1
-        carry = b % 5 != 0  # As the owner does; a recoverer's change is in force at once.
+        carry = b % 5 != 0  # The owner carries entries. A recoverer's change is in force at once.
         self.pending.strip(self.changing, carry=carry)
         self.model.strip(set(self.changing))
         if carry:
@@ -235,7 +238,7 @@ class Play:
     def finish(self, a: int, b: int) -> None:
         if not self.changing:
             return
-        if b % 3 == 0:  # The write conflicted and is formed anew.
+        if b % 3 == 0:  # The write met a conflict and is formed again.
             self.written = self.pending.changed_fragments(self.changing, self.pending.fragments)
         self.pending.install(self.changing, self.written)
         self.seen["changed"] += 1
@@ -652,7 +655,7 @@ def test_a_striped_slot_is_pinned_by_the_entries_that_it_holds_alone(shape: tupl
         push(pending, *itertools.repeat(1, ensemble))
         replication = pending.replication
         for entry_id in range(ensemble):
-            # Entry 0 reaches exactly its ack quorum, so the LAFR stays below it; the rest reach all.
+            # Entry 0 reaches exactly its ack quorum, so the LAFR stays below it. The others reach all slots.
             slots = replication.write_set(entry_id)
             for slot in slots[: shape[2]] if entry_id == 0 else slots:
                 pending.on_add_ok(f"b{slot}", entry_id, entry_id)

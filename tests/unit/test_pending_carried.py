@@ -1,4 +1,4 @@
-"""Entries that settle while an ensemble change is being written still reach the replacement."""
+"""Entries that settle during the write of an ensemble change still reach the replacement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ledgerlog.model.quorum import Replication
 
 
 def changing(sizes: list[int]) -> PendingAdds:
-    """Entries 0.. sent to b0, b1, b2; b0 has failed, and its replacement by b3 is being written."""
+    """Entries from 0 on were sent to b0, b1, b2. b0 has failed; its replacement by b3 is being written."""
     pending = PendingAdds(Replication(3, 3, 2), (Fragment(0, ("b0", "b1", "b2")),))
     for size in sizes:
         pending.push([b"x"], size)

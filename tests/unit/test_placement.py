@@ -1,4 +1,4 @@
-"""``ledger.core.placement``: which bookies make an ensemble."""
+"""``ledger.core.placement``: which bookies form an ensemble."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def choose(
     beside: Sequence[BookieInfo] = (),
     exclude: Collection[str] = (),
 ) -> list[str]:
-    """Bookies for slots that make one write set with those beside them."""
+    """Choose bookies for slots that form one write set with the slots in ``beside``."""
     chosen = choose_bookies(
         candidates, [*beside, *[None] * count], write_quorum=len(beside) + count, exclude=exclude
     )
@@ -135,7 +135,7 @@ def test_without_labels_copies_are_kept_on_different_machines_by_their_addresses
 
 
 def labelled(counts: Sequence[int], label: str = "rack") -> list[BookieInfo]:
-    """So many bookies in each place."""
+    """Return ``counts[n]`` bookies for each place n."""
     return [
         bookie(f"b{place}.{number}", **{label: f"p{place}"})
         for place, count in enumerate(counts)
@@ -154,7 +154,7 @@ def filled(candidates: Sequence[BookieInfo], slots: int, write_quorum: int) -> l
 def test_no_place_has_all_copies_of_an_entry_if_the_places_allow_it(
     data: st.DataObject, slots: int, label: str
 ) -> None:
-    """For every E, WQ and number of racks up to 7: the loss of any one rack leaves a copy of each entry."""
+    """For every E, WQ and number of racks up to 7: after the loss of any one rack each entry has a copy."""
     write_quorum = data.draw(st.integers(2, slots))
     counts = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=7))
     candidates = data.draw(st.permutations(labelled(counts, label)))
@@ -192,7 +192,7 @@ def test_a_replacement_leaves_no_rack_with_all_copies_if_one_candidate_can(
 
 
 def test_neighbours_lie_apart_though_racks_come_twice() -> None:
-    """Four slots, three racks, a write quorum of 2: a-a-b-c would lose entries with rack a."""
+    """Four slots, three racks, a write quorum of 2: with a-a-b-c, losing rack a would lose entries."""
     for candidates in itertools.permutations(labelled([2, 1, 1])):
         assert not write_sets_together(filled(candidates, 4, 2), write_quorum=2)
 
@@ -208,7 +208,7 @@ def test_write_sets_that_lie_together_are_named_by_their_slots() -> None:
 
 
 def test_an_arrangement_is_found_that_no_single_exchange_leads_to() -> None:
-    """Seven slots, a write quorum of 2, and 1, 3 and 5 bookies: all of the small racks are needed."""
+    """Seven slots, a write quorum of 2, racks of 1, 3 and 5 bookies: all of the small racks are needed."""
     dice = Random(1)
     for _ in range(200):
         candidates = labelled([1, 3, 5])

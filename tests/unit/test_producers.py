@@ -1,4 +1,4 @@
-"""The table of producers: what is new, what is there already, what is neither, and what is forgotten when."""
+"""The table of producers: which records are new, known or neither, and when a producer is forgotten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 class Leader:
-    """A queue and a table, as a sender uses them."""
+    """A queue and a table, used like a leader uses them."""
 
     def __init__(self, policy: Dedupe | None = None) -> None:
         self.queue = AppendQueue("log", epoch=1, next_offset=0)

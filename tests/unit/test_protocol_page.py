@@ -1,4 +1,4 @@
-"""docs/PROTOCOL.md names code, tests, invariants and schedules that exist, and all that comments cite."""
+"""docs/PROTOCOL.md names existing code, tests, invariants and schedules, and all that comments cite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def existing_tests() -> frozenset[str]:
     found: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        # Tests stand at the top of their modules: what lies inside functions is not run by that name.
+        # Tests stand at the top level of their modules. pytest does not run a function inside a function.
         found.update(
             node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         )
@@ -39,7 +39,7 @@ def existing_tests() -> frozenset[str]:
 
 
 def resolve(name: str) -> object:
-    """The object of that dotted name; ImportError or AttributeError where there is none."""
+    """Return the object with that dotted name; ImportError or AttributeError if there is none."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -92,7 +92,8 @@ def test_every_invariant_of_the_chain_is_on_the_page_and_the_other_way_round() -
     )
     checked = set(re.findall(r'Violation\(\s*"(\w+)"', source)) - {"Assertion"}
     rows = re.findall(r"^\| ([\w, ]+) \|.*\| chain model \|$", PAGE, re.MULTILINE)
-    shared = {"NoTruncation", "FailedMeansAbsent"}  # Of the ledger, and said of the log in the same words.
+    # Invariants of the ledger that also hold for the log, in the same words.
+    shared = {"NoTruncation", "FailedMeansAbsent"}
     assert {name for row in rows for name in row.split(", ")} == checked - shared
 
 

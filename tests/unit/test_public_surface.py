@@ -1,7 +1,7 @@
-"""What other people's programs and scripts are written against: names, signatures, commands, options.
+"""The names, signatures, commands and options that other people's programs and scripts rely on.
 
-The tables say what must be there and how it may be called. More may be there: names, and parameters that have
-defaults. A line that has to be changed here is a program of somebody's that stops working.
+The tables say what must exist and how a program may call it. More names may exist, and more parameters if
+they have defaults. If you have to change a line here, you break somebody's program.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ CALLS: dict[str, str] = {
     "LedgerReader.last_add_confirmed": "async ()",
     "LedgerReader.follow": "()",
 }
-"""Names of the package, and how they are called: with the parameters in this order where they have a place,
-and these defaults (``...``: some default)."""
+"""Names of the package with their signatures: positional parameters in this order, and these defaults
+(``...``: any default).
+"""
 
 FIELDS = {
     "Ack": ("offset", "position", "epoch", "duplicate"),
@@ -152,7 +153,7 @@ inspect index PATH
 
 
 def _found(name: str) -> tuple[Any, Any]:
-    """What has the name, as it is and as it is called."""
+    """Return the object with that name, as it is defined and as it is called."""
     owner, _, attribute = name.partition(".")
     found = getattr(ledgerlog, owner)
     if not attribute:
@@ -194,7 +195,7 @@ def test_every_name_can_be_called_as_it_says(name: str) -> None:
 
 
 def _written(signature: str) -> Any:
-    """A function of this signature, by a parser of the few forms that the table uses."""
+    """Return a function with this signature. The parser knows only the few forms that the table uses."""
     parameters: list[inspect.Parameter] = []
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     values: dict[str, Any] = {"...": ..., "None": None, "False": False, "True": True}
@@ -288,7 +289,7 @@ def test_every_command_takes_what_scripts_give_it(command: Command) -> None:
 
 
 def test_every_public_name_is_imported_from_its_home_at_its_first_use() -> None:
-    """Type checkers read the imports, and Python the table: both say the same."""
+    """Type checkers read the imports, Python reads the table: both must say the same."""
     source = Path(ledgerlog.__file__).read_text()
     imported: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""``concurrency.core.rate``: how much goes through a token bucket."""
+"""``concurrency.core.rate``: how much passes through a token bucket."""
 
 from __future__ import annotations
 

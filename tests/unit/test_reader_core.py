@@ -1,4 +1,4 @@
-"""``ledger.core.reader``: a range of entries, read from whoever holds them."""
+"""``ledger.core.reader``: a range of entries, read from any bookies that have them."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_the_last_fragment_of_an_open_ledger_is_read_as_far_as_asked() -> None:
 def test_a_read_finds_every_entry_that_some_bookie_of_its_write_set_gives(
     shape: tuple[int, int, int], starts: list[int], data: st.DataObject
 ) -> None:
-    """And where it fails, it says of the first entry it fails at what the answers allow it to say."""
+    """If the read fails, its error about the first failing entry says no more than the answers allow."""
     fragments = tuple(
         Fragment(start, bookies(shape[0], 2 * number)) for number, start in enumerate([0, *starts])
     )

@@ -20,7 +20,7 @@ from tests.cores import Register, bookies, new_metadata, new_token
 
 ABSENT, UNKNOWN = Negative.ABSENT, Negative.UNKNOWN
 SECOND = (Fragment(0, bookies(3, 5)), Fragment(4, bookies(3)))
-"""Two fragments, of which the last starts at entry 4."""
+"""Two fragments; the last one starts at entry 4."""
 
 
 def start(
@@ -47,7 +47,7 @@ def fence(
     lac: int = NO_ENTRY,
     lafr: int = NO_ENTRY,
 ) -> None:
-    """Every slot asked confirms, or those in ``slots``, until the recovery stops listening."""
+    """Confirm the fences of all asked slots, or of those in ``slots``, until the recovery stops listening."""
     for slot, bookie in recovery.take_fences():
         assert bookie == recovery.frozen.ensemble[slot]
         if slots is None or slot in slots:
@@ -57,7 +57,7 @@ def fence(
 def begin(
     shape: tuple[int, int, int] = (3, 3, 2), *, lac: int = NO_ENTRY, lafr: int = NO_ENTRY, **options: object
 ) -> tuple[LedgerRecovery, Register]:
-    """A recovery whose fencing is complete."""
+    """Return a recovery whose fencing is complete."""
     recovery, register = start(shape, **options)
     fence(recovery, lac=lac, lafr=lafr)
     assert recovery.phase is Phase.READING
@@ -65,7 +65,7 @@ def begin(
 
 
 class Bookies:
-    """What every bookie holds; answers reads as one that has lost nothing."""
+    """The entries of every bookie. The bookies answer reads like bookies that have lost nothing."""
 
     def __init__(
         self, held: Mapping[str, Collection[int]], limbo: Collection[str] = (), down: Collection[str] = ()
@@ -174,7 +174,7 @@ def test_a_ledger_that_was_deleted_cannot_be_recovered() -> None:
 
 # --- fencing --------------------------------------------------------------------------------------
 
-# Protocol A.0: a smallest covering set, and a set of the size of a negative quorum that does not cover.
+# Protocol A.0: a smallest covering set, and a set as large as a negative quorum that does not cover.
 COVERAGE = [
     ((3, 2, 2), {0, 1}, {0}),
     ((3, 3, 2), {0, 1}, {2}),
@@ -315,7 +315,9 @@ def test_the_ensemble_that_is_read_is_the_one_of_the_metadata_even_after_a_priva
 
 
 def _answers(recovery: LedgerRecovery, kinds: str) -> None:
-    """Answers of b0, b1, ... for the entry asked: + has it, - lacks it, ? limbo, ! no answer, . nothing."""
+    """Give the answers of b0, b1, ... for the requested entry: + has it, - lacks it, ? limbo, ! no answer, .
+    nothing.
+    """
     for ask, kind in zip(recovery.take_reads(), kinds, strict=True):
         if kind == "+":
             recovery.on_read(ask, {ask.first: payload(ask.first)}, ask.last, ABSENT)
@@ -479,13 +481,13 @@ def test_what_a_cut_answer_does_not_reach_is_not_a_negative() -> None:
 def test_recovery_keeps_all_that_was_acknowledged_and_ends_where_a_negative_quorum_lacks_the_next_entry(
     shape: tuple[int, int, int], guaranteed: bool, round_entries: int, reply_entries: int, data: st.DataObject
 ) -> None:
-    """In whatever order and however short the answers come."""
+    """The answers come in any order and may be short."""
     replication = Replication(*shape, guaranteed=guaranteed)
     lac = data.draw(st.integers(NO_ENTRY, 6))
     held: dict[str, set[int]] = {bookie: set() for bookie in bookies(shape[0])}
     for entry_id in range(12):
         slots = replication.write_set(entry_id)
-        # An acknowledged entry has an ack quorum.
+        # An acknowledged entry is on an ack quorum.
         least = shape[2] if entry_id <= lac else 0
         for slot in data.draw(st.sets(st.sampled_from(slots), min_size=least)):
             held[f"b{slot}"].add(entry_id)
@@ -761,7 +763,7 @@ def test_an_operator_may_end_a_ledger_before_the_first_entry_that_nobody_can_spe
 
 
 def test_an_operator_accepts_what_bookies_lost_and_not_that_they_do_not_answer() -> None:
-    """A bookie that is silent may hold the entry: only who knows that it is gone for good may say so."""
+    """A silent bookie may hold the entry. Only an operator can know that the bookie is gone for good."""
     limbo = Bookies({"b1": [0], "b2": [0]}, limbo=("b1",), down=("b2",))
     for accept_loss in (False, True):
         refused, _ = begin(round_entries=10, accept_loss=accept_loss)

@@ -1,4 +1,4 @@
-"""Whatever URI with a password is given to whatever entry, nobody reads the password."""
+"""No entry point shows the password of a URI, no matter which URI it gets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_a_cluster_uri_shows_no_password_with_blanks_and_quotes(scheme: str, pas
 @settings(max_examples=40, deadline=None)
 @given(uri=uris)
 def test_no_exception_shows_a_secret(entry: str, uri: str) -> None:
-    assume("://" in uri or entry != "a destination of archives")  # That is the name of a local directory.
+    # Without "://" it is the name of a local directory.
+    assume("://" in uri or entry != "a destination of archives")
     try:
         shown = str(ENTRIES[entry](uri))
     except LedgerLogError as error:
@@ -114,7 +115,7 @@ def commands(
 
 
 def _with_uri() -> list[tuple[str, click.Command, list[str]]]:
-    """Every command that takes a cluster, and the arguments that lead to it."""
+    """Return every command that takes a cluster, with arguments that reach it."""
     found = []
     for name, group in (("ledgerlog", cli), ("bookie", bookie_cli)):
         for path, command in commands(group):
@@ -161,8 +162,9 @@ def test_the_commands_that_take_a_cluster_were_found() -> None:
 @given(uri=uris)
 @settings(max_examples=10)
 def test_every_exception_of_ours_leaves_secrets_out(name: str, uri: str) -> None:
-    """By its base class, so one that is new does as well."""
-    assume(not uri.startswith("zk:KEY") and not uri.startswith("zk:user"))  # No URI to a reader of sentences.
+    """The base class does this, so new exceptions do it too."""
+    # In running text, redaction does not recognize these as URIs.
+    assume(not uri.startswith("zk:KEY") and not uri.startswith("zk:user"))
     text = f"no answer from {uri!r}"
     kind = getattr(errors, name)
     error = kind.__new__(kind)

@@ -1,4 +1,4 @@
-"""What a bookie lacks of its share is given by ranges; what cannot be had is told and holds up nothing."""
+"""Backfill gives a bookie the missing ranges of its share. It reports what it cannot get, and goes on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pairs(ids: set[int]) -> list[tuple[int, int]]:
 
 
 class Others:
-    """Bookies with what they have. ``batch`` is how many entries a reply brings."""
+    """Bookies with their entries. ``batch`` is how many entries a reply brings."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Others:
     ) -> None:
         self.stored, self.silent, self.in_limbo, self.damaged = stored, silent, in_limbo, damaged
         self.mute = mute
-        """They say what they have, and do not bring it."""
+        """These list their entries, but do not send them."""
         self.batch, self.list_reach = batch, list_reach
         self.lists = self.reads = 0
         self.given: list[int] = []

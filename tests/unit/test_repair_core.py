@@ -1,4 +1,6 @@
-"""Repair of fragments: what may be touched, what is copied from where, what is written (rules 20 to 24)."""
+"""Repair of fragments: which fragments it may touch, what it copies from where, what it writes (rules 20 to
+24).
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,10 @@ def payload(entry_id: int) -> bytes:
 def copy_all(
     repair: FragmentRepair, *, silent: Collection[str] = (), lacking: Collection[str] = ()
 ) -> dict[str, list[int]]:
-    """Answer every read and confirm every copy; the entries that each bookie was given. ``silent`` bookies
-    fail, and ``lacking`` ones have nothing."""
+    """Answer every read and confirm every copy. Return the entries that each bookie received.
+
+    ``silent`` bookies fail, and ``lacking`` bookies have nothing.
+    """
     given: dict[str, list[int]] = {}
     while repair.phase is RepairPhase.COPYING:
         asks, copies = repair.take_asks(), repair.take_copies()
@@ -243,7 +247,7 @@ def test_a_repair_that_another_overtook_with_other_bookies_is_over() -> None:
     assert isinstance(repair.failure, RepairFailed)
     assert register.stored is not None
     assert register.stored.fragments[0].ensemble == (B0, B4, B2)
-    # Another slot of the same fragment is none of its business, unless its own bookie was taken there.
+    # A change of another slot does not matter, unless it put this repair's new bookie there.
     for taken, phase in ((B4, RepairPhase.WRITING), (B3, RepairPhase.FAILED)):
         repair, register = start(closed(), 0, {B1: B3})
         copy_all(repair)
@@ -274,7 +278,7 @@ def test_a_new_bookie_that_is_lost_after_its_last_copy_is_not_named() -> None:
     assert isinstance(repair.failure, RepairFailed)
     assert "b4: it closed" in str(repair.failure).lower()
     assert repair.intent is None
-    # Once it is named the write has decided.
+    # Once the metadata names the bookie, the write has decided.
     repair, register = start(closed(), 0, {B0: B4, B1: B3})
     copy_all(repair)
     carry_out(repair, register)

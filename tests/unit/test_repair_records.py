@@ -1,4 +1,4 @@
-"""The records of auto-recovery read back as they were written; what is damaged is refused by name."""
+"""The records of auto-recovery are read back equal, and damaged records are refused by name."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ SETTINGS = RepairSettings(
     check_all=True,
     checks_per_s=7,
 )
-"""Nothing is as by default. A key that is damaged is passed over, as one of a later version is, and its
-value is then the default."""
+"""No value is a default. A damaged key is ignored, like a key of a later version; its value is the default
+then.
+"""
 READERS: list[tuple[bytes, Callable[[bytes], object], object]] = [
     (SETTINGS.encode(), RepairSettings.decode_untrusted, SETTINGS),
     (TASK.encode(), lambda data: RepairTask.decode_untrusted(data, 7), TASK),

@@ -1,4 +1,4 @@
-"""What retention lets go, what holds it, and what an operator is told about it."""
+"""Retention: which ledgers it lets go, what holds a ledger, and what an operator is told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 
 
 def log_of(retention: RetentionPolicy, *, dedupe: bool = False) -> LogMetadata:
-    """Three counted ledgers of 10 records and 100 bytes, a minute each, and an empty one."""
+    """Return a log with three counted ledgers of 10 records, 100 bytes and a minute, and an empty one."""
     log = LogMetadata.create(
         name="log",
         incarnation=1,
@@ -137,7 +137,8 @@ def test_the_first_ledger_of_a_list_that_deduplication_holds_says_so() -> None:
 
 def test_a_ledger_that_nothing_holds_is_there_for_one_before_it() -> None:
     log = log_of(RetentionPolicy(max_bytes=150))
-    # Of 300 bytes the first ledger leaves 200, the second 100: it and the third are held by the bound alone.
+    # There are 300 bytes. Dropping the first ledger leaves 200, dropping the second leaves 100, below the
+    # bound.
     assert why_kept(log, [], NOW)[:3] == [
         "retention lets it go: the leader drops it, or 'log retain' does",
         "retention keeps 150 bytes",
@@ -178,7 +179,7 @@ cursor_lists = st.lists(
 
 
 def without(log: LogMetadata, released: Collection[Hold]) -> LogMetadata:
-    """The log as it would be if these did not hold; PIN is not of the log."""
+    """Return the log as it would be without these holds. PIN is not part of the log."""
     if Hold.RETENTION in released:
         log = attrs.evolve(log, retention=RetentionPolicy(max_age_s=0.001))
     if Hold.DEDUPE in released:
@@ -209,14 +210,14 @@ def test_whatever_holds_a_ledger_alone_keeps_it_and_without_all_that_it_goes(
         if not here <= removable:
             assert dropped(removable) <= index, "an open ledger is kept, whatever the policy"
             continue
-        # Each of its holds keeps it though all others, of it and of those before it, are gone.
+        # Each single hold keeps the ledger, even if all other holds of it and of earlier ledgers are gone.
         for hold in here:
             assert dropped(removable - {hold}) <= index, hold
-        # Without those, and without those of the ledgers before it, it goes.
+        # Without its own holds and those of the ledgers before it, the ledger goes.
         before = frozenset().union(*found[:index])
         if before <= removable:
             assert dropped(here | before) > index
-    # The list loses what is let go, and no more.
+    # The list loses exactly the ledgers that retention lets go.
     if count:
         end = log.segments[count - 1].end_offset
         assert end is not None

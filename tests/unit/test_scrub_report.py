@@ -1,4 +1,4 @@
-"""The body of a reply to SCRUB: written, read, and refused where it says what cannot be."""
+"""The body of a reply to SCRUB: it is written, read back, and refused if it is impossible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def body(
     unsound: list[tuple[int, int]] | None = None,
     sums: list[tuple[int, int, int, int]] | None = None,
 ) -> bytes:
-    """As it lies in a reply, whether or not it may be written."""
+    """Encode the body of a reply, even one that the encoder refuses."""
     sound, unsound, sums = sound or [], unsound or [], sums or []
     head = struct.pack("<II", len(sound), len(unsound))
     pairs = [struct.pack("<qq", *pair) for pair in (*sound, *unsound)]
@@ -89,7 +89,7 @@ def test_weights_are_the_ones_of_the_format_and_all_of_them_differ() -> None:
 
 
 def test_neighbours_that_both_differ_do_not_hide_each_other() -> None:
-    """With like payloads each may have the digest that the other had: a plain sum would be the same."""
+    """With similar payloads each entry may have the other's former digest: a plain sum would not change."""
     written, other = ([entry_digest(7, e, payload) for e in (2, 3)] for payload in (b"0", b"1"))
     assert sum(written) == sum(other)
     assert sum(map(mul, written, SCRUB_WEIGHTS[2:4])) != sum(map(mul, other, SCRUB_WEIGHTS[2:4]))

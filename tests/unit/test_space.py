@@ -1,4 +1,4 @@
-"""Which files are written again, and which stay as they are."""
+"""Which files compaction rewrites, and which it leaves."""
 
 from __future__ import annotations
 

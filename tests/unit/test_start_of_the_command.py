@@ -1,4 +1,4 @@
-"""A command imports what it needs, and no other command's packages: every process pays for its imports."""
+"""A command imports only its own packages, because every process pays for its imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_command_is_imported_when_it_is_asked_for_and_no_other() -> None:
     with_none, with_log = (set(part.split()) for part in said.split("|"))
     modules = {name: f"ledgerlog.cli.{name}" for name in COMMANDS}
     assert not with_none & set(modules.values())
-    # The commands of logs say of ledgers what those of ledgers say, by the same functions.
+    # The commands of logs print ledgers with the functions of the commands of ledgers.
     assert with_log & set(modules.values()) == {modules["log"], modules["ledger"]}
     assert not with_log & HEAVY
     assert not {name for name in with_none if name.startswith(("ledgerlog.ledger", "ledgerlog.log."))}

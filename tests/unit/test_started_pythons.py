@@ -1,4 +1,4 @@
-"""Every Python that we start runs our modules, and no file of their names in the working directory."""
+"""Every Python that we start runs our modules, never a file of the same name in the working directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAFE = ("-I", "-P")
 
 
 def commands() -> Iterator[tuple[str, ast.List | ast.Tuple]]:
-    """Each list or tuple that begins with ``sys.executable``, and where it stands."""
+    """Yield each list or tuple that begins with ``sys.executable``, with its file and line."""
     for package in ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit"):
         for path in sorted((REPOSITORY / package).rglob("*.py")):
             text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The parts of the storage engine are made in order: each is handed those that were made before it."""
+"""The parts of the storage engine are made in order: each part gets only parts that were made before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def functions(code: CodeType) -> Iterator[CodeType]:
 
 
 def names_used_too_early(code: CodeType) -> set[str]:
-    """Names that a function within this one uses, and that this one gives a value later."""
+    """Return names that an inner function uses before this function gives them a value."""
     parameters = code.co_argcount + code.co_kwonlyargcount
     known = {*code.co_varnames[:parameters], *code.co_freevars}
     early: set[str] = set()
@@ -32,7 +32,7 @@ def names_used_too_early(code: CodeType) -> set[str]:
 
 
 def test_no_part_of_the_engine_is_handed_a_function_that_uses_a_part_made_after_it() -> None:
-    """Two parts that reach each other in this way can neither be understood nor be tested one by one."""
+    """If two parts reach each other like this, you can neither understand nor test one without the other."""
     module = compile(inspect.getsource(opening), "opening.py", "exec", dont_inherit=True)
     for code in functions(module):
         assert not names_used_too_early(code), code.co_name

@@ -1,4 +1,4 @@
-"""``tests/README.md`` is true: it names each folder of the tests, and what it names is there."""
+"""``tests/README.md`` is true: it names each folder of the tests, and everything that it names exists."""
 
 from __future__ import annotations
 

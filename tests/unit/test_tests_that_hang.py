@@ -1,4 +1,4 @@
-"""The limit of every test (``tests/hanging.py``), held against tests that hang."""
+"""The time limit of every test (``tests/hanging.py``), checked with tests that hang."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def run_suite(
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What was said about each test of the suite: nothing if it passed."""
+    """Return the report of each test in the suite: empty if it passed."""
     folder = tmp_path_factory.mktemp("hanging")
     run_suite(folder, SUITE, "--junitxml=report.xml")
     return {

@@ -1,4 +1,4 @@
-"""A time without a zone means the same in a program, to a command and to Spark, on every machine."""
+"""A time without a zone means the same in a program, in a command and in Spark, on every machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(params=["UTC", "Asia/Tokyo", "America/New_York", "XXX-5:30"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The machine's time zone, for one test."""
+    """Set the machine's time zone for one test."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield request.param
@@ -29,14 +29,14 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 class _NoOffset(tzinfo):
-    """A zone that does not say which: Python calls such a time naive, too."""
+    """A zone without an offset: Python calls such a time naive too."""
 
     def utcoffset(self, when: datetime | None) -> timedelta | None:
         return None
 
 
 TIMES = [
-    # as text, what it is in milliseconds
+    # the text, and the time in milliseconds
     ("2026-01-31T12:00:00", 1769860800000),
     ("2026-01-31T12:00", 1769860800000),
     ("2026-07-31", 1785456000000),

@@ -1,4 +1,4 @@
-"""The numbering of adds against a model that keeps everything."""
+"""The numbering of adds, compared with a model that stores everything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_add_is_told_once_to_its_sink_and_as_it_was_answered(seed: int) ->
     sinks = [Sink() for _ in range(3)]
     attachments = [Attachment(sink) for sink in sinks]
     next_entry = [0, 0, 0]
-    sent: list[tuple[int, range]] = []  # of add n at n - 1
+    sent: list[tuple[int, range]] = []  # add n is at index n - 1
     answers: dict[int, str] = {}
     expected_ok: list[list[int]] = [[], [], []]
     expected_refused: list[list[int]] = [[], [], []]

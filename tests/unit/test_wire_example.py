@@ -1,4 +1,4 @@
-"""The worked example of the wire format in docs/FORMATS.md is what the code says, byte for byte."""
+"""The code writes the worked example of the wire format in docs/FORMATS.md byte for byte."""
 
 from __future__ import annotations
 

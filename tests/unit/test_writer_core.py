@@ -24,7 +24,7 @@ from tests.cores import Register, bookies, new_metadata, new_token
 def new_writer(
     shape: tuple[int, int, int] = (3, 3, 2), *, guaranteed: bool = False, entries: int = 0, **options: int
 ) -> tuple[WriterCore, Register]:
-    """A writer with ``entries`` appended, each in a batch of its own and handed out to every bookie."""
+    """Return a writer with ``entries`` appended, each in its own batch, all handed out to every bookie."""
     metadata = new_metadata(shape, guaranteed=guaranteed)
     register = Register(metadata)
     options = {"frames_outstanding": 100, "frame_entries": 1} | options
@@ -324,7 +324,7 @@ def test_a_former_attempt_that_is_applied_late_is_known_too() -> None:
     assert writer.intent is None
     assert writer.pending.ensemble == ("b3", "b1", "b2")
     assert writer.pending.fragments[-1].first_entry == 0
-    # Entry 0 settled on b1 and b2 meanwhile; the fragment says that b3 has it too.
+    # Entry 0 settled on b1 and b2 during the write. The fragment says that b3 has it too.
     assert send_all(writer)["b3"] == [(0, 0), (1, 1), (2, 2)]
     assert writer.pending.batches[0].first == 1, "what was carried is let go"
 

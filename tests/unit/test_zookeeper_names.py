@@ -1,4 +1,4 @@
-"""Where nodes lie in ZooKeeper: every node has its own place, and every place says whose it is."""
+"""The places of nodes in ZooKeeper: every node has its own place, and every place belongs to one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction of ours as one of ZooKeeper's: which steps, and what a refusal of one means."""
+"""A transaction of ours as one of ZooKeeper's: its steps, and the meaning of a refused step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_usual_case_is_as_few_steps_as_can_be() -> None:
 def test_a_delete_proves_in_the_same_instant_that_nothing_lies_below() -> None:
     proof = [MakeZnode("/c/a/b"), DeleteZnode("/c/a/b")]
     assert requests([Delete("a/b", 2)]) == [DeleteZnode("/c/a/=b", 2), *proof]
-    # Where a directory is there, it must be empty to be removed.
+    # If the directory exists, it must be empty to be removed.
     assert requests([Delete("a/b")], {"/c/a/b": True}) == [DeleteZnode("/c/a/=b"), DeleteZnode("/c/a/b")]
 
 
@@ -93,7 +93,7 @@ def test_operations_are_planned_after_those_before_them() -> None:
         MakeZnode("/c/b/=child"),
         MakeZnode("/c/=b"),
     ]
-    # What the transaction has just put below stands in its own way.
+    # The node that the transaction has just made below blocks the transaction's own delete.
     assert requests([Create("b/child", b""), Delete("b")], known)[-1] == DeleteZnode("/c/b")
 
 

@@ -1,4 +1,4 @@
-"""A session with ZooKeeper is believed in for as long as its own lease lasts. No server and no thread."""
+"""A process believes in its ZooKeeper session only as long as its own lease lasts. No server, no thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ def ignore(event: Event) -> None:
 
 
 async def test_a_session_is_not_believed_in_because_the_next_one_was_opened() -> None:
-    """After a stop that was too long kazoo's thread may have the next session before the loop has heard of
-    the end of this one."""
+    """After a long stop, kazoo's thread may have the next session before the loop hears of this one's end."""
     link = KazooLink("127.0.0.1:1", 6.0, on_event=ignore)
     first = ZooKeeperSession(1, link)
     assert first.state is SessionState.SUSPENDED, "nothing was answered yet"
