@@ -188,9 +188,9 @@ class Election:
         entering waits.
 
         Args:
-            strict: Whether the leadership also ends as soon as the store is out of reach. Then no two
-                processes lead at the same time, as far as their clocks run at the same speed: the store
-                keeps the session for longer than this process believes in it.
+            strict: Whether the leadership also ends as soon as the store is out of reach. As a rule, this
+                process then stops before the store ends its session and another process leads. A ZooKeeper
+                server that is itself cut off can delay that by some seconds (docs/METADATA.md).
 
         Returns:
             An async context manager. Entering it gives the ``Term``.
