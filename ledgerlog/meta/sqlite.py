@@ -106,7 +106,7 @@ def open_sqlite_store(
         InvalidArgument: ``session_timeout_s`` is not above 0.
         ClusterNotFound: There is no file, and none is to be made.
         StorageCorrupt: The file is damaged, or is no metadata file.
-        StorageError: A newer version of the program has written the file.
+        IncompatibleVersion: A newer version of the program has written the file.
         MetadataUnavailable: The file system refuses, or another process holds the file for longer than
             ``limits.METADATA_TIMEOUT_S``.
     """

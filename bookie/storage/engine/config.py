@@ -94,7 +94,10 @@ class StorageConfig:
     disk_read_only_ratio: float = 0.95
     """If the disk is fuller than this, the bookie refuses ordinary adds."""
     disk_writable_ratio: float = 0.9
-    """The bookie accepts ordinary adds again once the disk is no fuller than this."""
+    """The bookie accepts ordinary adds again once the disk is no fuller than this.
+
+    If ``disk_reserve_bytes`` decides, it accepts them once the disk has that much free and, on top of it, the
+    difference of the two ratios."""
     disk_reserve_bytes: int = 512 * MIB
     """If fewer bytes than this are free, the bookie refuses ordinary adds, whatever the size of the disk."""
     limbo_bytes_per_s: int = 32 * MIB
