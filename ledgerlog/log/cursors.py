@@ -126,6 +126,7 @@ class Cursor:
             ),
             updated_ms=self._client.environment.now_ms(),
             token=self._client.environment.new_token(),
+            unknown=expected.unknown if expected is not None else b"",
         )
         is_refused = False
         tried_at: int | None = None  # The version of the node that the last attempt was to replace.

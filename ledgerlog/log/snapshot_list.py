@@ -14,7 +14,7 @@ from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.meta.settle import remove, settle
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import snapshots_path
-from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
+from ledgerlog.model.snapshots import ListedSnapshot, encode_snapshot_list, read_snapshot_list
 
 __all__ = ["SnapshotList", "delete_snapshots"]
 
@@ -56,11 +56,11 @@ class SnapshotList:
         """
 
         async def write(_: bool) -> list[ListedSnapshot]:
-            listed, version = await self._read()
+            listed, version, unknown = await self._read()
             changed = change(list(listed))
             if changed == listed:
                 return listed
-            value = encode_snapshot_list(changed)
+            value = encode_snapshot_list(changed, unknown=unknown)
             if version < 0:
                 await self._store.create(self._path, value)
             else:
@@ -73,11 +73,12 @@ class SnapshotList:
         """Remove the list, whatever is in it. Errors as for ``change``."""
         await remove(self._store, self._path)
 
-    async def _read(self) -> tuple[list[ListedSnapshot], int]:
+    async def _read(self) -> tuple[list[ListedSnapshot], int, bytes]:
         node = await self._store.get(self._path)
         if node is None:
-            return [], -1
-        return decode_snapshot_list_untrusted(node.value, self._incarnation), node.version
+            return [], -1, b""
+        listed, unknown = read_snapshot_list(node.value, self._incarnation)
+        return listed, node.version, unknown
 
 
 async def delete_snapshots(client: LedgerClient, incarnation: int) -> None:

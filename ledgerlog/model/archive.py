@@ -44,7 +44,7 @@ from typing import Self
 import attrs
 
 from ledgerlog.limits import ENTRY_ID_MAX
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.redact import redact
@@ -93,6 +93,7 @@ class ArchivedFile:
     digest: bytes
     archived_ms: int
     token: bytes
+    unknown: bytes = kept_unknown()
 
     def __attrs_post_init__(self) -> None:
         _require(bool(self.ledgers), "an archived file holds a ledger at least")
@@ -149,6 +150,7 @@ class ArchivedFile:
                 "token": self.token,
             },
             lambda data: self.decode_untrusted(data, self.incarnation),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -196,6 +198,7 @@ class ArchivedFile:
                 digest=fields.get("digest", bytes),
                 archived_ms=fields.integer("archived_ms"),
                 token=fields.get("token", bytes),
+                unknown=fields.unknown(),
             )
         except (ValueError, AssertionError) as cause:
             raise MetadataCorrupt(f"{what}: {cause}") from cause
@@ -210,12 +213,14 @@ class ArchiveDestination:
     marker: bytes
     """The id of the marker that proves that this is the destination."""
     made_ms: int
+    unknown: bytes = kept_unknown()
 
     def encode(self) -> bytes:
         """Encode the record as canonical CBOR."""
         return encode_record(
             {"v": _FORMAT, "where": self.where, "marker": self.marker, "made_ms": self.made_ms},
             lambda data: self.decode_untrusted(data, self.where),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -226,4 +231,9 @@ class ArchiveDestination:
         marker = fields.get("marker", bytes)
         if len(marker) != MARKER_BYTES:
             fields.fail(f"the field 'marker' has {len(marker)} bytes and not {MARKER_BYTES}")
-        return cls(where=fields.get("where", str), marker=marker, made_ms=fields.integer("made_ms"))
+        return cls(
+            where=fields.get("where", str),
+            marker=marker,
+            made_ms=fields.integer("made_ms"),
+            unknown=fields.unknown(),
+        )

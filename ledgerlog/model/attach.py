@@ -25,7 +25,7 @@ from typing import Self
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 
@@ -63,6 +63,7 @@ class SpliceMark:
     """How many records the batch has; None in a mark that version 0.1 wrote."""
     end_offset: int | None = None
     """The offset in the log after the batch's last record; None in a mark that version 0.1 wrote."""
+    unknown: bytes = kept_unknown()
 
     def moved(
         self, *, batch: int, run: str, epoch: int, token: bytes, records: int, end_offset: int
@@ -97,6 +98,7 @@ class SpliceMark:
                 "end_offset": self.end_offset,
             },
             lambda data: self.decode_untrusted(data, self.producer),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -116,4 +118,5 @@ class SpliceMark:
             token=fields.get("token", bytes),
             records=None if fields.optional("records", int) is None else fields.integer("records"),
             end_offset=None if fields.optional("end_offset", int) is None else fields.integer("end_offset"),
+            unknown=fields.unknown(),
         )

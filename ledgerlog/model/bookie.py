@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import attrs
 
-from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.protocol import ProtocolSupport
 
 _FORMAT = 1
 
@@ -37,6 +38,10 @@ class BookieInfo:
     fences_through: int = -1
     """The bookie refuses ordinary adds to all ledgers up to this id, for ever, because it came back from an
     unclean stop. -1: it refuses none."""
+    speaks: ProtocolSupport = attrs.field(factory=ProtocolSupport)
+    """The protocol versions and features that the bookie speaks. Version 0.1 does not say it: it speaks
+    version 1 and knows no feature."""
+    unknown: bytes = kept_unknown()
 
     def encode(self) -> bytes:
         fences = {"fences_through": self.fences_through} if self.fences_through >= 0 else {}
@@ -49,9 +54,13 @@ class BookieInfo:
                 "labels": self.labels,
                 "journal_write_data": self.journal_write_data,
                 "place": self.place,
+                "protocol": self.speaks.lowest,
+                "protocol_max": self.speaks.highest,
+                "features": list(self.speaks.features),
                 **fences,
             },
             lambda data: BookieInfo.decode_untrusted(data, self.bookie_id),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -68,6 +77,8 @@ class BookieInfo:
             fences_through=-1
             if fields.optional("fences_through", int) is None
             else fields.integer("fences_through"),
+            speaks=_support(fields),
+            unknown=fields.unknown(),
         )
 
 
@@ -82,6 +93,7 @@ class Cookie:
     """The id of the metadata store that the directory was formatted for."""
     directories: tuple[str, ...] = ()
     """The roles of the directories that make up the bookie's storage (``journal``, ``data``)."""
+    unknown: bytes = kept_unknown()
 
     def encode(self) -> bytes:
         return encode_record(
@@ -93,6 +105,7 @@ class Cookie:
                 "directories": list(self.directories),
             },
             lambda data: Cookie.decode_untrusted(data, self.bookie_id),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -104,7 +117,16 @@ class Cookie:
             instance=fields.get("instance", str),
             cluster=fields.get("cluster", str),
             directories=tuple(fields.sequence("directories", str)),
+            unknown=fields.unknown(),
         )
+
+
+def _support(fields: Fields) -> ProtocolSupport:
+    if fields.optional("protocol", int) is None:
+        return ProtocolSupport()
+    lowest = fields.integer("protocol", low=1)
+    highest = fields.integer("protocol_max", low=lowest)
+    return ProtocolSupport(lowest, highest, tuple(fields.sequence("features", str)))
 
 
 def _fields(data: bytes, what: str, bookie_id: BookieId) -> Fields:

@@ -5,6 +5,9 @@ refuses many things that cbor2 accepts by default and that no record needs: tags
 expressions, decimals, shared references), simple values other than false, true and null, indefinite lengths,
 duplicate keys, trailing bytes, deep nesting. ``Fields`` then reads the map field by field with exact types.
 Every error names the record and the field.
+
+A key that nobody reads is not an error: a later version may have added it. It is kept if the record is
+rewritten (``Fields.unknown``).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+import attrs
 import cbor2
 
 from ledgerlog.errors import IncompatibleVersion, InvalidArgument, LedgerLogError, MetadataCorrupt
@@ -38,7 +42,9 @@ class NewerRecord(IncompatibleVersion, MetadataCorrupt):
     """
 
 
-def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] | None = None) -> bytes:
+def encode_record(
+    fields: dict[str, Any], read_back: Callable[[bytes], object] | None = None, *, unknown: bytes = b""
+) -> bytes:
     """Encode a record as one canonical CBOR map.
 
     A record that is written and cannot be read again is lost, with everything that it describes. So this
@@ -48,6 +54,8 @@ def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] |
         fields: The map.
         read_back: The decoder of this kind of record, which reads the bytes back. Small records pass it.
             Large records leave it out and check their values before.
+        unknown: The keys of a later version that the record had when it was read, from ``Fields.unknown``.
+            They are written again. A key of ``fields`` wins over one of them.
 
     Returns:
         The bytes.
@@ -56,6 +64,8 @@ def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] |
         RecordTooLong: The record is larger than ``limits.METADATA_BYTES_MAX``.
         InvalidArgument: ``read_back``, or ``decode_record_untrusted``, would refuse the bytes.
     """
+    if unknown:
+        fields = {**cbor2.loads(unknown), **fields}
     try:
         data = cbor2.dumps(fields, canonical=True)
     except (cbor2.CBOREncodeError, ValueError, OverflowError) as cause:
@@ -131,6 +141,23 @@ def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], Ledge
     return Fields(value, fail, what, NewerRecord if error is MetadataCorrupt else IncompatibleVersion)
 
 
+def kept_unknown() -> bytes:
+    """Declare the attribute ``unknown`` of a record: the keys that this version does not know.
+
+    Two records that differ in nothing else are equal: no rule of this version depends on these keys. So, for
+    example, a bookie starts if a later version added a key to only one of its two cookies.
+    """
+    unknown: bytes = attrs.field(default=b"", eq=False, repr=False, kw_only=True)
+    return unknown
+
+
+def known_fields(record: attrs.AttrsInstance) -> dict[str, Any]:
+    """Return the attributes of a record whose keys have the names of its attributes, without ``unknown``."""
+    fields = attrs.asdict(record, recurse=False)
+    del fields["unknown"]
+    return fields
+
+
 class Fields:
     """Typed access to a decoded map. Each method names the field in its error."""
 
@@ -144,7 +171,18 @@ class Fields:
         self._value = value
         self._what = what
         self._newer = newer
+        self._read: set[str] = set()
         self.fail = fail
+
+    def unknown(self) -> bytes:
+        """Return the keys that nobody has read, for ``encode_record``; b"" if there are none.
+
+        A later version may have added them. Whoever rewrites the record writes them again, so that an older
+        process does not destroy what a newer one has stored. Call this after all fields are read, and keep
+        the result in an attribute made by ``kept_unknown``.
+        """
+        left = {name: value for name, value in self._value.items() if name not in self._read}
+        return cbor2.dumps(left, canonical=True) if left else b""
 
     def format(self, oldest: int, newest: int | None = None) -> int:
         """Return the format of the record, the field ``v``.
@@ -167,6 +205,7 @@ class Fields:
 
     def get(self, name: str, kind: type[T]) -> T:
         """Return the field ``name``, which must be exactly a ``kind`` (a bool is not an int)."""
+        self._read.add(name)
         if name not in self._value:
             self.fail(f"the field {name!r} is missing")
         value = self._value[name]
@@ -176,6 +215,7 @@ class Fields:
 
     def optional(self, name: str, kind: type[T]) -> T | None:
         """Return the field; None if it is absent or null."""
+        self._read.add(name)
         if self._value.get(name) is None:
             return None
         return self.get(name, kind)

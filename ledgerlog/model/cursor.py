@@ -21,7 +21,7 @@ import attrs
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import CURSOR_PROPERTIES_BYTES_MAX, LEDGER_ID_MAX
 from ledgerlog.model.checks import utf8_size
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
@@ -70,6 +70,7 @@ class CursorState:
     """Random bytes of the process that wrote this state. They settle a write whose answer was lost."""
     version: int = attrs.field(default=-1, repr=False)
     """The version of the node. The next move writes only if the node still has it."""
+    unknown: bytes = kept_unknown()
 
     @property
     def updated(self) -> datetime:
@@ -89,6 +90,7 @@ class CursorState:
                 "token": self.token,
             },
             lambda data: self.decode_untrusted(data, self.name, self.version),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -118,4 +120,5 @@ class CursorState:
             updated_ms=fields.integer("updated_ms"),
             token=fields.get("token", bytes),
             version=version,
+            unknown=fields.unknown(),
         )

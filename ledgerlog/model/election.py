@@ -15,12 +15,10 @@ The record is a canonical CBOR map (``model.codec``):
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown, known_fields
 from ledgerlog.model.ledger import MetadataCorrupt
 
 __all__ = ["ElectionState", "check_candidate"]
@@ -47,11 +45,17 @@ class ElectionState:
     candidate: str | None = None
     address: str | None = None
     tenure_ms: int = 0
+    unknown: bytes = kept_unknown()
 
     def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionState:
         """Return the record of the next term, with this holder."""
-        return ElectionState(
-            term=self.term + 1, holder=holder, candidate=candidate, address=address, tenure_ms=tenure_ms
+        return attrs.evolve(
+            self,
+            term=self.term + 1,
+            holder=holder,
+            candidate=candidate,
+            address=address,
+            tenure_ms=tenure_ms,
         )
 
     def vacated(self) -> ElectionState:
@@ -59,8 +63,11 @@ class ElectionState:
         return attrs.evolve(self, holder=None, address=None)
 
     def encode(self) -> bytes:
-        fields: dict[str, Any] = {"v": _FORMAT, **attrs.asdict(self)}
-        return encode_record(fields, lambda data: ElectionState.decode_untrusted(data, "to be written"))
+        return encode_record(
+            {"v": _FORMAT, **known_fields(self)},
+            lambda data: ElectionState.decode_untrusted(data, "to be written"),
+            unknown=self.unknown,
+        )
 
     @classmethod
     def decode_untrusted(cls, data: bytes, name: str) -> ElectionState:
@@ -73,4 +80,5 @@ class ElectionState:
             candidate=fields.optional("candidate", str),
             address=fields.optional("address", str),
             tenure_ms=fields.integer("tenure_ms"),
+            unknown=fields.unknown(),
         )

@@ -31,7 +31,7 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.errors import MetadataCorrupt as MetadataCorrupt  # Every decoder takes it from here.
 from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
 from ledgerlog.model.checks import require, utf8_size
-from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledger_id
 from ledgerlog.model.quorum import Replication, has_duplicates
 
@@ -79,6 +79,7 @@ class LedgerMetadata:
     """Wall-clock time of creation, in milliseconds since 1970. It is for people, never for decisions."""
     custom: dict[str, bytes] = attrs.field(factory=dict)
     """The ledger's labels: bytes by text, from the user or from the log that owns the ledger."""
+    unknown: bytes = kept_unknown()
 
     def __attrs_post_init__(self) -> None:
         require(bool(self.fragments), "a ledger has at least one fragment")
@@ -301,6 +302,7 @@ class LedgerMetadata:
                 "custom": self.custom,
             },
             lambda data: LedgerMetadata.decode_untrusted(data, self.ledger_id),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -343,6 +345,7 @@ class LedgerMetadata:
                 token=fields.get("token", bytes),
                 created_ms=fields.integer("created_ms"),
                 custom=fields.blobs("custom"),
+                unknown=fields.unknown(),
             )
         except (ValueError, AssertionError) as cause:
             raise MetadataCorrupt(f"{what}: {cause}") from cause

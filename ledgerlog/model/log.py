@@ -84,7 +84,7 @@ from ledgerlog.limits import (
     METADATA_TRANSACTION_BYTES_MAX,
 )
 from ledgerlog.model.checks import require, utf8_size
-from ledgerlog.model.codec import RecordTooLong, decode_record_untrusted, encode_record
+from ledgerlog.model.codec import RecordTooLong, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.policies import (
@@ -139,6 +139,7 @@ class LogMetadata:
     """Offset, record bytes and last timestamp before the first listed segment."""
     dedupe_epoch: int | None = None
     """Since this epoch every segment records who appended what; None: deduplication is off."""
+    unknown: bytes = kept_unknown()
 
     def __attrs_post_init__(self) -> None:
         # Every change runs these checks, so they are cheap. Decoding does those that walk the whole list.
@@ -558,7 +559,7 @@ class LogMetadata:
         if gaps := gap_column(self.segments):
             fields |= {"v": _FORMAT_OF_GAPS, "gaps": gaps}
         try:
-            data = encode_record(fields)
+            data = encode_record(fields, unknown=self.unknown)
         except RecordTooLong:
             raise LogListFull(self.name, len(self.segments)) from None
         if len(data) > LOG_RECORD_BYTES_MAX:
@@ -624,6 +625,7 @@ class LogMetadata:
                 dedupe_epoch=(
                     None if fields.optional("dedupe_epoch", int) is None else fields.integer("dedupe_epoch")
                 ),
+                unknown=fields.unknown(),
             )
             require(metadata.first_offset >= before[0], "the list reaches back to the first offset")
         except (ValueError, AssertionError) as cause:

@@ -24,7 +24,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB
-from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown, known_fields
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
 
@@ -64,6 +64,7 @@ class RepairSettings:
     only the first and the last one, which misses holes (rule 24)."""
     checks_per_s: int = 50
     """The most requests that the check of entries makes in a second."""
+    unknown: bytes = kept_unknown()
 
     def __attrs_post_init__(self) -> None:
         for name in ("lost_after_ms", "grace_ms", "entry_check_ms", "cluster_bytes_per_s"):
@@ -72,7 +73,7 @@ class RepairSettings:
         for name in ("bytes_per_s", "bookie_check_ms", "checks_per_s"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, below 1")
-        for name, value in attrs.asdict(self).items():
+        for name, value in known_fields(self).items():
             if value > _SETTING_MAX:
                 raise InvalidArgument(f"{name} is {value}, above {_SETTING_MAX}")
 
@@ -83,7 +84,8 @@ class RepairSettings:
         return max(1, min(self.bytes_per_s, self.cluster_bytes_per_s // max(1, workers)))
 
     def encode(self) -> bytes:
-        return encode_record({"v": _FORMAT, **attrs.asdict(self)}, RepairSettings.decode_untrusted)
+        fields = {"v": _FORMAT, **known_fields(self)}
+        return encode_record(fields, RepairSettings.decode_untrusted, unknown=self.unknown)
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> RepairSettings:
@@ -101,6 +103,7 @@ class RepairSettings:
                 entry_check_ms=fields.integer("entry_check_ms"),
                 check_all=fields.get("check_all", bool),
                 checks_per_s=fields.integer("checks_per_s"),
+                unknown=fields.unknown(),
             )
         except InvalidArgument as cause:
             fields.fail(str(cause))
@@ -121,6 +124,7 @@ class RepairTask:
     made_at_ms: int = 0
     trouble: str | None = None
     """Why the last worker could not finish the task; None if no worker has failed."""
+    unknown: bytes = kept_unknown()
 
     def merged(
         self,
@@ -153,6 +157,7 @@ class RepairTask:
                 "trouble": self.trouble,
             },
             lambda data: RepairTask.decode_untrusted(data, self.ledger_id),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -168,6 +173,7 @@ class RepairTask:
             incomplete=_bookies(fields, "incomplete"),
             made_at_ms=fields.integer("made_at_ms", high=_TIME_MS_MAX),
             trouble=fields.optional("trouble", str),
+            unknown=fields.unknown(),
         )
 
 
@@ -182,11 +188,13 @@ class Draining:
     instance: str
     """The instance in the bookie's cookie at the time of the request."""
     asked_at_ms: int = 0
+    unknown: bytes = kept_unknown()
 
     def encode(self) -> bytes:
         return encode_record(
             {"v": _FORMAT, "id": self.bookie_id, "instance": self.instance, "asked_at_ms": self.asked_at_ms},
             lambda data: Draining.decode_untrusted(data, self.bookie_id),
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -199,6 +207,7 @@ class Draining:
             bookie_id=bookie_id,
             instance=fields.get("instance", str),
             asked_at_ms=fields.integer("asked_at_ms", high=_TIME_MS_MAX),
+            unknown=fields.unknown(),
         )
 
 
@@ -219,12 +228,14 @@ class AuditState:
     """Bookies that are not registered, and since when (milliseconds since 1970)."""
     settings: RepairSettings | None = None
     """The last settings that the auditor could read. Processes that cannot read the settings use these."""
+    unknown: bytes = kept_unknown()
 
     def encode(self) -> bytes:
         settings = None if self.settings is None else self.settings.encode()
         return encode_record(
-            {"v": _FORMAT, **attrs.asdict(self, recurse=False), "settings": settings},
+            {"v": _FORMAT, **known_fields(self), "settings": settings},
             AuditState.decode_untrusted,
+            unknown=self.unknown,
         )
 
     @classmethod
@@ -243,6 +254,7 @@ class AuditState:
             entries_at_ms=fields.integer("entries_at_ms", high=_TIME_MS_MAX),
             absent=absent,
             settings=None if settings is None else RepairSettings.decode_untrusted(settings),
+            unknown=fields.unknown(),
         )
 
 

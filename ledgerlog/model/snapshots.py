@@ -28,6 +28,7 @@ __all__ = [
     "ListedSnapshot",
     "decode_snapshot_list_untrusted",
     "encode_snapshot_list",
+    "read_snapshot_list",
     "snapshot_labels",
 ]
 
@@ -58,7 +59,8 @@ def snapshot_labels(name: str, incarnation: int) -> dict[str, bytes]:
     return {SNAPSHOT_LOG_LABEL: name.encode(), SNAPSHOT_INCARNATION_LABEL: str(incarnation).encode()}
 
 
-def encode_snapshot_list(listed: Iterable[ListedSnapshot]) -> bytes:
+def encode_snapshot_list(listed: Iterable[ListedSnapshot], *, unknown: bytes = b"") -> bytes:
+    """Encode the list, with the keys that only a later version knows (``read_snapshot_list``)."""
     listed = list(listed)
     return encode_record(
         {
@@ -68,14 +70,24 @@ def encode_snapshot_list(listed: Iterable[ListedSnapshot]) -> bytes:
             "sizes": [s.size for s in listed],
         },
         lambda data: decode_snapshot_list_untrusted(data, 0),
+        unknown=unknown,
     )
 
 
 def decode_snapshot_list_untrusted(data: bytes, incarnation: int) -> list[ListedSnapshot]:
     """Decode the bytes of ``encode_snapshot_list``. Raise MetadataCorrupt with the field."""
+    return read_snapshot_list(data, incarnation)[0]
+
+
+def read_snapshot_list(data: bytes, incarnation: int) -> tuple[list[ListedSnapshot], bytes]:
+    """Decode the list, and return the keys that only a later version knows with it.
+
+    Raises:
+        MetadataCorrupt: The bytes are damaged. The message names the log and the field.
+    """
     fields = decode_record_untrusted(data, f"snapshots of log incarnation {incarnation}", MetadataCorrupt)
     fields.format(_FORMAT)
     columns = [fields.sequence(name, int) for name in ("ledgers", "offsets", "sizes")]
     if len({len(column) for column in columns}) != 1:
         fields.fail("its columns differ in length")
-    return [ListedSnapshot(*row) for row in zip(*columns, strict=True)]
+    return [ListedSnapshot(*row) for row in zip(*columns, strict=True)], fields.unknown()
