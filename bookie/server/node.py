@@ -72,7 +72,8 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import ConnectionLost, Listener, Network
-from ledgerlog.wire.hello import FEATURES, PROTOCOL_MAX, Hello
+from ledgerlog.versions import NEW_KEYS, SPOKEN
+from ledgerlog.wire.hello import Hello
 
 logger = logging.getLogger(__name__)
 
@@ -214,13 +215,7 @@ async def open_bookie(
             listener = await door.unlock()
             server = BookieServer(
                 engine,
-                Hello(
-                    cookie.bookie_id,
-                    cookie.instance,
-                    cookie.cluster,
-                    protocol_max=PROTOCOL_MAX,
-                    features=FEATURES,
-                ),
+                Hello.of(cookie.bookie_id, cookie.instance, cookie.cluster, SPOKEN),
                 connections_max=connections_max,
             )
             info = BookieInfo(
@@ -233,6 +228,8 @@ async def open_bookie(
                 place=find_place() if find_place is not None else "",
                 # Only phase one raises it, and phase one is over.
                 fences_through=marks.now.fenced_through,
+                speaks=SPOKEN,
+                unknown=NEW_KEYS,
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)

@@ -11,15 +11,19 @@ from ledgerlog.cli.output import print_json, print_line, print_table, progress_b
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieUnavailable, WireError
+from ledgerlog.ledger.bookies import understands
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
+from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.repair.decommission import Emptying, decommission
 from ledgerlog.repair.queue import RepairQueue
+from ledgerlog.versions import SPOKEN
 from ledgerlog.wire.frame import Kind
 
 _ANSWER_S = 2.0
+_INCOMPATIBLE = "incompatible"
 
 
 @attrs.frozen
@@ -29,16 +33,21 @@ class BookieState:
     bookie_id: str
     address: str | None
     state: str
-    """``writable``, ``read-only``, or ``unavailable``: not registered, or registered and silent."""
+    """``writable``, ``read-only``; ``unavailable``: not registered, or registered and silent;
+    ``incompatible``: it has no version of the protocol in common with this process."""
     journal_write_data: bool = True
     """Whether it syncs entries before it acknowledges them, by its registration; True if not registered."""
     ledgers_in_limbo: int | None = None
     """How many ledgers are in limbo: the bookie may have lost entries of them that it has not copied back
     yet. None: it did not answer."""
+    speaks: ProtocolSupport | None = None
+    """The protocol versions and features that it registered; None: it is not registered."""
 
     @property
     def words(self) -> str:
         """The state for a person."""
+        if self.state == _INCOMPATIBLE:
+            return f"{self.state}: it speaks protocol {self.speaks}, this command {SPOKEN}"
         words = self.state if self.journal_write_data else f"{self.state}, unsynced"
         return f"{words}, {self.ledgers_in_limbo} ledgers in limbo" if self.ledgers_in_limbo else words
 
@@ -68,6 +77,8 @@ def bookie_list(uri: str, as_json: bool) -> None:
                     "state": state.state,
                     "journal_write_data": state.journal_write_data,
                     "ledgers_in_limbo": state.ledgers_in_limbo,
+                    "protocol": None if state.speaks is None else list(state.speaks.range),
+                    "features": None if state.speaks is None else list(state.speaks.features),
                 }
             )
     elif states:
@@ -135,10 +146,9 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     """Return the states of all known bookies, by id. Each registered bookie is asked whether it answers."""
     await cluster.bookies.refresh()
     registered: dict[str, tuple[BookieInfo, str]] = {}
-    for info in cluster.bookies.read_only():
-        registered[info.bookie_id] = info, "read-only"
-    for info in cluster.bookies.writable():
-        registered[info.bookie_id] = info, "writable"
+    for info in cluster.bookies.registered():
+        state = "read-only" if cluster.bookies.is_read_only(info.bookie_id) else "writable"
+        registered[info.bookie_id] = info, state if understands(info) else _INCOMPATIBLE
     silent: set[str] = set()
     in_limbo: dict[str, int] = {}
 
@@ -151,8 +161,9 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
             silent.add(bookie_id)
 
     async with trio.open_nursery() as nursery:
-        for bookie_id in registered:
-            nursery.start_soon(ask, bookie_id)
+        for bookie_id, (_, state) in registered.items():
+            if state != _INCOMPATIBLE:
+                nursery.start_soon(ask, bookie_id)
     states = []
     for bookie_id in sorted({*registered, *await cluster.store.children(COOKIES)}):
         found = registered.get(bookie_id)
@@ -164,6 +175,7 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
                 "unavailable" if found is None or is_silent else found[1],
                 found is None or found[0].journal_write_data,
                 in_limbo.get(bookie_id),
+                None if found is None else found[0].speaks,
             )
         )
     return states

@@ -17,6 +17,7 @@ import trio
 from ledgerlog.errors import (
     BookieReadOnly,
     BookieUnavailable,
+    IncompatibleVersion,
     LedgerLogError,
     MetadataUnavailable,
     NotEnoughBookies,
@@ -30,6 +31,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import BOOKIES, READ_ONLY_BOOKIES, WRITABLE_BOOKIES, read_only_path, writable_path
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.versions import SPOKEN
 
 QUARANTINE_S = 2 * SESSION_TIMEOUT_S
 
@@ -38,6 +40,19 @@ _RETRY_S = 0.2
 _LOOK_UP_S = CONNECT_TIMEOUT_S / 3
 
 logger = logging.getLogger(__name__)
+
+
+def understands(info: BookieInfo) -> bool:
+    """Return whether this process and the bookie have a version of the protocol in common."""
+    return SPOKEN.common(info.speaks) is not None
+
+
+def check_understood(info: BookieInfo) -> None:
+    """Raise IncompatibleVersion if this process and the bookie have no version of the protocol in common."""
+    if not understands(info):
+        raise IncompatibleVersion(
+            f"bookie {info.bookie_id}", info.speaks.range, SPOKEN.range, is_protocol=True
+        )
 
 
 class BookieDirectory:
@@ -57,12 +72,16 @@ class BookieDirectory:
     # --- the view -----------------------------------------------------------------------------
 
     def writable(self) -> list[BookieInfo]:
-        """Bookies that take new ledgers."""
-        return list(self._writable.values())
+        """Bookies that take new ledgers and have a version of the protocol in common with this process."""
+        return [info for info in self._writable.values() if understands(info)]
 
     def read_only(self) -> list[BookieInfo]:
         """Registered bookies that take no ordinary writes."""
         return list(self._read_only.values())
+
+    def registered(self) -> list[BookieInfo]:
+        """All registered bookies, also those that this process cannot talk to."""
+        return list({**self._read_only, **self._writable}.values())
 
     def is_read_only(self, bookie_id: BookieId) -> bool:
         """Whether the bookie is registered as read-only: it takes no ordinary writes."""
@@ -123,7 +142,18 @@ class BookieDirectory:
 
     def _why_few(self, missing: int, taken: Collection[BookieId], few: str) -> NotEnoughBookies:
         """The error to raise if ``missing`` bookies are missing. Bookies in ``taken`` do not help."""
-        read_only = sorted(self._read_only.keys() - self._writable.keys() - set(taken))
+        others = sorted(
+            f"{info.bookie_id} ({info.speaks})"
+            for info in self._writable.values()
+            if info.bookie_id not in taken and not understands(info)
+        )
+        if others:
+            few += f"; left out, because this client speaks protocol {SPOKEN}: {', '.join(others)}"
+        read_only = sorted(
+            info.bookie_id
+            for info in self._read_only.values()
+            if info.bookie_id not in {*self._writable, *taken} and understands(info)
+        )
         if len(read_only) < missing:
             return NotEnoughBookies(few)
         return BookieReadOnly(f"{few}; read-only, nearly full or being emptied: {', '.join(read_only)}")
@@ -178,13 +208,17 @@ class BookieDirectory:
 
         Raises:
             BookieUnavailable: The bookie is not registered, and this process never saw it.
+            IncompatibleVersion: The bookie is registered, and has no version of the protocol in common with
+                this process.
         """
         info = self._writable.get(bookie_id) or self._read_only.get(bookie_id)
-        if info is None:
-            known = self._known.get(bookie_id)
+        if info is None or not understands(info):  # It may have been upgraded, and the view may be late.
+            known = info or self._known.get(bookie_id)
             # A store that hangs must not use up the time for connecting to the last known address.
             with trio.move_on_after(math.inf if known is None else _LOOK_UP_S):
                 info = await self._look_up(bookie_id)
+                if info is not None:
+                    check_understood(info)
             info = info or known
         if info is None:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered")
@@ -215,13 +249,13 @@ class BookieDirectory:
                 ones.
         """
         with trio.move_on_after(timeout_s):
-            while len(self._writable) < count:
+            while len(self.writable()) < count:
                 await self.wait_change()
             return
         raise self._why_few(
-            count - len(self._writable),
+            count - len(self.writable()),
             (),
-            f"{count} writable bookies are needed, {len(self._writable)} registered within {timeout_s:g} s",
+            f"{count} writable bookies are needed, {len(self.writable())} registered within {timeout_s:g} s",
         )
 
     # --- keeping it ---------------------------------------------------------------------------

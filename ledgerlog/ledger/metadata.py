@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
+
 from ledgerlog.errors import LedgerExists, LedgerNotFound
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.environment import Environment
@@ -17,6 +19,7 @@ from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.quorum import Replication
+from ledgerlog.versions import NEW_KEYS
 
 
 class LedgerRegistry:
@@ -62,6 +65,7 @@ class LedgerRegistry:
             created_ms=environment.now_ms(),
             custom=dict(custom),
         )
+        metadata = attrs.evolve(metadata, unknown=NEW_KEYS)
         path, value = ledger_path(metadata.ledger_id), metadata.encode()
 
         async def write(_: bool) -> tuple[LedgerMetadata, int]:

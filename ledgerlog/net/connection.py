@@ -43,11 +43,13 @@ from ledgerlog.limits import (
 )
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
 from ledgerlog.net.session import PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
+from ledgerlog.versions import SPOKEN
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
-from ledgerlog.wire.hello import FEATURES, PROTOCOL_MAX, Hello
+from ledgerlog.wire.hello import Hello
 
 __all__ = ["AddSink", "BookieBusy", "BookieConnection", "ConnectionStatistics", "Resolve"]
 
@@ -137,6 +139,11 @@ class BookieConnection:
         """Whether adds can be sent now."""
         session = self._session
         return session is not None and session.broken is None
+
+    @property
+    def agreed(self) -> ProtocolSupport | None:
+        """The protocol version and the features of the present session; None if there is no session."""
+        return None if self._session is None else self._session.agreed
 
     @property
     def queued_bytes(self) -> int:
@@ -337,13 +344,7 @@ class BookieConnection:
         if connecting.cancelled_caught:
             raise BookieUnavailable(f"no connection within {CONNECT_TIMEOUT_S:g} s")
         try:
-            wanted = Hello(
-                bookie_id=self.bookie_id,
-                instance=info.instance or None,
-                cluster=self._cluster,
-                protocol_max=PROTOCOL_MAX,
-                features=FEATURES,
-            )
+            wanted = Hello.of(self.bookie_id, info.instance or None, self._cluster, SPOKEN)
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as shaking:
                 answer, buffer = await handshake(stream, wanted)
             if shaking.cancelled_caught:
@@ -363,6 +364,7 @@ class BookieConnection:
             buffer,
             adds=UnansweredAdds(self.bookie_id, self._burst),
             burst=self._burst,
+            agreed=answer.support,
             watch=self._watch,
             on_broken=self._note_who_lost,
         )

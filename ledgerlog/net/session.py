@@ -46,6 +46,7 @@ from ledgerlog.limits import (
     TURN_BYTES,
     TURN_FRAMES,
 )
+from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import Attachment, Burst, UnansweredAdds
 from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
 from ledgerlog.net.turns import Turns
@@ -103,11 +104,11 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
             f"another bookie serves there: {_identity(answer)}, where {_identity(wanted)} was expected"
         )
     if wanted.accepts(answer) is Status.BAD_REQUEST:
-        raise IncompatibleVersion("it", answer.range, wanted.range, is_protocol=True)
+        raise IncompatibleVersion("it", answer.support.range, wanted.support.range, is_protocol=True)
     if status is not Status.OK:
         raise BookieUnavailable(f"it refuses to serve us: {status.name}")
     if answer.protocol != answer.protocol_max or not {*answer.features} <= {*wanted.features}:
-        raise WireError(f"it answers with protocol {answer.range} and features {answer.features}")
+        raise WireError(f"it answers with protocol {answer.support} and features {answer.features}")
     return answer, buffer
 
 
@@ -153,6 +154,7 @@ class PeerSession:
         "_turns",
         "_watch",
         "adds",
+        "agreed",
         "broken",
         "is_watched",
         "replies",
@@ -166,6 +168,7 @@ class PeerSession:
         *,
         adds: UnansweredAdds,
         burst: Burst,
+        agreed: ProtocolSupport,
         watch: Callable[[PeerSession], None],
         on_broken: Callable[[], None],
     ) -> None:
@@ -176,6 +179,7 @@ class PeerSession:
             buffer: The buffer that ``handshake`` returned.
             adds: The numbering of this session's adds.
             burst: The burst that all connections of the pool share.
+            agreed: The protocol version and the features that HELLO agreed on.
             watch: Makes somebody call ``check`` from now on, until that returns False.
             on_broken: Called once, at the moment when the session breaks.
         """
@@ -185,6 +189,8 @@ class PeerSession:
         self._watch = watch
         self._on_broken = on_broken
         self.adds = adds
+        self.agreed = agreed
+        """The protocol version and the features that both ends use."""
         self.broken: str | None = None
         """Why the session broke; None while it is up."""
         self.was_idle = False

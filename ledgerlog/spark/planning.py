@@ -374,9 +374,7 @@ async def plan(
     if options.fail_on_data_loss and len(there) < len({piece.stretch.ledger_id for piece in pieces}):
         raise DataLoss("records were truncated away while they were about to be read; try again")
     await client.bookies.refresh()
-    bookies = {
-        info.bookie_id: info.encode() for info in (*client.bookies.writable(), *client.bookies.read_only())
-    }
+    bookies = {info.bookie_id: info.encode() for info in client.bookies.registered()}
     parts = share(
         [piece for piece in pieces if piece.stretch.ledger_id in there],
         max_bytes=options.max_bytes_per_partition,

@@ -47,7 +47,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
 )
-from ledgerlog.ledger.bookies import BookieDirectory
+from ledgerlog.ledger.bookies import BookieDirectory, check_understood
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import read_entries
@@ -182,10 +182,12 @@ class _View:
 
         Raises:
             BookieUnavailable: The bookie was not registered.
+            IncompatibleVersion: The bookie has no version of the protocol in common with this process.
         """
         info = self._bookies.get(bookie_id)
         if info is None:
             raise BookieUnavailable(f"bookie {bookie_id} was not registered when the read was planned")
+        check_understood(info)
         return info
 
     async def refresh(self, ledger_id: int) -> bool:
@@ -203,7 +205,7 @@ class _View:
             ledger, _ = await LedgerRegistry(store, self.environment).read(ledger_id)
             directory = BookieDirectory(store, self.environment)
             await directory.refresh()
-        registered = {info.bookie_id: info for info in (*directory.writable(), *directory.read_only())}
+        registered = {info.bookie_id: info for info in directory.registered()}
         before = (self._ledgers[ledger_id].fragments, dict(self._bookies))
         self._ledgers[ledger_id] = ledger
         self._bookies |= registered

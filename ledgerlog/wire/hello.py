@@ -39,6 +39,7 @@ import attrs
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.wire.frame import REPLY, Frame, Kind, Status, encode_head
 
 PROTOCOL = 1
@@ -74,17 +75,23 @@ class Hello:
     """The features that it knows; in a reply with OK, those to use. Sorted."""
 
     @property
-    def range(self) -> tuple[int, int]:
-        """The lowest and the highest version of the protocol."""
-        return self.protocol, self.protocol_max
+    def support(self) -> ProtocolSupport:
+        """The versions and features that it says."""
+        return ProtocolSupport(self.protocol, self.protocol_max, self.features)
+
+    @classmethod
+    def of(
+        cls, bookie_id: BookieId, instance: str | None, cluster: str | None, support: ProtocolSupport
+    ) -> Hello:
+        """Make the HELLO of a process that speaks ``support``."""
+        return cls(bookie_id, instance, cluster, *support.range, support.features)
 
     def agreed(self, bookie: Hello) -> Hello:
         """Return what ``bookie`` answers to this request: itself, and if it can, what both will use."""
-        version = min(self.protocol_max, bookie.protocol_max)
-        if self.accepts(bookie) is not Status.OK:
+        common = self.support.common(bookie.support)
+        if common is None or self.accepts(bookie) is not Status.OK:
             return bookie
-        common = tuple(sorted({*self.features} & {*bookie.features}))
-        return attrs.evolve(bookie, protocol=version, protocol_max=version, features=common)
+        return Hello.of(bookie.bookie_id, bookie.instance, bookie.cluster, common)
 
     def accepts(self, bookie: Hello) -> Status:
         """Return the status with which ``bookie`` answers this request.
@@ -93,7 +100,7 @@ class Hello:
             OK; BAD_REQUEST if they have no version of the protocol in common; WRONG_BOOKIE if its id, its
             instance or its cluster is not the requested one.
         """
-        if max(self.protocol, bookie.protocol) > min(self.protocol_max, bookie.protocol_max):
+        if self.support.common(bookie.support) is None:
             return Status.BAD_REQUEST
         if self.bookie_id != bookie.bookie_id:
             return Status.WRONG_BOOKIE

@@ -59,6 +59,7 @@ BELOW_LEDGER = (
     "ledgerlog.wire",
     "ledgerlog.net",
     "ledgerlog.meta",
+    "ledgerlog.versions",
 )
 BELOW_LOG = (*BELOW_LEDGER, "ledgerlog.ledger")
 BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.archive", "ledgerlog.log")
@@ -67,6 +68,7 @@ FROM_BOOKIE = (
     *CONCURRENCY,
     "ledgerlog.wire",
     "ledgerlog.meta",
+    "ledgerlog.versions",
     "ledgerlog.net.transport",
     "ledgerlog.net.turns",  # A connection takes turns by frames as its stream does by bytes.
     "ledgerlog.net.tcp",
@@ -94,7 +96,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.signals": (),
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
-    "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire"),
+    # What this process speaks; it reads an environment variable, which the pure wire must not.
+    "ledgerlog.versions": (*VOCABULARY, "ledgerlog.wire"),
+    "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire", "ledgerlog.versions"),
     "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY, "ledgerlog.durable_directories"),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files. Readers of logs read through it.
@@ -258,6 +262,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
     "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
     "os": (
+        "ledgerlog.versions",  # The environment variable of the next version.
         "ledgerlog.archive.destinations",
         "ledgerlog.net",
         "ledgerlog.blocking.portal",

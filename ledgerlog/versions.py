@@ -1,0 +1,40 @@
+"""What this process speaks, and which keys it adds to the metadata records that it makes.
+
+This module reads the environment variable ``LEDGERLOG_TEST_NEXT_VERSION``, and nothing else does. If it is
+set and not empty, the process behaves like a later version of ledgerlog: it speaks one protocol version more,
+knows one feature more, and writes one key more into registrations and ledger metadata. Tests of rolling
+upgrades use it. Never set it in a cluster that you want to keep.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ledgerlog.model.codec import encode_record
+from ledgerlog.model.protocol import ProtocolSupport
+from ledgerlog.wire.hello import FEATURES, PROTOCOL, PROTOCOL_MAX
+
+__all__ = ["NEW_KEYS", "NEXT_FEATURE", "NEXT_KEY", "NEXT_VERSION_VARIABLE", "SPOKEN"]
+
+NEXT_VERSION_VARIABLE = "LEDGERLOG_TEST_NEXT_VERSION"
+NEXT_FEATURE = "next-version"
+NEXT_KEY = "next_version"
+
+
+def _spoken(is_next: bool) -> ProtocolSupport:
+    if not is_next:
+        return ProtocolSupport(PROTOCOL, PROTOCOL_MAX, FEATURES)
+    return ProtocolSupport(PROTOCOL, PROTOCOL_MAX + 1, tuple(sorted((*FEATURES, NEXT_FEATURE))))
+
+
+def _new_keys(is_next: bool) -> bytes:
+    return encode_record({NEXT_KEY: "kept"}) if is_next else b""
+
+
+_IS_NEXT = bool(os.environ.get(NEXT_VERSION_VARIABLE))
+
+SPOKEN = _spoken(_IS_NEXT)
+"""The protocol versions and features of this process."""
+
+NEW_KEYS = _new_keys(_IS_NEXT)
+"""The keys that only the next version knows, as an ``unknown`` of ``model.codec``; b"" in this version."""
