@@ -2,7 +2,7 @@
 # it needs from the package index; nothing else has to be on the machine but Python >= 3.11 and make.
 #
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
-#   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on up to 4 cores
+#   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on all cores (up to 4 workers)
 #   make check              format, lint, types and the layering test: seconds, for while you edit
 #   make faces              ledgerlog/blocking/faces.py anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
