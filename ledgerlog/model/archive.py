@@ -94,6 +94,7 @@ class ArchivedFile:
     archived_ms: int
     token: bytes
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
         _require(bool(self.ledgers), "an archived file holds a ledger at least")
@@ -214,6 +215,7 @@ class ArchiveDestination:
     """The id of the marker that proves that this is the destination."""
     made_ms: int
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         """Encode the record as canonical CBOR."""

@@ -64,6 +64,7 @@ class SpliceMark:
     end_offset: int | None = None
     """The offset in the log after the batch's last record; None in a mark that version 0.1 wrote."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def moved(
         self, *, batch: int, run: str, epoch: int, token: bytes, records: int, end_offset: int

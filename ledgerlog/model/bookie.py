@@ -42,6 +42,7 @@ class BookieInfo:
     """The protocol versions and features that the bookie speaks. Version 0.1 does not say it: it speaks
     version 1 and knows no feature."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         fences = {"fences_through": self.fences_through} if self.fences_through >= 0 else {}
@@ -94,6 +95,7 @@ class Cookie:
     directories: tuple[str, ...] = ()
     """The roles of the directories that make up the bookie's storage (``journal``, ``data``)."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         return encode_record(

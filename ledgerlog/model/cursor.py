@@ -71,6 +71,7 @@ class CursorState:
     version: int = attrs.field(default=-1, repr=False)
     """The version of the node. The next move writes only if the node still has it."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     @property
     def updated(self) -> datetime:

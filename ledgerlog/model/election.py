@@ -46,6 +46,7 @@ class ElectionState:
     address: str | None = None
     tenure_ms: int = 0
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionState:
         """Return the record of the next term, with this holder."""

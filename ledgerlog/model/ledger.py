@@ -80,6 +80,7 @@ class LedgerMetadata:
     custom: dict[str, bytes] = attrs.field(factory=dict)
     """The ledger's labels: bytes by text, from the user or from the log that owns the ledger."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
         require(bool(self.fragments), "a ledger has at least one fragment")

@@ -140,6 +140,7 @@ class LogMetadata:
     dedupe_epoch: int | None = None
     """Since this epoch every segment records who appended what; None: deduplication is off."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
         # Every change runs these checks, so they are cheap. Decoding does those that walk the whole list.

@@ -65,6 +65,7 @@ class RepairSettings:
     checks_per_s: int = 50
     """The most requests that the check of entries makes in a second."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("lost_after_ms", "grace_ms", "entry_check_ms", "cluster_bytes_per_s"):
@@ -125,6 +126,7 @@ class RepairTask:
     trouble: str | None = None
     """Why the last worker could not finish the task; None if no worker has failed."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def merged(
         self,
@@ -189,6 +191,7 @@ class Draining:
     """The instance in the bookie's cookie at the time of the request."""
     asked_at_ms: int = 0
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         return encode_record(
@@ -229,6 +232,7 @@ class AuditState:
     settings: RepairSettings | None = None
     """The last settings that the auditor could read. Processes that cannot read the settings use these."""
     unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         settings = None if self.settings is None else self.settings.encode()
