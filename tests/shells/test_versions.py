@@ -10,11 +10,14 @@ from trio.testing import MockClock
 from ledgerlog.cli.bookie import bookie_states
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieReadOnly, IncompatibleVersion, NotEnoughBookies
+from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.codec import encode_record
-from ledgerlog.model.layout import ledger_path, read_only_path, writable_path
+from ledgerlog.model.layout import REPAIR_SETTINGS, ledger_path, read_only_path, snapshots_path, writable_path
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.snapshots import ListedSnapshot
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 from ledgerlog.versions import SPOKEN
 
@@ -126,11 +129,50 @@ async def test_recovery_keeps_the_keys_of_a_later_version_in_a_ledgers_metadata(
         assert fields["later"] == "kept"
 
 
+async def test_moving_a_cursor_keeps_the_keys_of_a_later_version(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        log = await Cluster("memory:", client.opened).create_log("orders", replication=R332)
+        cursor = log.cursor("billing")
+        await cursor.move(1, expected=None)
+        (path,) = [f"cursors/{name}/billing" for name in await client.store.children("cursors")]
+        await add_key(client, path)
+        await cursor.move(2, expected=await cursor.get())
+        assert await key_of(client, path) == "kept"
+
+
+async def test_a_change_of_the_list_of_snapshots_keeps_the_keys_of_a_later_version(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        snapshots = SnapshotList(client.store, 7)
+        await snapshots.change(lambda listed: [*listed, ListedSnapshot(1, 2)])
+        await add_key(client, snapshots_path(7))
+        await snapshots.change(lambda listed: [*listed, ListedSnapshot(3, 4)])
+        assert await key_of(client, snapshots_path(7)) == "kept"
+
+
+async def test_a_change_of_the_settings_of_repair_keeps_the_keys_of_a_later_version(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        queue = RepairQueue(client.opened)
+        await queue.change_settings(lambda now: attrs.evolve(now, grace_ms=1))
+        await add_key(client, REPAIR_SETTINGS)
+        await queue.change_settings(lambda now: attrs.evolve(now, grace_ms=2))
+        assert await key_of(client, REPAIR_SETTINGS) == "kept"
+
+
+async def add_key(client: Client, path: str) -> None:
+    node = await client.store.get(path)
+    assert node is not None
+    value = encode_record({**cbor2.loads(node.value), "later": "kept"})
+    await client.store.set(path, value, version=node.version)
+
+
+async def key_of(client: Client, path: str) -> object:
+    node = await client.store.get(path)
+    assert node is not None
+    return cbor2.loads(node.value).get("later")
+
+
 async def open_ledger_of_a_later_version(client: Client) -> int:
     writer = await client.ledgers.create(R332)
     await writer.append(b"one")
-    node = await client.store.get(ledger_path(writer.ledger_id))
-    assert node is not None
-    value = encode_record({**cbor2.loads(node.value), "later": "kept"})
-    await client.store.set(ledger_path(writer.ledger_id), value, version=node.version)
+    await add_key(client, ledger_path(writer.ledger_id))
     return writer.ledger_id
