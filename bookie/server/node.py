@@ -63,7 +63,7 @@ from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import open_directory
 from bookie.storage.engine.engine import Engine
-from bookie.storage.engine.opening import open_engine
+from bookie.storage.engine.opening import open_engine, refuse_newer
 from bookie.storage.index.index import Indexes
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_nursery
@@ -203,6 +203,7 @@ async def open_bookie(
         open_directory(path, disk=disk, indexes=indexes, journal_directory=journal_directory) as directory,
         _open_door(network, listen) as door,
     ):
+        await refuse_newer(directory)  # Before the cookies and the marks are written.
         cookie = await establish_identity(
             store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=fix_cookie
         )

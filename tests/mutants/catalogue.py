@@ -20,6 +20,7 @@ from tests.mutants import (
     retention_rules,
     splice_rules,
     storage_rules,
+    version_rules,
 )
 
 MUTANTS = (
@@ -39,5 +40,6 @@ MUTANTS = (
     *audit_rules.MUTANTS,
     *metadata_rules.MUTANTS,
     *blocking_rules.MUTANTS,
+    *version_rules.MUTANTS,
     *harmless.MUTANTS,
 )

@@ -5,14 +5,18 @@ from __future__ import annotations
 import struct
 
 import pytest
+import trio
 from storing import running
 from test_damage import TINY, memory_image
 
 from bookie.core.entry_log import LogHeader
+from bookie.core.loss_marks import LossMarks
 from bookie.core.segment import SegmentHeader
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import IncompatibleVersion
+from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import open_cluster
 from ledgerlog.wire.checksum import checksum
 
 PAGE = 4096
@@ -61,3 +65,54 @@ async def refusal(disk: MemoryDisk, indexes: MemoryIndexes) -> IncompatibleVersi
 def test_both_kinds_of_files_have_their_format_where_this_test_changes_it(header: type) -> None:
     page = header(1, 4 * PAGE, bytes(16), "i", *([0] if header is LogHeader else [])).encode()
     assert struct.unpack_from("<I", page, 8) == (1,)
+
+
+def newer_entry_log(disk: MemoryDisk, directory: str) -> str:
+    """Put an entry log of a newer format into a bookie's directory."""
+    path = f"{directory}/entries/{1:016x}.entries"
+    disk.files[path] = bytearray(LogHeader(1, 4 * PAGE, bytes(16), "i", 0).encode() + bytes(3 * PAGE))
+    with_format(disk, path, 2)
+    return path
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["after a crash", "after a clean stop"])
+async def test_an_entry_log_of_a_newer_format_is_refused_and_nothing_is_written(is_clean: bool) -> None:
+    disk, indexes = await memory_image(is_clean=is_clean)
+    disk.files = {name: data for name, data in disk.files.items() if not name.endswith(".entries")}
+    path = newer_entry_log(disk, "b")
+    before = contents(disk, indexes)
+    error = await refusal(disk, indexes)
+    assert error is not None
+    assert (error.what, error.theirs) == (path, (2, 2))
+    assert contents(disk, indexes) == before
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["after a crash", "after a clean stop"])
+async def test_loss_marks_of_a_newer_format_are_refused_and_nothing_is_written(is_clean: bool) -> None:
+    disk, indexes = await memory_image(is_clean=is_clean)
+    page = LossMarks(is_unclean=True).encode()
+    body = page[:8] + struct.pack("<I", 2) + page[12:-4]
+    disk.files["b/marks"] = bytearray(body + struct.pack("<I", checksum(body)))
+    before = contents(disk, indexes)
+    error = await refusal(disk, indexes)
+    assert error is not None
+    assert (error.what, error.theirs) == ("b/marks", (2, 2))
+    assert contents(disk, indexes) == before
+
+
+@pytest.mark.parametrize("is_unclean", [False, True], ids=["clean marks", "unclean marks"])
+async def test_a_bookies_start_on_a_newer_entry_log_writes_nothing(is_unclean: bool) -> None:
+    async with open_cluster(1) as cluster, cluster.client() as client:
+        bookie = cluster.bookies["b1"]
+        writer = await client.ledgers.create(Replication(1, 1, 1))
+        await writer.append(b"one")
+        await writer.close()  # A start after a loss would fence this ledger, durably.
+        await bookie.stop()
+        bookie.disk.files["/b1/marks"] = bytearray(LossMarks(is_unclean=is_unclean).encode())
+        path = newer_entry_log(bookie.disk, "/b1")
+        before = contents(bookie.disk, bookie.indexes)
+        refused = pytest.RaisesExc(IncompatibleVersion)
+        with pytest.RaisesGroup(refused, flatten_subgroups=True, allow_unwrapped=True):
+            await bookie._run(trio.TASK_STATUS_IGNORED)
+        assert path in before[0]
+        assert contents(bookie.disk, bookie.indexes) == before

@@ -126,7 +126,7 @@ async def open_engine(
         ballast.size = min(ballast.size, config.ballast_bytes)
     if marks is None:
         marks = await _sound_marks(directory)
-    await _refuse_newer(directory, instance)
+    await refuse_newer(directory)
     async with _open_ground(directory, instance, new_nonce, config) as ground:
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
@@ -141,10 +141,11 @@ async def open_engine(
             ground.pool.close()
 
 
-async def _refuse_newer(directory: StorageDirectory, instance: str) -> None:
+async def refuse_newer(directory: StorageDirectory) -> None:
     """Raise IncompatibleVersion if a journal segment or an entry log has a newer format.
 
-    This comes before anything is written. Whoever reads the files later judges their damage.
+    This comes before anything is written, so a bookie does it before phase one of its boot too. Whoever reads
+    the files later judges their damage and whose they are.
     """
     disk = directory.disk
     headers = (
@@ -159,7 +160,7 @@ async def _refuse_newer(directory: StorageDirectory, instance: str) -> None:
                     path = f"{place}/{name}"
                     with contextlib.suppress(StorageError, ValueError):
                         page = await disk.read_file(path, PAGE_BYTES)
-                        header.decode(page, path=path, number=int(number, 16), instance=instance)
+                        header.decode(page, path=path, number=int(number, 16), instance="")
 
 
 @attrs.frozen
