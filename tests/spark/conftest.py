@@ -52,6 +52,7 @@ def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkOnL
             master="local[2,4]",
             config={
                 "spark.driver.memory": "600m",
+                "spark.python.daemon.module": "tests.spark.warm_daemon",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(path / "warehouse"),
