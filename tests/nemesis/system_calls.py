@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -44,11 +45,16 @@ def why_not() -> str | None:
                 stderr=said,
             )
             try:
-                status = tracer.wait(timeout=1.0)
+                while tracer.poll() is None:
+                    said.seek(0)
+                    if b" attached" in said.read():
+                        return None
+                    time.sleep(0.01)
                 said.seek(0)
-                return f"strace does not attach ({status}): {said.read().decode(errors='replace').strip()}"
-            except subprocess.TimeoutExpired:
-                return None
+                return (
+                    f"strace does not attach ({tracer.returncode}): "
+                    f"{said.read().decode(errors='replace').strip()}"
+                )
             finally:
                 tracer.terminate()
                 tracer.wait()
