@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
+from ledgerlog.concurrency.nurseries import open_nursery
+
 __all__ = ["Returned", "receiving_stops", "run_until_stopped", "stop_signals", "surviving_others"]
 
 T = TypeVar("T")
@@ -76,7 +78,7 @@ async def run_until_stopped(body: Callable[[], Awaitable[T]]) -> Returned[T] | s
     The first signal cancels the body. Later signals change nothing.
 
     Args:
-        body: The command. If it raises, the exception comes out, perhaps in an exception group.
+        body: The command. If it raises, the exception comes out unchanged.
 
     Returns:
         The value that ``body`` returned, or the first signal if the signal ended it.
@@ -84,7 +86,7 @@ async def run_until_stopped(body: Callable[[], Awaitable[T]]) -> Returned[T] | s
     returned: list[Returned[T]] = []
     received: list[signal.Signals] = []
     with receiving_stops() as signals:
-        async with trio.open_nursery() as nursery:
+        async with open_nursery() as nursery:
             running = trio.CancelScope()
 
             async def listen() -> None:

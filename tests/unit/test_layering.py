@@ -92,8 +92,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.loops": ("ledgerlog.errors",),
     # The first step of both commands.
     "ledgerlog.standard_streams": (),
-    # How both commands react to signals.
-    "ledgerlog.signals": (),
+    # How both commands react to signals. Their nursery must not wrap the errors that a command raises.
+    "ledgerlog.signals": CONCURRENCY,
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     # What this process speaks; it reads an environment variable, which the pure wire must not.
