@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bookie.core.block import BlockHeader
 from bookie.core.entry_log import LEDGER, REPLACES, LoggedLedger, decode_ledger, decode_replaces
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import (
@@ -80,20 +81,32 @@ def block_facts(image: memoryview, block: FoundBlock, path: str) -> Iterator[Fac
     Raises:
         StorageCorrupt: A record does not parse, or its kind does not belong in a segment.
     """
-    header = block.header
     for record in block.records(image, path):
-        if record.kind == ADD:
-            yield Add(*decode_add(record, file=header.segment, sequence=header.sequence, path=path))
-        elif record.kind == FENCE:
-            yield decode_fence(record, path)
-        elif record.kind == DELETE:
-            yield Deletion(decode_delete(record, path))
-        elif record.kind == START:
-            yield Start(decode_start(record, path))
-        elif record.kind == CLOSE:
-            yield Close()
-        else:
-            raise StorageCorrupt(path, record.offset, f"a record of unknown kind {record.kind}")
+        yield segment_fact(record, block.header, path)
+
+
+def segment_fact(record: JournalItem, header: BlockHeader, path: str) -> Fact:
+    """Decode a record of a segment.
+
+    Args:
+        record: The record. The caller has verified its bytes.
+        header: The header of its block.
+        path: The segment's path, for errors.
+
+    Raises:
+        StorageCorrupt: The record does not parse, or its kind does not belong in a segment.
+    """
+    if record.kind == ADD:
+        return Add(*decode_add(record, file=header.segment, sequence=header.sequence, path=path))
+    if record.kind == FENCE:
+        return decode_fence(record, path)
+    if record.kind == DELETE:
+        return Deletion(decode_delete(record, path))
+    if record.kind == START:
+        return Start(decode_start(record, path))
+    if record.kind == CLOSE:
+        return Close()
+    raise StorageCorrupt(path, record.offset, f"a record of unknown kind {record.kind}")
 
 
 def log_fact(kind: int, offset: int, body: bytes, *, file: int, path: str) -> Fact:

@@ -2,13 +2,14 @@
 
     bookie run PATH --metadata URI [--listen HOST:PORT] [--advertise HOST:PORT] [--id ID]
                                    [--config FILE] [--label NAME=VALUE]...
-                                   [--journal-dir DIR] [--no-journal-data] [--fix-cookie]
+                                   [--journal-dir DIR] [--no-journal-data] [--fix-cookie] [--repair]
                                    [--collect-interval SECONDS] [--compact-interval SECONDS]
                                    [--compact-rate BYTES]
     bookie cookie show PATH
     bookie cookie fix PATH --metadata URI [--id ID]
     bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
     bookie rebuild-index PATH
+    bookie repair PATH --metadata URI
 
 By default, every command prints text for a person; with ``--json`` it prints JSON objects, one a line.
 Results go to standard output, the log to standard error. Exit code 0: done. 1: it failed, and one line on
@@ -104,6 +105,13 @@ def main() -> None:
     help="Serve PATH though it was emptied or exchanged: what it lost is copied from other bookies.",
 )
 @click.option(
+    "--repair",
+    "repair_damage",
+    is_flag=True,
+    help="If PATH is damaged so that the bookie would not start, salvage what reads; the rest is copied from "
+    "other bookies.",
+)
+@click.option(
     "--collect-interval",
     "collect_interval_s",
     type=float,
@@ -149,6 +157,7 @@ def run(
     journal_directory: str | None,
     no_journal_data: bool,
     fix_cookie: bool,
+    repair_damage: bool,
     collect_interval_s: float | None,
     compact_interval_s: float | None,
     compact_bytes_per_s: int | None,
@@ -208,6 +217,7 @@ def run(
                 find_place=partial(_find_place, path),
                 journal_directory=journal_directory,
                 fix_cookie=fix_cookie,
+                repair_damage=repair_damage,
                 peers=partial(_open_peers, store),
                 connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
             ) as node,
@@ -414,6 +424,41 @@ def rebuild_index_command(path: str, journal_directory: str | None, as_json: boo
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}
 
+    _show(path, journal_directory, items, as_json)
+
+
+@main.command("repair")
+@click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
+@click.option(
+    "--metadata",
+    required=True,
+    envvar="LEDGERLOG_URI",
+    help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def repair(path: str, journal_directory: str | None, metadata: str, as_json: bool) -> None:
+    """Salvage PATH if it is damaged so that its bookie does not start.
+
+    All that reads is kept, damaged files are set aside, and the loss is marked: when the bookie serves, it
+    denies nothing of the ledgers that exist now, and copies what it lost from other bookies. Where the bookie
+    starts nothing is changed."""
+
+    from bookie.server.repairing import repair_directory
+
+    async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
+        if await directory.read_cookie() is None:
+            raise StorageError(f"{path} has no cookie, so nobody knows whose it is: see 'bookie cookie fix'")
+        async with open_store(uri) as store:
+            await establish_identity(store, directory, bookie_id=None, random_bytes=os.urandom)
+            done = await repair_directory(store, directory, random_bytes=os.urandom)
+        if done is None:
+            yield {"repaired": False}
+        else:
+            yield {"repaired": True, "runs": done.runs, "set_aside": list(done.set_aside)}
+
+    with _usage():
+        uri = parse_uri(metadata)
     _show(path, journal_directory, items, as_json)
 
 

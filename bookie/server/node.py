@@ -42,7 +42,7 @@ Assertions guard the acknowledgements, so a bookie refuses to start if they are 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -58,13 +58,15 @@ from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
+from bookie.server.repairing import repair_directory
 from bookie.server.server import BookieServer
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
-from bookie.storage.engine.directory import open_directory
+from bookie.storage.engine.directory import StorageDirectory, open_directory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine, refuse_newer
 from bookie.storage.index.index import Indexes
+from bookie.storage.upkeep.salvage import drop_set_aside
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument
@@ -154,6 +156,7 @@ async def open_bookie(
     indexes: Indexes | None = None,
     journal_directory: str | None = None,
     fix_cookie: bool = False,
+    repair_damage: bool = False,
     peers: OpenPeers | None = None,
     connections_max: int | None = None,
 ) -> AsyncIterator[BookieNode]:
@@ -176,6 +179,7 @@ async def open_bookie(
         indexes: Opens the index. None: on the real disk.
         journal_directory: The directory of the journal, if it is not in ``path``.
         fix_cookie: Take a directory that was emptied or exchanged into service (see ``identity``).
+        repair_damage: If the directory is damaged so that it does not start, salvage it (see ``repairing``).
         peers: Opens the access to other bookies, which repair copies missing entries from. None: the bookie
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
@@ -207,8 +211,10 @@ async def open_bookie(
         cookie = await establish_identity(
             store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=fix_cookie
         )
-        marks = await settle_marks(store, directory)
         engine_config = config or StorageConfig()
+        if repair_damage:
+            await repair_directory(store, directory, random_bytes=random_bytes, config=engine_config)
+        marks = await settle_marks(store, directory)
         new_nonce = partial(random_bytes, NONCE_BYTES)
         async with open_engine(
             directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataDeletionOracle(store)
@@ -245,8 +251,15 @@ async def open_bookie(
                 interval_s=engine_config.disk_watch_interval_s,
                 set_read_only=partial(node.set_read_only, wanted_by="disk"),
             )
-            async with _serving(node, listener, store, watch):
+            async with _serving(node, listener, store, watch, partial(_drop_when_healed, repair, directory)):
                 yield node
+
+
+async def _drop_when_healed(repair: LimboRepair, directory: StorageDirectory) -> None:
+    """Remove the files that a repair has set aside, once no ledger is in limbo."""
+    await repair.wait_done()
+    if count := await drop_set_aside(directory):
+        logger.info("%s: nothing is missing any more; files set aside and removed: %d", directory.path, count)
 
 
 class _Door:
@@ -292,7 +305,11 @@ async def _open_door(network: Network, address: str) -> AsyncIterator[_Door]:
 
 @asynccontextmanager
 async def _serving(
-    node: BookieNode, listener: Listener, store: MetadataStore, watch: DiskWatch
+    node: BookieNode,
+    listener: Listener,
+    store: MetadataStore,
+    watch: DiskWatch,
+    drop_when_healed: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[None]:
     server, registration = node.server, node._registration
     served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
@@ -320,6 +337,7 @@ async def _serving(
         service.start_soon(serve)
         service.start_soon(keep_registered)
         service.start_soon(node.repair.run)
+        service.start_soon(drop_when_healed)
         service.start_soon(node.rot.run)
         service.start_soon(watch.run)
         service.start_soon(

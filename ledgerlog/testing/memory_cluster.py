@@ -90,6 +90,8 @@ class Bookie:
         """Its placement labels, from its next start on."""
         self.fix_cookie = False
         """Whether it accepts a disk without its cookie at its next start."""
+        self.repair_damage = False
+        """Whether it salvages a damaged disk at its next start."""
         self.has_metadata = True
         """Whether the metadata store answers it, from its next start on."""
         self._cluster = cluster
@@ -138,6 +140,7 @@ class Bookie:
                 disk=self.disk,
                 indexes=self.indexes,
                 fix_cookie=self.fix_cookie,
+                repair_damage=self.repair_damage,
                 peers=partial(
                     open_peers,
                     store,

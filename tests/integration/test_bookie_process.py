@@ -381,6 +381,59 @@ async def test_a_lost_index_is_refused_and_can_be_made_again_from_the_journal(pl
         await check_filled(await bookie.address())
 
 
+async def repair(place: Place) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "bookie", "repair", str(place.data), "--json"]
+    with trio.fail_after(PATIENCE_S):
+        return await trio.run_process(
+            [*command, "--metadata", f"sqlite:{place.metadata}"],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+
+
+async def test_a_directory_in_use_is_not_repaired(place: Place) -> None:
+    async with place.bookie("--id", "b1") as bookie:
+        address = await bookie.address()
+        await fill(address)
+        done = await repair(place)
+        assert done.returncode == 1
+        (line,) = done.stderr.decode().splitlines()
+        assert line.startswith("bookie: StorageLocked: ")
+        await check_filled(address)
+
+
+async def test_a_directory_of_nobody_is_not_repaired(place: Place) -> None:
+    place.data.mkdir()
+    done = await repair(place)
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert "has no cookie" in line
+
+
+@pytest.mark.parametrize(("kind", "at_start"), [("MANIFEST-*", True), ("CURRENT", False)])
+async def test_a_damaged_file_of_the_index_is_repaired(place: Place, kind: str, at_start: bool) -> None:
+    async with place.bookie("--id", "b1") as bookie:
+        await fill(await bookie.address())
+    for path in (place.data / "index").glob(kind):
+        path.write_bytes(b"damage " * 20)
+    code, _ = await place.run("--id", "b1")
+    assert code == 1
+    if at_start:
+        async with place.bookie("--id", "b1", "--repair") as bookie:
+            await check_filled(await bookie.address())
+        return
+    done = await repair(place)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"repaired": True, "runs": 50, "set_aside": []}
+    async with place.bookie("--id", "b1") as bookie:
+        await check_filled(await bookie.address())
+        bookie.process.terminate()
+        assert await bookie.wait() == 0
+    done = await repair(place)
+    assert json.loads(done.stdout) == {"repaired": False}
+
+
 async def test_a_clients_own_fault_is_no_traceback(place: Place) -> None:
     async with place.bookie("--id", "b1") as bookie:
         address = await bookie.address()

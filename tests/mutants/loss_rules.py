@@ -22,7 +22,48 @@ _UNSYNCED_2 = (
     f"{_TEST_LOSS}::test_t10_t11_scenario_2_an_entry_that_was_lost_unsynced_is_not_denied_and_not_cut"
 )
 
+_REPAIRED = "tests/shells/test_repaired_directories.py"
+
 MUTANTS = (
+    mutant(
+        "a_repaired_directory_without_marks",
+        "D27.12",
+        "repair_directory",
+        "await write_marks(directory.disk, directory.path, after)",
+        "await write_marks(directory.disk, directory.path, known or type(after)())",
+        f"{_REPAIRED}::test_what_was_lost_is_unknown_and_never_denied",
+    ),
+    mutant(
+        "a_repair_takes_a_newer_format_for_damage",
+        "D27.12",
+        "repair_directory",
+        "await refuse_newer(directory)",
+        "",
+        f"{_REPAIRED}::test_a_newer_format_is_refused_and_nothing_is_changed",
+    ),
+    mutant(
+        "salvage_stops_at_the_first_damage",
+        "D27.12",
+        "segment_facts",
+        """
+        if block is None or block.block_bytes > len(view):
+            at += PAGE_BYTES
+            continue
+        """,
+        """
+        if block is None or block.block_bytes > len(view):
+            return
+        """,
+        f"{_REPAIRED}::test_sound_records_around_the_damage_are_kept",
+    ),
+    mutant(
+        "files_set_aside_go_before_they_are_healed",
+        "D27.12",
+        "_drop_when_healed",
+        "await repair.wait_done()",
+        "",
+        f"{_REPAIRED}::test_what_was_lost_is_unknown_and_never_denied",
+    ),
     mutant(
         "a_boot_after_loss_does_not_fence",
         "D27.1, T09, T30",

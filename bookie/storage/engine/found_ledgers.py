@@ -80,3 +80,14 @@ class FoundLedgers:
     async def save(self) -> None:
         """Write the states to the index."""
         await self._ledgers.save()
+
+    def logged(self) -> dict[int, LoggedLedger]:
+        """Return the states in the form in which an entry log carries them."""
+        found: dict[int, LoggedLedger] = {}
+        for ledger_id in self._ledgers.loaded:
+            stored = self._ledgers.stored(ledger_id)
+            if stored is not None:
+                found[ledger_id] = LoggedLedger(
+                    ledger_id, stored.key, stored.is_fenced, stored.is_deleted, stored.lac, stored.lafr
+                )
+        return found

@@ -94,7 +94,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
         runs += found
         pool = FilePool(directory.disk, EntryFiles(files, logs).path)
         try:
-            await Doubles(catalogue, pool, lambda run: _newness(run, reach)).settle()
+            await Doubles(catalogue, pool, lambda run: newness(run, reach)).settle()
         finally:
             pool.close()
         await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
@@ -104,7 +104,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     return runs
 
 
-def _newness(run: EntryRun, reach: Mapping[int, int]) -> Age:
+def newness(run: EntryRun, reach: Mapping[int, int]) -> Age:
     """Return the age of a run. If two runs hold the same entry, the newer run has the greater age.
 
     ``reach`` has the number of the last segment that each log replaced.

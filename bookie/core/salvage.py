@@ -1,0 +1,112 @@
+"""Salvage: the facts that a damaged file still proves.
+
+Each file's header has a random nonce, which is part of every checksum in the file. So a record that proves
+itself with the nonce was written there by this bookie, whatever surrounds it; no client can make bytes that
+pass for one. If the header is damaged, the nonce is lost and nothing in the file proves itself.
+
+* A segment is searched page by page. In a block with bad pages, the records that touch none of them are
+  taken, as far as the heads of the records before them can be followed.
+* An entry log is searched byte by byte behind a damaged record.
+
+For example, of the blocks 41, 42 and 43, of which the header of 42 is damaged, salvage gives all records of
+41 and 43. ``bookie.storage.upkeep.salvage`` writes what was found into new entry logs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, BlockHeader, bad_pages, decode_header
+from bookie.core.entry_log import (
+    FOOTER,
+    HEAD_BYTES,
+    LEDGER,
+    LOG_HEADER_BYTES,
+    REPLACES,
+    LoggedLedger,
+    LogHeader,
+    decode_head,
+    is_whole,
+)
+from bookie.core.facts import Add, Fact, log_fact, segment_fact
+from bookie.core.frames import is_head_sound
+from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, decode_records
+from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from ledgerlog.errors import StorageCorrupt
+
+_NUMBER = struct.Struct("<Q")
+_NUMBER_AT = 16
+_KINDS = frozenset((ADD, LEDGER, REPLACES, FOOTER))
+
+
+def own_number(page: bytes) -> int:
+    """Return the number that the header of a segment or an entry log gives; -1 if the page is too short.
+
+    It differs from the file's name if files were exchanged. The caller verifies the header.
+    """
+    return _NUMBER.unpack_from(page, _NUMBER_AT)[0] if len(page) == PAGE_BYTES else -1
+
+
+def segment_facts(image: memoryview, header: SegmentHeader, path: str) -> Iterator[tuple[int, Fact]]:
+    """Yield the sequence of each sound block, and each fact of the sound records in it."""
+    at = SEGMENT_HEADER_BYTES
+    while at + PAGE_BYTES <= len(image):
+        view = image[at:]
+        block = decode_header(view, nonce=header.nonce, segment=header.number)
+        if block is None or block.block_bytes > len(view):
+            at += PAGE_BYTES
+            continue
+        bad = bad_pages(view, block, nonce=header.nonce)
+        if bad is None:
+            at += PAGE_BYTES
+            continue
+        for fact in _block_facts(image, at, block, bad, path):
+            yield block.sequence, fact
+        at += block.block_bytes
+
+
+def _block_facts(
+    image: memoryview, at: int, block: BlockHeader, bad: frozenset[int], path: str
+) -> Iterator[Fact]:
+    start = at + BLOCK_HEADER_BYTES
+    try:
+        for record in decode_records(image, start, start + block.content_bytes, path):
+            first = (record.offset - RECORD_HEAD_BYTES - at) // PAGE_BYTES
+            last = (record.offset + len(record.body) - 1 - at) // PAGE_BYTES
+            if bad.isdisjoint(range(first, last + 1)):
+                yield segment_fact(record, block, path)
+            elif record.kind != ADD or not is_head_sound(record.body):
+                return  # Its length may be damaged, so nobody knows where the next record begins.
+    except StorageCorrupt:
+        return
+
+
+def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]:
+    """Yield each fact of the sound records of an entry log, each ledger's state before its entries."""
+    at = LOG_HEADER_BYTES
+    known: set[int] = set()
+    while at + HEAD_BYTES <= len(image):
+        if image[at] not in _KINDS:
+            at += 1
+            continue
+        head = decode_head(image, at)
+        body_at = at + HEAD_BYTES
+        if body_at + head.length > len(image):
+            at += 1
+            continue
+        body = bytes(image[body_at : body_at + head.length])
+        if not is_whole(header.nonce, at, head, body):
+            at += 1
+            continue
+        at = body_at + head.length
+        if head.kind == FOOTER:
+            continue
+        fact = log_fact(head.kind, body_at, body, file=-header.number, path=path)
+        if isinstance(fact, LoggedLedger):
+            known.add(fact.ledger_id)
+        elif isinstance(fact, Add) and fact.run.ledger_id not in known:
+            known.add(fact.run.ledger_id)
+            # The ledger's own record is lost. A fence in it is covered by the loss marks.
+            yield LoggedLedger(fact.run.ledger_id, fact.header.key, False, False, -1, -1)
+        yield fact

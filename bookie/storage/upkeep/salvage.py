@@ -1,0 +1,269 @@
+"""Salvage a damaged directory: keep all that proves itself, set the rest aside, make the index anew.
+
+The caller has marked the loss durably (``bookie.server.repairing``), so from now on no answer depends on
+which records were lost: every ledger that exists is fenced and in limbo. Salvage then only has to keep as
+much as it can, because whatever it keeps need not be copied from other bookies.
+
+If the index alone is damaged, ``rebuild_index`` makes it anew, and no file moves. Otherwise:
+
+    1  the index goes. Everything that it says can be found in the files; until step 4 a start refuses
+    2  each damaged entry log, then each segment, damaged or not: what its records prove is written into a
+       new entry log that replaces it. Then a damaged file is set aside, and a sound one removed
+    3  one more entry log, without entries, replaces every number that is gone, also those of missing files
+    4  a new index is made from the entry logs. The journal goes on behind the last number
+
+The segments go into entry logs so that nothing depends on the chain of blocks, which the damage has broken.
+Each log is as large as what it holds, and a segment goes as soon as its log is durable, so the disk needs
+room for one more segment. A crash in between leaves a directory without an index; call it again.
+
+**Set aside** means a new name in the same directory: ``000000000000002a.journal.damaged``. No start looks at
+these names, and no number is used twice. They are removed once nothing is in limbo (``drop_set_aside``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from bookie.core import rows
+from bookie.core.block import PAGE_BYTES
+from bookie.core.boot import ReplayStart
+from bookie.core.entry_log import LogHeader
+from bookie.core.facts import Fact, Replaces
+from bookie.core.file_set import FileSet
+from bookie.core.journal_items import EntryRun, JournalPosition
+from bookie.core.merging import Merged, merge_runs
+from bookie.core.salvage import log_facts, own_number, segment_facts
+from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment
+from bookie.storage.disk.disk import FileMissing
+from bookie.storage.engine.directory import NOTHING_YET, StorageDirectory
+from bookie.storage.engine.found_ledgers import FoundLedgers
+from bookie.storage.entrylog.entry_files import EntryFiles
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import MemoryIndex
+from bookie.storage.journal.segments import SegmentFiles
+from bookie.storage.upkeep.doubles import AllRuns, Doubles
+from bookie.storage.upkeep.rebuild import newness, rebuild_index
+from bookie.storage.upkeep.startup_cleanup import take_over_log
+from ledgerlog.errors import StorageCorrupt
+
+logger = logging.getLogger(__name__)
+
+ASIDE = ".damaged"
+"""The end of the name of a file that was set aside."""
+
+
+@attrs.frozen
+class Salvaged:
+    """What a salvage did."""
+
+    set_aside: tuple[str, ...]
+    """The new paths of the damaged files."""
+    runs: int
+    """How many runs of entries the new index has."""
+
+
+async def salvage(directory: StorageDirectory, new_nonce: Callable[[], bytes]) -> Salvaged:
+    """Make a directory startable again. Its loss must be marked already.
+
+    Args:
+        directory: The locked directory. Its cookie must be sound.
+        new_nonce: Makes nonces for entry logs. Clients must not be able to guess them.
+
+    Raises:
+        IncompatibleVersion: A newer version wrote a file. The files before it may be salvaged already.
+        StorageError: The disk failed, or is full. You may call it again.
+    """
+    await directory.disk.make_directory(directory.journal_path)
+    await directory.disk.make_directory(directory.entries_path)
+    try:
+        return Salvaged((), await rebuild_index(directory))
+    except StorageCorrupt as damage:
+        logger.warning("the index cannot be made from complete files, and what reads is salvaged: %s", damage)
+    return await _Salvage(directory, await directory.read_instance(), new_nonce).run()
+
+
+class _Salvage:
+    def __init__(self, directory: StorageDirectory, instance: str, new_nonce: Callable[[], bytes]) -> None:
+        self._directory = directory
+        self._disk = directory.disk
+        self._instance = instance
+        self._segments = SegmentFiles(directory.disk, directory.journal_path, instance)
+        self._logs = EntryLogFiles(directory.disk, directory.entries_path, instance, new_nonce)
+        self._set_aside: list[str] = []
+        self._sequence = NOTHING_YET.sequence
+        """The greatest sequence of a block that was found."""
+
+    async def run(self) -> Salvaged:
+        directory = self._directory
+        await directory.indexes.remove(directory.index_path)
+        await self._segments.prepare()
+        numbers, log_numbers = await self._segments.numbers(), await self._logs.prepare()
+        replaced = FileSet()
+        sound: set[int] = set()
+        for number in reversed(log_numbers):
+            if -number in replaced:
+                sound.add(number)  # Another log has its entries, and a start removes it.
+                continue
+            if await self._is_sound_log(number):
+                sound.add(number)
+                replaced |= await self._logs.read_replaced(number)
+        for number in log_numbers:
+            if number not in sound:
+                await self._move(-number, await self._read(self._logs.path(number)), is_damaged=True)
+        for number in numbers:
+            if number not in replaced:
+                image = await self._read(self._segments.path(number))
+                await self._move(number, image, is_damaged=not self._is_sound_segment(number, image))
+        top = max((0, replaced.highest, *numbers))
+        kept = frozenset(await self._logs.numbers())
+        gone = [-number for number in range(1, max(kept, default=0) + 1) if number not in kept]
+        every = FileSet.join(((1, top), *((file, file) for file in gone))) if top else FileSet.of(gone)
+        await self._write(every, FoundLedgers(Catalogue(MemoryIndex("salvage"))), [], None)
+        return Salvaged(tuple(self._set_aside), await self._make_index(top))
+
+    async def _read(self, path: str) -> memoryview:
+        file = await self._disk.open(path)
+        try:
+            (data,) = await self._disk.read(file, [(0, await self._disk.size(file))])
+        finally:
+            self._disk.close(file)
+        return memoryview(data)
+
+    async def _is_sound_log(self, number: int) -> bool:
+        try:
+            async for _ in self._logs.facts(number, passes_rot=True):
+                pass
+        except StorageCorrupt as damage:
+            logger.warning("salvaging: %s", damage)
+            return False
+        return True
+
+    def _is_sound_segment(self, number: int, image: memoryview) -> bool:
+        path = self._segments.path(number)
+        try:
+            header = SegmentHeader.decode(
+                bytes(image[:PAGE_BYTES]), path=path, number=number, instance=self._instance
+            )
+            scan_segment(image, header, path=path, sequence=None)
+        except StorageCorrupt as damage:
+            logger.warning("salvaging: %s", damage)
+            return False
+        return True
+
+    async def _move(self, file: int, image: memoryview, *, is_damaged: bool) -> None:
+        """Write what a file proves into a new entry log, then set the file aside or remove it."""
+        path = self._segments.path(file) if file > 0 else self._logs.path(-file)
+        ledgers = FoundLedgers(Catalogue(MemoryIndex("salvage")))
+        found: dict[tuple[int, int], EntryRun] = {}
+        replaced = FileSet.of([file])
+        for fact in self._facts(file, image, path):
+            if isinstance(fact, Replaces):
+                replaced |= fact.files
+            run = ledgers.take(fact, path)
+            if run is not None:
+                found[run.ledger_id, run.first] = run
+        runs = [found[key] for key in sorted(found) if not ledgers.is_deleted(key[0])]
+        await self._write(replaced, ledgers, runs, image)
+        if is_damaged:
+            await set_aside(self._directory, path)
+            self._set_aside.append(path + ASIDE)
+        else:
+            await self._disk.unlink(path)
+            await self._disk.sync_directory(path.rpartition("/")[0])
+
+    def _facts(self, file: int, image: memoryview, path: str) -> Iterable[Fact]:
+        """Yield what a file proves; nothing if its header is damaged or is another bookie's."""
+        page = bytes(image[:PAGE_BYTES])
+        number = own_number(page)  # Not that of its name, if two files were exchanged.
+        try:
+            if file < 0:
+                log = LogHeader.decode(page, path=path, number=number, instance=self._instance)
+                yield from log_facts(image, log, path)
+                return
+            segment = SegmentHeader.decode(page, path=path, number=number, instance=self._instance)
+        except StorageCorrupt as damage:
+            logger.error("nothing can be salvaged: %s", damage)
+            return
+        for sequence, fact in segment_facts(image, segment, path):
+            self._sequence = max(self._sequence, sequence)
+            yield fact
+
+    async def _write(
+        self, replaced: FileSet, ledgers: FoundLedgers, runs: Sequence[EntryRun], image: memoryview | None
+    ) -> None:
+        async def fetch(wanted: Sequence[EntryRun]) -> list[memoryview]:
+            assert image is not None
+            return [image[run.offset : run.offset + run.length] for run in wanted]
+
+        merged: list[Merged] = [each for run in runs for each in merge_runs([run])]
+        usage: dict[int, int] = {}
+        for run in merged:
+            usage[run.ledger_id] = usage.get(run.ledger_id, 0) + run.length
+        await self._logs.write(
+            level=0,
+            replaced=replaced,
+            ledgers=ledgers.logged(),
+            runs=merged,
+            usage=usage,
+            fetch=fetch,
+            pace=None,
+        )
+
+    async def _make_index(self, top: int) -> int:
+        """Make the index from all entry logs that count. Return how many runs it has."""
+        directory = self._directory
+        fresh_path = f"{directory.index_path}.new"
+        await directory.indexes.remove(fresh_path)
+        index = await directory.indexes.create(fresh_path)
+        runs = 0
+        try:
+            catalogue = AllRuns(Catalogue(index))
+            replaced = FileSet()
+            reach: dict[int, int] = {}
+            numbers = await self._logs.numbers()
+            for number in reversed(numbers):
+                if -number not in replaced:
+                    by_this = await self._logs.read_replaced(number)
+                    reach[-number] = by_this.highest
+                    replaced |= by_this
+            for number in numbers:
+                if -number not in replaced:
+                    runs += await take_over_log(self._logs, catalogue, number, replaced, passes_rot=True)
+            pool = FilePool(self._disk, EntryFiles(self._segments, self._logs).path)
+            try:
+                await Doubles(catalogue, pool, lambda run: newness(run, reach)).settle()
+            finally:
+                pool.close()
+            end = JournalPosition(top, SEGMENT_HEADER_BYTES, self._sequence) if top else NOTHING_YET
+            mark = ReplayStart(top + 1, end.sequence + 1, is_optional=True, end=end)
+            await catalogue.write([rows.encode_instance(self._instance), rows.encode_mark(mark)])
+        finally:
+            await index.aclose()
+        await directory.indexes.replace(fresh_path, directory.index_path)
+        return runs
+
+
+async def set_aside(directory: StorageDirectory, path: str) -> None:
+    """Give a damaged file a name that no start looks at, durably."""
+    await directory.disk.rename(path, path + ASIDE)
+    await directory.disk.sync_directory(path.rpartition("/")[0])
+
+
+async def drop_set_aside(directory: StorageDirectory) -> int:
+    """Remove the files that were set aside. Return how many there were."""
+    count = 0
+    for place in (directory.path, directory.journal_path, directory.entries_path):
+        try:
+            names = await directory.disk.list_directory(place)
+        except FileMissing:
+            continue
+        for name in names:
+            if name.endswith(ASIDE):
+                await directory.disk.unlink(f"{place}/{name}")
+                count += 1
+    return count

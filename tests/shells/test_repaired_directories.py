@@ -1,0 +1,248 @@
+"""A bookie whose directory is damaged is repaired: it serves, serves nothing wrong, denies nothing, and has
+everything again that its peers have. Each kind of file meets each kind of damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from bookie.storage.upkeep.salvage import ASIDE
+from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
+from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, MemoryCluster, eventually, open_cluster
+from ledgerlog.wire.checksum import checksum
+
+R332 = Replication(3, 3, 2)
+TINY = attrs.evolve(SMALL, segment_bytes=12 * 4096, frame_bytes_max=20_000, scrub=False)
+LEDGERS = 3
+ENTRIES = 12
+
+Damage = Callable[[bytearray], object]
+
+
+def payload_of(ledger: int, entry: int) -> bytes:
+    return b"ledger %d entry %d|" % (ledger, entry) * 80
+
+
+def flip(content: bytearray) -> None:
+    content[len(content) // 2] ^= 0x10
+
+
+def flip_head(content: bytearray) -> None:
+    content[30] ^= 1
+
+
+def flip_first_block(content: bytearray) -> None:
+    content[4096 + 9 if len(content) > 4096 else 12] ^= 1
+
+
+def tear(content: bytearray) -> None:
+    content[4096 + 512 : 4096 + 2048] = bytes(1536)
+    content[-1:] = b""
+
+
+def truncate(content: bytearray) -> None:
+    del content[len(content) // 2 :]
+
+
+def empty(content: bytearray) -> None:
+    content.clear()
+
+
+def garble(content: bytearray) -> None:
+    content[:] = bytes(at * 37 % 251 for at in range(len(content)))
+
+
+DAMAGE: dict[str, Damage] = {
+    each.__name__: each for each in (flip, flip_head, flip_first_block, tear, truncate, empty, garble)
+}
+FILES = (
+    "first segment",
+    "middle segment",
+    "last written segment",
+    "prepared segment",
+    "first log",
+    "last log",
+)
+
+
+def paths(bookie: Bookie, kind: str) -> list[str]:
+    return sorted(path for path in bookie.disk.files if path.endswith(kind))
+
+
+def find(bookie: Bookie, which: str) -> str:
+    segments, logs = paths(bookie, ".journal"), paths(bookie, ".entries")
+    written = [path for path in segments if any(bookie.disk.files[path][4096:])]
+    pristine = [path for path in segments if path not in written]
+    return {
+        "first segment": written[:1],
+        "middle segment": written[len(written) // 2 :],
+        "last written segment": written[-1:],
+        "prepared segment": pristine or segments[-1:],
+        "first log": logs[:1],
+        "last log": logs[-1:],
+    }[which][0]
+
+
+async def fill(cluster: MemoryCluster, client: Client) -> list[int]:
+    """Write ledgers, so that b1 has entry logs, and segments that its index does not have yet; kill b1."""
+    found: list[int] = []
+    for number in range(LEDGERS):
+        writer = await client.ledgers.create(replication=R332)
+        for entry in range(ENTRIES):
+            await writer.append(payload_of(number, entry))
+        if number == 0:
+            await cluster.bookies["b1"].node.engine.flush()
+        await writer.close()
+        found.append(writer.ledger_id)
+    await cluster.bookies["b1"].kill(session_s=0)
+    return found
+
+
+def contents(bookie: Bookie) -> dict[str, bytes]:
+    """All files but those that hold nothing."""
+    idle = ("/lock", "/ballast")
+    return {path: bytes(each) for path, each in bookie.disk.files.items() if not path.endswith(idle)}
+
+
+async def start_repaired(bookie: Bookie) -> None:
+    bookie.repair_damage = True
+    await bookie.start()
+
+
+async def check_all_is_back(cluster: MemoryCluster, client: Client, ledgers: list[int]) -> None:
+    bookie = cluster.bookies["b1"]
+    with trio.fail_after(300):
+        await bookie.node.repair.wait_done()
+    # Rot in a file that the index knows stops no start; scrubbing finds it and copies it again.
+    await bookie.node.engine.scrubber.scrub()
+    await eventually(lambda: not bookie.node.engine.scrubber.rotten)
+    for number, ledger_id in enumerate(ledgers):
+        written = [payload_of(number, entry) for entry in range(ENTRIES)]
+        assert await client.contents(ledger_id) == written
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+    await eventually(lambda: not any(path.endswith(ASIDE) for path in bookie.disk.files))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("which", FILES)
+async def test_any_damage_of_any_file_is_repaired(which: str, damage: str, clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        DAMAGE[damage](bookie.disk.files[find(bookie, which)])
+        await start_repaired(bookie)
+        await check_all_is_back(cluster, client, ledgers)
+        # And it starts again as any other.
+        await bookie.stop()
+        bookie.repair_damage = False
+        await bookie.start()
+        await check_all_is_back(cluster, client, ledgers)
+
+
+@pytest.mark.parametrize("which", FILES)
+async def test_a_missing_file_is_repaired(which: str, clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        del bookie.disk.files[find(bookie, which)]
+        await start_repaired(bookie)
+        await check_all_is_back(cluster, client, ledgers)
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (0, 2), (0, 4), (2, 3), (2, 5), (4, 5)])
+async def test_two_files_with_each_others_names_are_repaired(pair: tuple[int, int], clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        one, other = (find(bookie, FILES[each]) for each in pair)
+        files = bookie.disk.files
+        files[one], files[other] = files[other], files[one]
+        await start_repaired(bookie)
+        await check_all_is_back(cluster, client, ledgers)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "garble"])
+async def test_damaged_marks_are_set_aside_and_all_is_marked(damage: str, clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        DAMAGE[damage](bookie.disk.files["/b1/marks"])
+        with pytest.raises(StorageCorrupt):
+            await bookie.start()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await start_repaired(bookie)
+        now = bookie.node.engine.marks.now
+        assert all(now.refuses_adds(each) and now.denies_nothing(each) for each in ledgers)
+        assert "/b1/marks" + ASIDE in bookie.disk.files
+        cluster.network.heal()
+        await check_all_is_back(cluster, client, ledgers)
+
+
+async def test_a_lost_index_is_made_anew_and_the_loss_is_marked(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        bookie.indexes.indexes.clear()
+        with pytest.raises(StorageCorrupt, match="index is missing"):
+            await bookie.start()
+        await start_repaired(bookie)
+        assert bookie.node.engine.marks.now.refuses_adds(ledgers[-1])
+        await check_all_is_back(cluster, client, ledgers)
+
+
+async def test_sound_records_around_the_damage_are_kept(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        segments = [path for path in paths(bookie, ".journal") if any(bookie.disk.files[path][4096:])]
+        for path in segments:
+            flip_first_block(bookie.disk.files[path])
+        await start_repaired(bookie)
+        await check_all_is_back(cluster, client, ledgers)
+        # Only what was in the first block of each.
+        assert 0 < bookie.node.repair.copied <= len(segments) < LEDGERS * ENTRIES // 2
+
+
+async def test_what_was_lost_is_unknown_and_never_denied(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        garble(bookie.disk.files[find(bookie, "middle segment")])
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await start_repaired(bookie)
+        await wait_all_tasks_blocked()
+        now = bookie.node.engine.marks.now
+        assert all(now.refuses_adds(each) and now.denies_nothing(each) for each in ledgers)
+        assert any(path.endswith(ASIDE) for path in bookie.disk.files)
+
+
+async def test_a_sound_directory_is_left_as_it_is(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        await start_repaired(bookie)
+        assert not bookie.node.engine.marks.now.limbo
+        assert bookie.node.repair.copied == 0
+        await check_all_is_back(cluster, client, ledgers)
+
+
+async def test_a_newer_format_is_refused_and_nothing_is_changed(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        content = bookie.disk.files[find(bookie, "last written segment")]
+        content[8:12] = (2).to_bytes(4, "little")
+        content[4092:4096] = checksum(bytes(content[:4092])).to_bytes(4, "little")
+        garble(bookie.disk.files[find(bookie, "first log")])
+        garble(bookie.disk.files["/b1/marks"])
+        before = contents(bookie)
+        with pytest.raises(IncompatibleVersion):
+            await start_repaired(bookie)
+        assert contents(bookie) == before
