@@ -13,8 +13,9 @@ If the index alone is damaged, ``rebuild_index`` makes it anew, and no file move
     4  a new index is made from the entry logs. The journal goes on behind the last number
 
 The segments go into entry logs so that nothing depends on the chain of blocks, which the damage has broken.
-Each log is as large as what it holds, and a segment goes as soon as its log is durable, so the disk needs
-room for one more segment. A crash in between leaves a directory without an index; call it again.
+Each log is as large as what it holds, and a sound segment goes as soon as its log is durable. So the disk
+needs room for one more segment and for a copy of each damaged file. A crash in between leaves a directory
+without an index; call it again.
 
 **Set aside** means a new name in the same directory: ``000000000000002a.journal.damaged``. No start looks at
 these names, and no number is used twice. They are removed once nothing is in limbo (``drop_set_aside``).
