@@ -57,8 +57,13 @@ def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_list
     assert counts["SpareKept"] > 0
 
 
-def violation_of_some_seed(most: int = 40, *, first: tuple[int, ...] = ()) -> str:
-    """What the first seed says that finds something. ``first`` are seeds that found what few seeds find."""
+def violation_of_some_seed(most: int = 600, *, first: tuple[int, ...] = ()) -> str:
+    """What the first seed says that finds something.
+
+    ``first`` are seeds that found it: they save time as long as the system takes the same course. Each change
+    of the system gives every seed another course, so that many seeds are tried after them: if one in
+    thirty-five finds the bug, six hundred miss it once in ten million changes.
+    """
     for seed in (*first, *range(most)):
         failure = run_seed(seed, size=Size.SMALL).failure
         if isinstance(failure, Violation):
@@ -85,7 +90,7 @@ def test_retention_that_does_not_ask_what_is_pinned_is_found(monkeypatch: pytest
         return None
 
     monkeypatch.setattr(retention, "first_pin", no_pin)
-    assert violation_of_some_seed(first=(143, 175)).startswith("CursorPins")
+    assert violation_of_some_seed(first=(313, 376)).startswith("CursorPins")
 
 
 def test_a_sweeper_that_takes_a_leaders_spare_ledger_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
