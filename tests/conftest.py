@@ -129,7 +129,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndFold
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    return (os.cpu_count() or 1) + 1
+    given = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    return int(given) if given else len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(trylast=True)

@@ -41,7 +41,7 @@ def test_nothing_acknowledged_is_lost_where_fewer_than_an_ack_quorum_do_not_sync
 
 def violation_of_some_seed() -> str:
     """Of the first that fails, of many small ones and some full ones."""
-    for size, most in ((Size.SMALL, 60), (Size.FULL, 10)):
+    for size, most in ((Size.SMALL, 60), (Size.FULL, 10), (Size.SMALL, 300)):
         for seed in range(most):
             failure = run_seed(seed, size=size).failure
             if isinstance(failure, Violation):

@@ -147,7 +147,7 @@ def test_many_more_small_seeds(start: int) -> None:
 # --- planted bugs: what finds nothing must be shown to find something -------------------------------
 
 
-def seeds_until_found(most: int = 30) -> int:
+def seeds_until_found(most: int = 300) -> int:
     """How many seeds it takes until one fails by a Violation."""
     for seed in range(most):
         failure = run_seed(seed, size=Size.SMALL).failure
