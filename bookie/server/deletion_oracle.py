@@ -24,7 +24,7 @@ _ASKED_AT_ONCE = 64
 
 
 class MetadataDeletionOracle:
-    """Implements ``Witness`` of ``bookie.storage.upkeep.collector`` on the cluster's metadata store."""
+    """The ``DeletionOracle`` of ``bookie.storage.upkeep.collector``, on the cluster's metadata store."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

@@ -9,19 +9,21 @@ A bookie sends three kinds of messages. The order matters for two of them:
   sends it once there is room. A slow client therefore costs no memory for acknowledgements.
 * A **reply** belongs to one request and may go out at any time.
 
-Each batch therefore holds refusals first, then one acknowledgement, then replies. For example, if a follower
-reads megabytes on a connection, they delay the acknowledgements on it by one batch at most.
+Each batch therefore holds refusals first, then one acknowledgement, then replies. For example, if a client
+reads megabytes on a connection, the replies delay the acknowledgements on it by one batch at most.
 
 **Two ways out.** If nothing waits, a message goes straight into the socket, in the task of its caller and
-without a task switch. For an acknowledgement the caller is the callback of the journal's sync. If the socket
-does not take all of it, the rest waits for the connection's sending task, ``run``. From then on all messages
-wait for that task until it has caught up. ``send_nowait`` is never called while ``run`` is inside
-``send_all``: only ``run`` sets ``_is_idle``, and messages go straight only while it is set.
+without a task switch. Acknowledgements come from the callback of the journal's sync. If the socket does not
+take all of a message, the rest waits for the connection's sending task, ``run``. From then on all messages
+wait for that task until it has caught up. Messages go straight only while ``_is_idle`` is set. ``run`` sets
+it when nothing is queued, and any queued message clears it. So nobody calls ``send_nowait`` while ``run`` is
+inside ``send_all``.
 
 **Bounds.** ``unsent_bytes`` counts the bytes that are given to the outbox and not yet handed to the network.
 If it grows too large, the connection stops reading from its client. If a client takes less than one batch
-within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. A batch is at most one message larger than
-``BATCH_BYTES``, and by then the client's own requests have long timed out.
+within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. The client's own requests have long timed out
+then. ``BATCH_BYTES`` bounds the replies of a batch: they exceed it by less than one reply. The refusals, the
+acknowledgement and the rest of an unfinished message come on top.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class Outbox:
         self._stream = stream
         self._on_lost = on_lost
         self._unfinished: _Message | None = None
-        """The rest of a message that went straight into the socket as far as possible. It is always next."""
+        """The rest of a message that the socket took only in part. ``run`` sends it before all others."""
         self._refusals: list[_Message] = []
         self._replies: deque[_Message] = deque()
         self._ack_due = 0
@@ -149,7 +151,7 @@ class Outbox:
                 message.on_sent()
             return
         # While idle, nothing else is unfinished. The message keeps its place at the front even if none of its
-        # bytes went yet: a refusal must not fall behind the acknowledgement that passes it.
+        # bytes went yet. Otherwise an acknowledgement could overtake a refusal.
         assert self._unfinished is None
         self._unfinished = _Message(unsent(message.buffers, sent), message.size - sent, message.on_sent)
         self._queued(self._unfinished)

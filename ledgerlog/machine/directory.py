@@ -174,7 +174,7 @@ class DirectorySnapshots:
         try:
             sync_directory(self._path)
         except OSError:
-            # It would be listed, and a power cut could still take it away.
+            # Otherwise the snapshot would be listed, and a power cut could still remove it.
             (self._path / name).unlink(missing_ok=True)
             raise
 

@@ -1,22 +1,25 @@
 """The snapshots of a replica: when to take them, which ones to keep, and how to restore from them.
 
-A snapshot is due after a number of records. It is the state at one moment. The keeper copies the head and the
-table of requests and asks the machine for its chunks. It writes all that while the replica applies further
-commands. It writes one snapshot at a time. If the store is shared, only the leader takes snapshots; otherwise
-each replica takes its own.
+A snapshot is due after a number of records. It is the state at one moment. At that moment the manager copies
+the head and the table of requests, and asks the machine for its chunks. It writes them while the replica
+applies further commands. It writes one snapshot at a time. If the store is shared, only the leader takes
+snapshots; otherwise each replica takes its own.
 
 **Truncation.** Only the leader truncates the log. By default it does so only if every replica can read the
 store. It truncates up to the point that the oldest kept snapshot reaches. For example, with two snapshots, up
 to offsets 1000 and 2000, it truncates before offset 1000. So nothing is lost if the newest snapshot turns out
-to be damaged. The keeper truncates through the leader's writer, and never through the log. Anybody may call
-``Log.truncate``; the writer's ``truncate`` fails at its compare-and-set once another replica leads. A replica
+to be damaged. The manager truncates through the leader's writer and never by ``Log.truncate``: the writer's
+``truncate`` fails at its compare-and-set once another replica leads, and ``Log.truncate`` does not. A replica
 that was deposed while it wrote a snapshot does not know which snapshots the new leader keeps, and so it
 truncates nothing.
 
-**Restoring** takes the newest whole snapshot. A damaged one is reported as an event and skipped. If the log
-has a gap, the snapshot must reach at least to its far side. If there is none, the replica stops. If a
-snapshot is unreadable only for the moment, the replica tries again. Without a gap, it applies the log from
-its place instead.
+**Restoring** takes the newest whole snapshot. A damaged one is reported as an event and skipped. There are
+two cases:
+
+* The log has a gap at the replica's place. The snapshot must reach at least to the far side of the gap. If
+  every such snapshot is damaged or missing, the replica stops. If one is unreadable only for the moment, the
+  replica tries again.
+* The log has no gap there. If no snapshot can be used, the replica applies the log from its place on.
 """
 
 from __future__ import annotations
@@ -82,15 +85,15 @@ class SnapshotManager:
     restores: int = 0
     """How often the replica was restored from a snapshot."""
     reaches: int = 0
-    """The offset that the newest snapshot reaches that was taken or restored here."""
+    """How far the newest snapshot reaches that this replica took or restored: an offset."""
     _tried_at: int = 0
-    """The offset that the newest snapshot reaches that was begun here, or that an earlier leader saved."""
+    """How far the newest snapshot reaches that this replica began, or an earlier leader saved: an offset."""
     _is_saving: bool = False
     _is_learning: bool = False
-    """Whether it is not known yet how far the snapshots of earlier leaders reach."""
+    """True until the manager has found out how far the snapshots of earlier leaders reach."""
     _saved: trio.Event = attrs.Factory(trio.Event)
     _unreachable: LedgerLogError | None = None
-    """Why a snapshot could not be read now, damage aside."""
+    """Why a snapshot could not be read just now. It may be whole; a later try may succeed."""
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -98,7 +101,8 @@ class SnapshotManager:
         """This replica leads now: it takes snapshots and truncates the log.
 
         The next snapshot is due ``every`` records after the newest existing one, even if another replica took
-        that one. Until the keeper has looked, it takes none. No checkpoint.
+        that one. If the store is shared, the manager first asks the store for that one, and takes no snapshot
+        on its own meanwhile. This lets no other task run.
 
         Args:
             leader: The log's writer.
@@ -127,7 +131,7 @@ class SnapshotManager:
             self.on_applied()
 
     def on_applied(self) -> None:
-        """A record was applied: take a snapshot if one is due. No checkpoint."""
+        """A record was applied: take a snapshot if one is due. This lets no other task run."""
         store = self.store
         if store is None or self.core.next_offset - self._tried_at < self.every:
             return
@@ -138,8 +142,8 @@ class SnapshotManager:
         try:
             next_offset, stream = self._begin()
         except Exception as error:
-            # ``snapshot`` of the user's machine raised, up to its first chunk. Later chunks raise in
-            # ``_save``.
+            # ``snapshot`` of the user's machine raised before it had yielded its first chunk. If it raises
+            # later, ``_save`` raises.
             self._tell_failed(self.core.next_offset, error)
             return
         self.nursery.start_soon(self._save_quietly, store, next_offset, stream)
@@ -180,7 +184,7 @@ class SnapshotManager:
         try:
             await self._save(store, next_offset, stream)
         except Exception as error:
-            # The user's machine runs here too, and may raise any error. The next due snapshot is a new try.
+            # The user's machine runs here too, and may raise any error. The next due snapshot tries again.
             self._tell_failed(next_offset, error)
 
     def _tell_failed(self, next_offset: int, error: Exception) -> None:
@@ -228,7 +232,7 @@ class SnapshotManager:
             gap: A gap in the log that the replica has met. The snapshot must reach at least to its far side.
 
         Returns:
-            The offset that the snapshot reaches; None if there is none and no gap.
+            The offset that the snapshot reaches; None if there is no gap and no snapshot could be used.
 
         Raises:
             ReplicaStopped: No snapshot that can be read covers the gap.

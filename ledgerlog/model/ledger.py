@@ -78,7 +78,7 @@ class LedgerMetadata:
     created_ms: int
     """Wall-clock time of creation, in milliseconds since 1970. It is for people, never for decisions."""
     custom: dict[str, bytes] = attrs.field(factory=dict)
-    """The ledger's labels: bytes by text, from the user or from the log that owns the ledger."""
+    """The ledger's labels, from text to bytes. The user or the log that owns the ledger sets them."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
@@ -239,7 +239,7 @@ class LedgerMetadata:
         """
         assert self.state is not LedgerState.CLOSED, "the end of a ledger never changes"
         fragments = self.fragments if fragments is None else fragments
-        assert last_entry >= fragments[-1].first_entry - 1, "what lies before a fragment is committed (R-B3)"
+        assert last_entry >= fragments[-1].first_entry - 1, "entries before a fragment are committed (R-B3)"
         return attrs.evolve(
             self, state=LedgerState.CLOSED, last_entry=last_entry, fragments=fragments, token=token
         )
@@ -262,7 +262,7 @@ class LedgerMetadata:
             "the last fragment of an open ledger belongs to its writer (rule 20)"
         )
         fragment = self.fragments[fragment_index]
-        assert old in fragment.ensemble, f"{old} is not in the fragment that it is replaced in"
+        assert old in fragment.ensemble, f"{old} is to be replaced, but it is not in the fragment"
         ensemble = tuple(new if bookie == old else bookie for bookie in fragment.ensemble)
         fragments = list(self.fragments)
         fragments[fragment_index] = attrs.evolve(fragment, ensemble=ensemble)
@@ -272,13 +272,13 @@ class LedgerMetadata:
         """Return the metadata with other labels. The ledger must be CLOSED.
 
         Args:
-            labels: All labels of the ledger: bytes by text.
+            labels: All labels of the ledger, a mapping from text to bytes.
             token: A random value of the caller.
 
         Returns:
             The metadata, in state CLOSED.
         """
-        assert self.is_closed, "an open ledger's metadata are its writer's"
+        assert self.is_closed, "only its writer changes the metadata of an open ledger"
         return attrs.evolve(self, custom=dict(labels), token=token)
 
     # --- bytes --------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def change_fragments(
 ) -> tuple[Fragment, ...]:
     """Return the fragments after an ensemble change at ``first_entry``.
 
-    A last fragment that would be left without entries is replaced; otherwise a new fragment is appended.
+    If the last fragment would be left without entries, it is replaced. Otherwise a new one is appended.
     """
     last = fragments[-1]
     assert first_entry >= last.first_entry, "a fragment never starts before the one it follows (R-B4)"

@@ -4,21 +4,21 @@
 the bookies, for several ledgers at a time. It keeps out false alarms:
 
 1. A ledger without a fault is done.
-2. The task looks at the others again, from their metadata on, after it has looked at all ledgers once and
-   ``settle_s`` has gone by. An ack quorum commits an entry, and the entry may be on its way to another
-   bookie. By the second look it has arrived, or that bookie has failed.
+2. The task looks at each ledger once. Then it waits ``settle_s`` seconds. Then it looks a second time at the
+   ledgers with faults, and reads their metadata again for that. An ack quorum commits an entry, and the entry
+   may be on its way to another bookie. By the second look it has arrived, or that bookie has failed.
 3. The task syncs the store and reads the metadata once more. It reports a fault of the second look if the
-   bookie should still have the copy. Repair may have moved the share meanwhile. And if the ledger was
-   deleted, its copies are not missing: collection begins after the metadata are gone. So if the metadata are
-   still there, the entries should have been there too.
+   bookie should still have the copy. Repair may have given the copy to another bookie meanwhile. If the
+   ledger was deleted, its copies are not missing. A bookie deletes entries only after the metadata are gone.
+   So if the metadata are still there, the entries should have been there at the second look.
 
 If a bookie did not answer, the task does not ask it again for a while. Otherwise a bookie that hangs would
 cost its time limit for each ledger. Nothing is known about its copies, and that is reported.
 
 **A ledger without metadata.** If a log lists it, it is archived or *lost*. A job that deletes a ledger takes
 it off the list first, and a job that archives a ledger makes its record first. So the task reads the
-metadata, then the archive, then the list, the last one after a sync. The ledger is lost if the first two have
-nothing and the list still names it.
+metadata, then the archive, then the list. It syncs the store before it reads the list. The ledger is lost if
+the first two have nothing and the list still names it.
 
 **A file** is checked against its record: its size, its end and the digest of the end. The offsets in the
 file, in its record and in the log's list must be the same. In a scrub the whole file is read. A file is
@@ -82,7 +82,7 @@ _LEDGERS_AT_ONCE = 8
 _AHEAD = 4
 """How many batches of rows may wait for the thread that takes them."""
 _SILENT_S = 60.0
-"""How long a bookie that did not answer is not asked again, in seconds."""
+"""If a bookie did not answer, it is not asked again for so many seconds."""
 _ROWS_AT_ONCE = 8192
 """How many rows a batch has at most."""
 
@@ -127,9 +127,9 @@ class AuditRow:
     copies: int = 0
     """How many of these entries the bookie has, or should have."""
     copies_left: int | None = None
-    """How many sound copies of each of them other bookies have, at least."""
+    """The number of sound copies that other bookies have of each of these entries, at least."""
     write_quorum: int | None = None
-    """How many copies of each there should be."""
+    """How many copies of each entry there should be."""
     kind: str
     """A value of ``FaultKind``, or one of the constants above."""
     file: str | None = attrs.field(default=None, converter=attrs.converters.optional(redact))
@@ -139,7 +139,7 @@ class AuditRow:
 
 
 class AuditBroken(LedgerLogError):
-    """An audit ended before its end.
+    """An audit ended before it had checked everything.
 
     The context manager that opened it raises the reason when you leave it.
     """
@@ -168,7 +168,7 @@ async def open_audit(
         try:
             got = await receive.receive()
         except trio.EndOfChannel:
-            raise AuditBroken("the audit ended before its end") from None
+            raise AuditBroken("the audit ended before it had checked everything") from None
         if isinstance(got, LedgerLogError):
             raise got
         return got
@@ -316,7 +316,7 @@ class _Audit:
     async def _read_log(self, incarnation: int) -> tuple[LogMetadata | None, bool]:
         """Return the current record of a log, and whether it can be read.
 
-        The record may be None: it is gone.
+        The record is None if it is gone, and if it cannot be read.
         """
         try:
             return (await self._logs.read(incarnation))[0], True
@@ -354,7 +354,7 @@ class _Audit:
         await self._send.send([row])
 
     async def _look_at_file(self, file: ListedFile) -> tuple[ArchivedFile | None, AuditRow | None]:
-        """Check a file; return its record, if it can be read, and a row if record or file is at fault."""
+        """Check a file; return its record if that can be read, and a row if record or file is at fault."""
 
         def wrong(kind: str, why: object, url: str | None = None) -> AuditRow:
             return AuditRow(log=file.log, ledger_id=file.ledger_id, kind=kind, file=url, why=str(why))
@@ -413,7 +413,7 @@ class _Audit:
         return _Look(found[0], faults, dict(check.checked))
 
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
-        """Ask a bookie; None if it does not answer, or did not answer within the last minute."""
+        """Ask a bookie; None if it does not answer, or if an ask less than a minute ago got no answer."""
         if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
             return None
         connection = self._client.pool.connection(ask.bookie)

@@ -1,8 +1,8 @@
-"""A disk in memory that fails, for tests with an event loop of their own.
+"""A disk in memory that fails, for tests that run without a simulated cluster.
 
-``FaultyDisk`` is a ``MemoryDisk`` whose calls pass its ``faults``. A fault is an async function of a
-``DiskCall`` and of ``go_on``, which makes the call and returns its result. A fault may wait, raise, or not
-call ``go_on``:
+``FaultyDisk`` is a ``MemoryDisk`` whose calls pass its ``faults``. A fault is an async function with two
+arguments: a ``DiskCall``, and ``go_on``. ``await go_on()`` makes the call and returns its result. A fault may
+wait, raise, or not call ``go_on``:
 
     disk = FaultyDisk()
     disk.faults.append(Fails("write_sync"))                                   # until you remove it
@@ -13,8 +13,9 @@ call ``go_on``:
     gate.open()
 
 The first fault is the outermost. These calls pass the faults: ``create``, ``rename``, ``truncate``, ``read``,
-``write_sync`` (and so ``write_behind``) and ``write_now``. ``write_now`` is not async, so only ``Fails``
-works for it. ``disk.calls`` counts the calls.
+``write_sync`` and ``write_now``. ``write_behind`` counts as ``write_sync``, because it calls it.
+``write_now`` is not async, so only ``Fails`` works for it, and without ``happens``. ``disk.calls`` counts the
+calls.
 
 A ``write_sync`` that fails can leave its bytes visible to reads (``Fails(..., happens=True)``), as a page
 cache does. ``cut_power`` removes these bytes, except those that a later write has made durable.
@@ -169,7 +170,7 @@ class FaultyDisk(MemoryDisk):
         self.calls: Counter[str] = Counter()
         """How often each method that passes the faults was called."""
         self.is_quick = False
-        """Whether it writes without a checkpoint (``may_write_now``)."""
+        """The answer of ``may_write_now``: whether callers may use ``write_now``, which does not wait."""
         self._unsynced: list[_Undone] = []
 
     async def _call(self, call: DiskCall, act: GoOn) -> Any:

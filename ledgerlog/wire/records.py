@@ -18,7 +18,8 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
         44     -  numbering: [8 the newest checkpoint of this ledger, an entry id; 4 size of the rest;
                   the producers of these records (``wire.producers``)]
          -     -  record part, codec 0: the length of each record, 4 bytes; the records, joined
-                  record part, codec 1: 4 bytes of all records together; one zstd frame of the above
+                  record part, codec 1: 4 the bytes of all records together, unpacked;
+                  one zstd frame with the lengths and the records, as under codec 0
                   a checkpoint has in its place the table of producers (``wire.producers``)
 
 Because the byte count is cumulative, the last entry tells a new leader the size of the whole log, and the
@@ -27,7 +28,7 @@ that arrives here is as it was written. If it does not decode, another program w
 ``EntryCorrupt`` with the ledger and the entry.
 
 A *staged* entry was written outside of any log, in a ledger that later becomes part of a log as a whole
-(``log.attach``). Its epoch is 0. Its offset and its bytes before count from the start of its ledger, and its
+(``log.attach``). Its epoch is 0. Its offset and its byte count start at 0 at the start of its ledger, and its
 timestamp is the time of writing. The log's record has the values that count in the log (``AttachedLedger``),
 and a staged entry can only be read with them.
 
@@ -204,7 +205,7 @@ def encode_checkpoint(
         bytes_before: Bytes of all records of the log before this entry.
 
     Raises:
-        InvalidArgument: No table can hold this, or a number is out of range.
+        InvalidArgument: No table can hold these producers, or a number is out of range.
     """
     _check_place(epoch, first_offset, timestamp_ms, bytes_before)
     head = _HEADER.pack(
@@ -223,9 +224,9 @@ def encode_checkpoint(
 
 
 def _check_place(*numbers: int) -> None:
-    """Check the range of epoch, offsets, timestamp and bytes before."""
+    """Check the range of the epoch, the offsets, the timestamp and ``bytes_before``."""
     if min(numbers) < 0 or max(numbers) > _NUMBER_MAX:
-        raise InvalidArgument(f"no entry can hold epoch, offsets, time and bytes before of {numbers}")
+        raise InvalidArgument(f"an epoch, an offset, a time or a byte count is out of range: {numbers}")
 
 
 def decode_header(
@@ -238,7 +239,7 @@ def decode_header(
         ledger_id: Its ledger.
         entry_id: Its id.
         spliced: The place of its ledger in the log, for a staged entry. The header gets the log's offset,
-            epoch and timestamp, but keeps its own bytes before.
+            epoch and timestamp, but keeps its own ``bytes_before``.
 
     Raises:
         EntryCorrupt: This is not an entry of a log, or it is staged and ``spliced`` is None.
@@ -309,7 +310,7 @@ def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[
     fail = _failing(ledger_id, entry_id)
     header, _, _, start = _decode_front(payload, ledger_id, entry_id)
     if not header.is_checkpoint:
-        fail("it is named as a checkpoint and is none")
+        fail("another entry names it as a checkpoint, but it is none")
     return decode_table(payload[start:], fail)
 
 
@@ -339,7 +340,8 @@ def _decode_front(
 ) -> tuple[EntryHeader, array[int] | None, bytes, int]:
     """Decode the header and the lengths of the records (None if they are packed).
 
-    The last two values are the payload, and the position in it of the records, the packed part or the table.
+    The last two values are the payload and a position in it: of the records, of the packed part, or of a
+    checkpoint's table.
     """
     fail = _failing(ledger_id, entry_id)
     if len(payload) < _HEADER.size:

@@ -1,11 +1,11 @@
 """Entry logs as files: name, write and read them. ``bookie.core.entry_log`` defines their bytes.
 
-A log is written under a temporary name that no start opens as a log, in pieces of ``_PIECE_BYTES``. Each
-piece is durable when its write returns. The header is written last, and then the log gets its final name,
-durably. So a log under its final name is complete.
+A log is written in pieces of ``_PIECE_BYTES``, under a temporary name. When the bookie starts, it does not
+open files with such names. Each piece is durable when its write returns. The header is written last, and then
+the log gets its final name, durably. So a log under its final name is complete.
 
-The log gets its number in the same step as its name: one more than the last log. So the numbers have no gaps,
-however many logs are being written at once or were abandoned.
+A log gets its number only when it gets its final name: one more than the number of the log before it. So
+writing leaves no gaps in the numbers, even if several logs are written at once, or if some are abandoned.
 
 The size of a log is known before its first byte is written. The writer allocates all of it at once, so a full
 disk is noticed before any entry moves.
@@ -66,7 +66,7 @@ Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
 class UnreadableSource(StorageError):
     """A run that should be written to the log cannot be read from its source.
 
-    ``file`` is the number of the source; ``run`` is the run in it, if it is known.
+    ``file`` is the number of the source. ``run`` is the unreadable run, or None if it is not known.
     """
 
     def __init__(self, file: int, text: str, run: EntryRun | None = None) -> None:
@@ -169,7 +169,7 @@ class EntryLogFiles:
             replaced: The files that the log replaces, and the files that those had replaced.
             ledgers: The state of each ledger. It contains every ledger that has a run.
             runs: The runs, sorted by ledger and first entry id.
-            usage: The bytes of runs of each ledger that has any.
+            usage: For each ledger that has runs, how many bytes its runs have.
             fetch: Reads the frames of runs from their source.
             pace: Limits the speed of writing; None for no limit.
 
@@ -209,7 +209,7 @@ class EntryLogFiles:
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
         except (UnreadableSource, DiskFull):
-            # The disk works, and a flush without room tries again every second: free the room now.
+            # The disk still works. A flush without room tries again every second, so free the room now.
             with contextlib.suppress(FileMissing):  # It may have its final name already.
                 await self.disk.unlink(unfinished)
             raise
@@ -244,7 +244,7 @@ class EntryLogFiles:
                 if isinstance(fact, Replaces):
                     return fact.files
                 break
-        raise StorageCorrupt(self.path(number), LOG_HEADER_BYTES, "the log does not begin as it should")
+        raise StorageCorrupt(self.path(number), LOG_HEADER_BYTES, "its first record is not REPLACES")
 
     async def facts(
         self, number: int, *, passes_rot: bool = False, pace: Pace | None = None
@@ -254,7 +254,7 @@ class EntryLogFiles:
         Args:
             number: The number of the log.
             passes_rot: Accept an ADD with a damaged payload if the head of its frame is sound. The head has a
-                checksum of its own, and it says which entries the frame holds and how long it is.
+                checksum of its own. The head says which entries the frame holds, and how long the frame is.
             pace: Limits the speed of reading; None for no limit.
 
         Raises:
@@ -273,7 +273,7 @@ class EntryLogFiles:
                     head = entry_log.decode_head(data, at - start)
                     need = HEAD_BYTES + head.length
                 if at + need > stop:
-                    raise StorageCorrupt(path, at, f"a record of {need} bytes passes the last one")
+                    raise StorageCorrupt(path, at, f"a record of {need} bytes does not fit before the footer")
                 if len(data) - (at - start) < need:
                     size = min(stop - at, max(need, _PIECE_BYTES))
                     if pace is not None:

@@ -10,9 +10,9 @@ All implementations keep this contract:
   order in which they were written.
 * A failed operation raises StorageError, or StorageCorrupt if the rows are damaged. A damaged row is never
   skipped: if a range cannot be read in full, the result is an error, not a shorter range.
-* The ``_now`` forms do not let other tasks run. A key costs a few microseconds if LevelDB has it in its cache
-  or its filter rules it out. Another key costs a read from the disk. Use these forms if a wait must not come
-  between two steps.
+* The ``_now`` forms do not let other tasks run. A lookup takes a few microseconds if the key is in LevelDB's
+  cache, or if LevelDB's filter shows that the key is missing. Any other lookup reads from the disk. Use these
+  forms if no other task may run between two of your steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Index(Protocol):
 
     @property
     def if_behind(self) -> str:
-        """The place to look at and the remedy if the last batches are missing, for messages."""
+        """The text for messages if the last batches are missing: where to look, and the remedy."""
         ...
 
     def get_now(self, key: bytes) -> bytes | None:

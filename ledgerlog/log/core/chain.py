@@ -12,17 +12,19 @@ both, ``need`` says what the shell has to do next, and keeps saying so until the
     SETTLE    read the record again                                        -> on_record
     DONE      ``record`` at ``version`` is stored; appends to ``ledger_id`` may begin (C04)
 
-Before the write, the takeover recovers every ledger that is not counted. By the rule of rolling these are at
-most the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of the ledgers
-open. If the write meets a conflict, everything starts again, recovery included. Reading only the version
-again would miss a ledger that a rival has added (C02).
+A ledger is *counted* once the log's record says how many records the ledger holds. It is CLOSED then. Before
+the write, the takeover recovers every ledger that is not counted. By the rule of rolling these are at most
+the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of the ledgers open. If
+the write meets a conflict, everything starts again, recovery included. Reading only the version again would
+miss a ledger that a rival has added (C02).
 
 **If the outcome of a write is unclear, reading settles it** (rule 14). The record carries the token of its
 last writer. There are four cases:
 
 - The record has our token: the write took effect.
 - The record has the version that our write replaces: the write has not happened yet. The same value is
-  written again at the same version. If the first attempt arrives after all, both writes are one and the same.
+  written again at the same version. If the first attempt arrives after all, only one of the two
+  writes takes effect, and both store the same value.
 - The record has another version and does not list our ledger: the write never happened and never can. Our
   ledger is garbage.
 - The record has another version and lists our ledger: we led and have been deposed.
@@ -37,7 +39,7 @@ last writer. There are four cases:
 A roll writes the list with the spare at its end. From ``on_written`` on, new appends go to the spare. The
 next roll waits until the ledger before the current one is closed and counted (C03), so no more than two are
 ever open. The older ledger is closed once everything sent to it is acknowledged. If the new ledger confirms
-entries earlier than that, their acknowledgement waits (C05); the append queue ensures this.
+entries before that, their acknowledgement waits (C05). ``log.core.append_queue`` ensures this.
 
 A conflict need not come from a rival: truncation changes the record too. If the epoch and the current ledger
 are still ours, the leader adopts the change and prepares its write again from the changed record. A takeover
@@ -48,15 +50,15 @@ empty, and the leader does not hand it out for deletion.
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
 leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that
 followed them. For example, the older ledger ends at offset 90 and the newer one begins at 100. Nothing in the
-newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty, and the
-log is what its writer submitted, in order, up to some record. Every entry carries its offset, so the gap is
-visible (``count_segment``).
+newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty. The
+log then holds all records that its writer submitted up to some record, in order. Every entry carries its
+offset, so the gap is visible (``count_segment``).
 
 **Unless a loss was accepted.** ``ledger recover --accept-loss`` may end the older ledger before entries that
 were acknowledged. Then entries of the newer ledger may have been acknowledged too. So if an accepted loss
-ended the older ledger, no segment counts as empty, and the takeover stops with ``LossUndecided``. With
-``accept_loss``, the operator's decision for this log, the newer ledger counts from the offset that its
-entries carry, behind a gap.
+ended the older ledger, no segment counts as empty, and the takeover stops with ``LossUndecided``. If
+the operator accepts the loss for this log (``accept_loss``), the newer ledger counts from the offset that its
+entries carry. The log has a gap before it.
 """
 
 from __future__ import annotations
@@ -145,7 +147,7 @@ def count_segment(
             ledger_id,
             0,
             f"its records have the offsets {contents.first_offset} to {contents.end_offset - 1} "
-            f"where the log goes on at {start_offset}",
+            f"but the log goes on at {start_offset}",
         )
     return SegmentCounts(
         contents.end_offset - contents.first_offset,
@@ -239,7 +241,9 @@ class TakeoverAim(enum.Enum):
 
 
 class Takeover:
-    """Becoming the leader of a log, sealing the log, or ending its leadership. Only the first makes a ledger.
+    """Becoming the leader of a log, sealing the log, or ending its leadership.
+
+    Only a takeover that becomes the leader makes a ledger.
 
     Args:
         name: The name of the log, for errors.
@@ -305,7 +309,7 @@ class Takeover:
         return [gap for gap in self.record.gaps if gap not in self.base.gaps]
 
     def take_garbage(self) -> list[int]:
-        """Return ledgers that were made here and that surely no list names. Delete them."""
+        """Return the ledgers made here that certainly no list names. The caller deletes them."""
         garbage, self._garbage = self._garbage, []
         return garbage
 
@@ -460,7 +464,7 @@ class LeaderChain:
         self._tried: LogMetadata | None = None
         """The value of a write that is under way or unsettled."""
         self._is_in_doubt = False
-        """Whether an earlier attempt at that write may take effect yet."""
+        """Whether an earlier attempt at that write may still take effect."""
         self.metadata = metadata
         """The newest record known to be stored, at ``version``."""
         self.version = version
@@ -552,14 +556,14 @@ class LeaderChain:
         self._spare_wanted = self._roll_wanted = True
 
     def finish(self) -> None:
-        """No more appends: close the open ledgers once they are drained. Drop a roll that is not being
-        written, and its spare."""
+        """No more appends: close the open ledgers once they are drained. Drop a roll whose write has not
+        begun; ``take_spare`` then returns its spare."""
         self._finishing = True
         if self._tried is None or self._counts is not None:
             self._roll_wanted = self._spare_wanted = False
 
     def take_spare(self) -> int | None:
-        """Return a spare that surely will not be used: delete it. None while that is not sure."""
+        """Return the spare if it certainly will not be used; the caller deletes it. Otherwise return None."""
         if self._tried is not None or self._roll_wanted or not (self._finishing or self.failure):
             return None
         spare, self.spare = self.spare, None
