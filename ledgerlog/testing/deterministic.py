@@ -501,13 +501,20 @@ _CHANCE = (
 
 @contextlib.contextmanager
 def _forbidden(simulation: Simulation) -> Iterator[None]:
-    """Make the real world raise Nondeterminism during the body. Log records get simulated time."""
+    """Make the real world raise Nondeterminism during the body. Log records get simulated time.
+
+    Only this thread simulates. Threads that the process had before, for example those of a JVM gateway, use
+    the real world as always; the run cannot start one.
+    """
     replaced: list[tuple[Any, str, Any]] = []
+    simulating = threading.get_ident()
 
     def forbid(owner: Any, name: str, spelled: str) -> None:
         original = getattr(owner, name)
 
         def refuse(*args: object, **kwargs: object) -> Any:
+            if threading.get_ident() != simulating:
+                return original(*args, **kwargs)
             if name == "time" and sys._getframe(1).f_globals is vars(logging):
                 return simulation.now
             raise Nondeterminism(

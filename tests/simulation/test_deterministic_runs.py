@@ -176,6 +176,27 @@ def test_threads_are_refused_and_log_records_carry_simulated_time(caplog: pytest
     assert [record.created for record in caplog.records] == [12]
 
 
+def test_a_thread_that_was_there_before_the_run_uses_the_real_world() -> None:
+    asked, answered = threading.Event(), threading.Event()
+    clocks: list[float] = []
+
+    def look() -> None:
+        asked.wait()
+        clocks.append(time.time())
+        answered.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+
+    async def main(simulation: Simulation) -> None:
+        asked.set()
+        answered.wait()
+
+    Simulation(1).run(main)
+    thread.join()
+    assert clocks[0] > 1e9
+
+
 def test_there_is_no_current_simulation_outside_of_one() -> None:
     async def main(simulation: Simulation) -> None:
         assert current_simulation() is simulation

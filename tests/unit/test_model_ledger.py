@@ -158,7 +158,7 @@ def test_repair_replaces_a_bookie_in_its_slot_but_never_in_the_open_last_fragmen
     assert closed.last_entry == 9
     with pytest.raises(AssertionError, match="each bookie once"):
         changed.with_replacement(0, "b", "c", b"t2")
-    with pytest.raises(AssertionError, match="z is not in the fragment"):
+    with pytest.raises(AssertionError, match="z is to be replaced, but it is not in the fragment"):
         changed.with_replacement(0, "z", "x", b"t2")
 
 
