@@ -99,13 +99,18 @@ async def leading_bookie(cluster: Cluster) -> str:
             await trio.sleep(0.05)
 
 
-async def copied_bytes(board: RepairQueue) -> int:
-    """What all workers have copied, once they have said that they are done."""
+async def copied_bytes(board: RepairQueue, at_least: int) -> int:
+    """What all workers have copied, once they have said that they are done.
+
+    A worker publishes every few seconds: what is read first may be older than the work. So this waits until
+    the workers have told of ``at_least`` bytes.
+    """
     with trio.fail_after(PATIENCE_S):
         while True:
             workers = (await board.workers()).values()
-            if not any(worker.work or worker.bytes_per_s for worker in workers):
-                return sum(worker.copied_bytes for worker in workers)
+            copied = sum(worker.copied_bytes for worker in workers)
+            if copied >= at_least and not any(worker.work or worker.bytes_per_s for worker in workers):
+                return copied
             await trio.sleep(0.2)
 
 
@@ -198,7 +203,7 @@ async def repair_round(
         seconds = trio.current_time() - began
         await until(lambda: len(latencies) >= 2)
         nursery.cancel_scope.cancel()
-    copied = await copied_bytes(board)
+    copied = await copied_bytes(board, certain_bytes)
     due_bytes = 0
     for number, (ledger_id, metadata) in enumerate(named_before.items()):
         now = await ledgers.metadata(ledger_id)
@@ -236,7 +241,6 @@ async def test_a_bookie_is_killed_for_good_and_everything_is_back_at_its_write_q
 ) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
         seen = await repair_round(local, closed=20, abandoned=4, writers=4, entries=50, size=1000)
-    assert seen.copied_bytes >= seen.certain_bytes
     assert seen.copied_bytes <= seen.due_bytes, "nothing is copied twice"
 
 
@@ -248,7 +252,6 @@ async def test_two_hundred_ledgers_come_back_beside_writers(
         seen = await repair_round(local, closed=170, abandoned=20, writers=10, entries=100, size=16_000)
     with capsys.disabled():
         print(f"\n{seen}")
-    assert seen.copied_bytes >= seen.certain_bytes
     assert seen.copied_bytes <= 1.2 * seen.lost_bytes
 
 
@@ -271,7 +274,6 @@ async def test_two_gigabytes_come_back_beside_writers(capsys: pytest.CaptureFixt
     with capsys.disabled():
         print(f"\n{seen}")
     assert seen.lost_bytes > 300_000_000
-    assert seen.copied_bytes >= seen.certain_bytes
     assert seen.copied_bytes <= 1.2 * seen.lost_bytes
     assert seen.p99_during_ms <= 3 * seen.p99_before_ms
 

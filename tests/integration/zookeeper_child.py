@@ -29,6 +29,8 @@ async def own(hosts: str, chroot: str, timeout_s: str) -> None:
             now = trio.current_time()
             # The first thing that runs after a stop is this look, before any news can have come.
             state = session.state
+            if now - before <= STOPPED_S < trio.current_time() - now:
+                continue  # It was stopped within this very look: the next one tells of it.
             if now - before > STOPPED_S:
                 say("woke", state.value)
             before = now
