@@ -4,8 +4,8 @@
 gives the same run, step for step, in any process and with any ``PYTHONHASHSEED``. This takes:
 
 * **The schedule.** If a flag of trio is set (it exists for hypothesis), trio sorts each batch of runnable
-  tasks by their number, and shuffles it with a generator of its own. This module sets the flag and seeds the
-  generator.
+  tasks by their number, and shuffles it with a generator of its own. This module sets the flag, and gives
+  the thread of the run a generator that the seed decides. Loops in other threads keep trio's own.
 * **The time.** A ``MockClock`` with rate zero. If no task can run, trio's loop asks the clock to jump. The
   clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier, and calls the
   timers that are due at once. No task drives the clock, and nothing waits in real time.
@@ -450,16 +450,32 @@ def _task_names() -> list[str]:
     return [task.name for task in sorted(tasks, key=lambda task: task._counter)]
 
 
+class _ChanceOfThisThread:
+    """trio's random generator during a run.
+
+    All loops of a process share one generator. If a loop of another thread drew from the seeded one, the run
+    would take another course. So only the thread that makes this object draws from ``seeded``.
+    """
+
+    def __init__(self, seeded: Random, others: Random) -> None:
+        self._seeded = seeded
+        self._others = others
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._seeded if threading.get_ident() == self._thread else self._others, name)
+
+
 @contextlib.contextmanager
 def _deterministic_trio(seed: int | str) -> Iterator[None]:
-    flag, state = _run_module._ALLOW_DETERMINISTIC_SCHEDULING, _run_module._r.getstate()
+    flag, chance = _run_module._ALLOW_DETERMINISTIC_SCHEDULING, _run_module._r
     _run_module._ALLOW_DETERMINISTIC_SCHEDULING = True
-    _run_module._r.seed(f"trio/{seed}")
+    _run_module._r = _ChanceOfThisThread(Random(f"trio/{seed}"), chance)
     try:
         yield
     finally:
         _run_module._ALLOW_DETERMINISTIC_SCHEDULING = flag
-        _run_module._r.setstate(state)
+        _run_module._r = chance
 
 
 @contextlib.contextmanager

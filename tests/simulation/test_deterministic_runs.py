@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +26,7 @@ from ledgerlog.testing.deterministic import (
     Simulation,
     current_simulation,
 )
+from tests.waiting import PATIENCE_S
 
 GOLDEN = "babcea92f3e998f945c74b853515a4bb"
 """Of seed 7 of ``contend``. It changes when trio's scheduler, Python's generator, or the recipe does; then
@@ -51,6 +54,44 @@ async def contend(simulation: Simulation) -> None:
 
 def test_the_golden_run_is_still_the_same() -> None:
     assert Simulation(7, is_strict=True).run(contend).trace_hash == GOLDEN
+
+
+def test_a_loop_in_another_thread_does_not_change_a_run() -> None:
+    has_stepped, is_over = threading.Event(), threading.Event()
+
+    async def step() -> None:
+        while not is_over.is_set():
+            await trio.lowlevel.checkpoint()
+            has_stepped.set()
+
+    async def loop() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(step)
+
+    async def look_and_contend(simulation: Simulation, look: Callable[[], object]) -> None:
+        async def look_often() -> None:
+            for _ in range(10):
+                look()
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look_often)
+            await contend(simulation)
+
+    def see_it_step() -> None:
+        has_stepped.clear()
+        assert has_stepped.wait(PATIENCE_S)
+
+    other = threading.Thread(target=trio.run, args=[loop])
+    other.start()
+    try:
+        beside = Simulation(7).run(partial(look_and_contend, look=see_it_step))
+    finally:
+        is_over.set()
+        other.join()
+    alone = Simulation(7).run(partial(look_and_contend, look=lambda: None))
+    assert beside.trace_hash == alone.trace_hash
 
 
 def test_a_seed_gives_one_run_and_seeds_differ() -> None:
