@@ -1,11 +1,18 @@
 """One Spark session and one cluster of real bookies for all tests here that want them: each takes seconds to
-start. Every test makes logs of its own."""
+start. Every test makes logs of its own.
+
+Both end after the last test of this folder, not at the end of the run. They hold threads, an event loop and
+open files in the process of the tests, and a test of another folder would meet them there. For example, one
+that takes all descriptors away from its process takes them from that loop too.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +26,8 @@ from tests.integration.running_cluster import running_cluster
 from tests.zookeepers import SHARED_PROCESSES
 
 _numbers = itertools.count()
+_FOLDER = Path(__file__).parent
+_RUNNING = pytest.StashKey[ExitStack]()
 
 
 @attrs.frozen
@@ -41,8 +50,27 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 
 @pytest.fixture(scope="session")
-def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkOnLogs]:
-    path = tmp_path_factory.mktemp("spark")
+def _shared_spark(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[SparkOnLogs]:
+    with ExitStack() as running:
+        pytestconfig.stash[_RUNNING] = running
+        yield running.enter_context(_spark_on_logs(tmp_path_factory.mktemp("spark")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Ends what the tests of this folder share after the last of them."""
+    yield
+    if nextitem is None or _FOLDER not in nextitem.path.parents:
+        running = item.config.stash.get(_RUNNING, ExitStack())
+        running.close()
+        loops = [thread.name for thread in threading.enumerate() if thread.name == "ledgerlog-blocking"]
+        assert not loops, "an event loop of the Spark tests would run on beside the tests of other folders"
+
+
+@contextmanager
+def _spark_on_logs(path: Path) -> Iterator[SparkOnLogs]:
     portal = Portal()
     try:
         running, _ = portal.enter(running_cluster(path / "cluster", "--bookies", "3"))
