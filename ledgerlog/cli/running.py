@@ -63,6 +63,10 @@ def _run(body: Callable[[], Awaitable[T]]) -> Returned[T] | signal.Signals:
 def interruptible() -> Iterator[Callable[[], None]]:
     """Raise Interrupted if a signal arrives during the body. The signal interrupts the body wherever it is.
 
+    If a trio loop runs, the first signal cancels what runs in it. An exception wherever the signal arrives
+    could break the loop, or be lost in code that cannot raise, such as a callback of a C library. If that
+    does not end the run, because a task never comes to a checkpoint, the next signal raises an exception.
+
     Inside the body, the signal's exception may get into a group or be taken for a failure of the running
     code. So if a signal arrived, Interrupted is raised at the end whatever the body does. The body must also
     call the function that it is given before it relies on a result: the call raises Interrupted as well.
@@ -75,7 +79,10 @@ def interruptible() -> Iterator[Callable[[], None]]:
 
     def receive(number: int, frame: FrameType | None) -> None:
         received.append(signal.Signals(number))
-        raise KeyboardInterrupt
+        if trio.lowlevel.in_trio_run() and (len(received) == 1 or trio.lowlevel.currently_ki_protected()):
+            trio.lowlevel.current_trio_token().run_sync_soon(_cancel_this_run)
+        else:
+            raise KeyboardInterrupt
 
     handlers = {number: signal.signal(number, receive) for number in stop_signals()}
     try:
@@ -88,6 +95,13 @@ def interruptible() -> Iterator[Callable[[], None]]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     check()
+
+
+def _cancel_this_run() -> None:
+    root = trio.lowlevel.current_root_task()
+    assert root is not None, "it is called by a running loop"
+    # The last of the root's nurseries has the main task and the system tasks. The one before it runs us.
+    root.child_nurseries[-1].cancel_scope.cancel()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,7 +104,7 @@ def simulate(
             if not report.is_ok:
                 _explain(report, small=small, only=only)
                 if shrinks:
-                    _shrink(report, size)
+                    _shrink(report, size, check)
             bar.move_to(total.seeds)
             if fail_fast and not report.is_ok:
                 break
@@ -172,16 +173,22 @@ def _explain(report: Report, *, small: bool, only: tuple[int, ...] | None) -> No
     click.echo("\n".join(lines), err=True)
 
 
-def _shrink(report: Report, size: Size) -> None:
-    """Print on standard error which faults the failure needs."""
+def _shrink(report: Report, size: Size, check: Callable[[], None]) -> None:
+    """Print on standard error which faults the failure needs. Raise what ``check`` raises after a run."""
     from ledgerlog.testing.shrink import shrink
     from ledgerlog.testing.swarm import Size
+    from ledgerlog.testing.workload import run_seed
+
+    def run(numbers: tuple[int, ...]) -> Report:
+        again = run_seed(report.seed, size=size, only=numbers)
+        check()
+        return again
 
     def tell(attempts: int, left: int) -> None:
         click.echo(f"  {left} of {len(report.plan)} faults are left after {attempts} runs", err=True)
 
     click.echo(f"shrinking seed {report.seed}:", err=True)
-    shrunk = shrink(report, size=size, on_attempt=tell)
+    shrunk = shrink(report, size=size, on_attempt=tell, run=run)
     how = "each of them is needed" if shrunk.is_minimal else "more might be left out"
     click.echo(f"it takes {len(shrunk.numbers)} faults; {how}", err=True)
     _explain(shrunk.report, small=size is Size.SMALL, only=shrunk.numbers)

@@ -120,6 +120,43 @@ def test_a_signal_interrupts_a_body_that_has_no_loop_whatever_becomes_of_it_ther
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("inside_trio", [False, True])
+def test_a_signal_cancels_the_loop_that_runs_and_raises_nothing_inside(
+    number: signal.Signals, inside_trio: bool
+) -> None:
+    went_on, left = [], []
+
+    def interrupted() -> None:
+        for _ in range(2 if inside_trio else 1):
+            os.kill(os.getpid(), number)
+            went_on.append("no exception")
+
+    if inside_trio:  # As in the scheduler, where an exception would break the loop.
+        trio.lowlevel.enable_ki_protection(interrupted)
+
+    async def body() -> None:
+        try:
+            interrupted()
+            await trio.sleep_forever()
+        finally:
+            left.append("an orderly end")
+
+    with pytest.raises(Interrupted) as caught, interruptible():
+        trio.run(body)
+    assert caught.value.exit_code == 128 + number
+    assert (len(went_on), len(left)) == (2 if inside_trio else 1, 1)
+
+
+def test_a_second_signal_ends_a_task_that_comes_to_no_checkpoint() -> None:
+    async def body() -> None:
+        while True:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted), interruptible():
+        trio.run(body)
+
+
 def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
     line = complaint(NotEnoughBookies("3 are needed,\n  2 registered."))
     assert line.startswith("3 are needed, 2 registered (")
