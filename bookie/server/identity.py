@@ -12,7 +12,7 @@ the metadata store. A bookie serves only if the two are equal.
     none, empty    none           format: make a new instance; write the directory's cookie, then the store's
     a cookie, no   none           complete: an earlier format stopped between its two writes. It cannot have
       journal                     served anything, because serving comes after the second write
-    equal          equal          go on
+    equal          equal          go on, and count a generation (``generations``)
     anything else                 CookieMismatch
 
 The files that an interrupted format left do not count as data (``StorageDirectory.has_data``). A directory
@@ -50,10 +50,7 @@ lost, until an operator says otherwise (``ledgerlog metadata init``). After its 
 the cluster of its cookie, and so does its store; ``MetadataStore.belong_to`` describes what happens if the
 store changes later.
 
-**Copies of a directory.** The cookie cannot tell a copy of a directory from the original: both carry the
-cookie, and each has its own lock. The registration (``registration``) finds two that serve at the same time,
-before the first client. If a copy is served after its original has stopped, the bookie is back in an older
-state under the same name, and nothing here finds that. Never start a copy.
+**Directories rolled back, and copies of a directory** carry the right identity. ``generations`` notices them.
 
 **A lost answer.** If the answer to the write of the store's cookie is lost, the bookie looks whether the
 cookie in the store is its own (``meta.settle``). If it cannot find out, it raises MetadataOutcomeUnknown, and
@@ -63,37 +60,32 @@ the next start looks again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
-import trio
+import attrs
 
 from bookie.core.loss_marks import LossMarks
+from bookie.server.generations import RandomBytes, compare_generations, count_generation, new_token
 from bookie.server.phase_one import marks_after_loss
+from bookie.server.registration import wait_unregistered
 from bookie.storage.disk.loss_marks import read_marks, write_marks
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.journal.segments import SegmentFiles
 from ledgerlog.errors import CookieMismatch, IncompatibleVersion, InvalidArgument, StorageCorrupt
-from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.belonging import join_cluster
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict, Versioned
+from ledgerlog.meta.store import MetadataStore, NodeExists, Versioned
 from ledgerlog.model import layout
-from ledgerlog.model.bookie import Cookie
+from ledgerlog.model.bookie import Age, Cookie
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
 
 logger = logging.getLogger(__name__)
 
-RandomBytes = Callable[[int], bytes]
-"""Returns the given number of unguessable bytes."""
 
 _ROLES = ("journal", "index")
 _GENERATED_ID_BYTES = 4
 _INSTANCE_BYTES = 16
-
-_FORMER_LIFE_S = SESSION_TIMEOUT_S + 2.0
-"""The registration of a dead process goes with its session. This is longer than its session lasts."""
 
 
 async def establish_identity(
@@ -102,6 +94,7 @@ async def establish_identity(
     *,
     bookie_id: BookieId | None,
     random_bytes: RandomBytes,
+    place: str = "",
     fix_cookie: bool = False,
 ) -> Cookie:
     """Return the cookie of a directory that may be served from now on; format the directory if it is new.
@@ -112,6 +105,8 @@ async def establish_identity(
         bookie_id: The id that the operator expects. None: the id that the directory has, or a generated one
             if the directory is new.
         random_bytes: Makes the instance and a generated id.
+        place: Our place (``BookieInfo.place``), by which a registration that a killed process of this
+            directory left is known. "": wait until it has expired.
         fix_cookie: If the directory was emptied or exchanged, mark it for the loss and take it into service.
 
     Returns:
@@ -119,7 +114,8 @@ async def establish_identity(
 
     Raises:
         ClusterNotFound: The store has no cluster in it.
-        CookieMismatch: The directory's cookie and the store's disagree.
+        CookieMismatch: The directory's cookie and the store's disagree, or a live process is registered under
+            the id.
         StorageCorrupt: The directory's cookie does not decode.
         StorageError: The directory cannot be read or written.
         InvalidArgument: The id is malformed.
@@ -139,6 +135,7 @@ async def establish_identity(
         bookie_id = here.bookie_id if here else f"bookie-{random_bytes(_GENERATED_ID_BYTES).hex()}"
     check_bookie_id(bookie_id)
     cluster = await join_cluster(store)
+    await store.sync()  # A store that is behind would call a directory current that is not.
     node = await store.get(layout.cookie_path(bookie_id))
     there = None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
     has_data = await _has_data(directory, here)
@@ -155,20 +152,49 @@ async def establish_identity(
         instance=random_bytes(_INSTANCE_BYTES).hex(),
         cluster=cluster,
         directories=_ROLES,
-    )
+    ).counted(there, new_token(random_bytes))
+    is_foreign = here is not None and here.cluster != cluster
+    if problem is not None and (not fix_cookie or is_foreign or (here is None and has_data)):
+        raise CookieMismatch(problem)
+    await wait_unregistered(store, bookie_id, place)  # Before anything is changed.
     if problem is not None:
-        is_foreign = here is not None and here.cluster != cluster
-        if not fix_cookie or is_foreign or (here is None and has_data):
-            raise CookieMismatch(problem)
-        await _wait_unregistered(store, bookie_id)
         logger.warning("bookie=%s: its cookie is fixed: %s", bookie_id, problem)
         return await _fix(store, directory, here, node, fresh)
     if here is None:
-        here = fresh
-        await directory.format(here)
-    if there is None:
-        await _store_cookie(store, directory, here)
-    return here
+        await directory.format(fresh)
+        await _store_cookie(store, directory, fresh)
+        return fresh
+    if node is None or there is None:
+        # Complete an earlier format. The generation is that of the formatting, which cannot have served.
+        counted = attrs.evolve(here, begun_tokens=())
+        await _store_cookie(store, directory, counted)
+        return counted
+    if await compare_generations(directory, here, there) is Age.BEHIND:
+        logger.warning(
+            "bookie=%s: rolled back: %s is of generation %d, and the bookie was at %d: an older copy "
+            "was put back, and acknowledged entries may be lost. It is marked for the loss, and what is "
+            "missing is copied from other bookies",
+            bookie_id,
+            directory.path,
+            here.generation,
+            there.generation,
+        )
+        await _mark_loss(store, directory)
+    elif here.age(there) is Age.AHEAD:
+        logger.warning(
+            "bookie=%s: %s is of generation %d, and the metadata store is at %d: the store was restored "
+            "from an older backup, and the directory is believed",
+            bookie_id,
+            directory.path,
+            here.generation,
+            there.generation,
+        )
+    return await count_generation(store, directory, here, node, fresh.generation_token)
+
+
+async def _mark_loss(store: MetadataStore, directory: StorageDirectory) -> None:
+    marks: LossMarks | None = await read_marks(directory.disk, directory.path)
+    await write_marks(directory.disk, directory.path, await marks_after_loss(store, marks))
 
 
 async def _fix(
@@ -180,54 +206,19 @@ async def _fix(
 ) -> Cookie:
     """Take a directory that lost data into service: write its marks, then its cookie, then the store's
     cookie."""
+    token = fresh.generation_token
     if here is None:
         here = fresh
         await directory.format(here, await marks_after_loss(store, None))
     else:
-        marks: LossMarks | None = await read_marks(directory.disk, directory.path)
-        await write_marks(directory.disk, directory.path, await marks_after_loss(store, marks))
-    path = layout.cookie_path(here.bookie_id)
-    if node is None:
-        await _store_cookie(store, directory, here)
-        return here
-    version = node.version
-
-    async def write(_: bool) -> None:
-        try:
-            await store.set(path, here.encode(), version=version)
-        except (VersionConflict, NodeMissing):
-            if await _stored_cookie(store, here.bookie_id) != here:
-                raise CookieMismatch(
-                    f"the cookie of bookie {here.bookie_id} was changed in the metadata store while it was "
-                    f"fixed for {directory.path}: look whether another process serves that id, and start "
-                    "again"
-                ) from None
-
-    await settle(store, write, what=f"the replacement of the cookie of bookie {here.bookie_id}")
-    return here
-
-
-async def _wait_unregistered(store: MetadataStore, bookie_id: BookieId) -> None:
-    """Wait until no process is registered under the id.
-
-    Raises:
-        CookieMismatch: A process stays registered. It serves the id from the directory that this one is to
-            replace.
-    """
-    places = (layout.writable_path(bookie_id), layout.read_only_path(bookie_id))
-    with trio.move_on_after(_FORMER_LIFE_S):
-        async with store.watch(places[0]) as writable, store.watch(places[1]) as read_only:
-            while True:
-                if await store.get(places[0]) is not None:
-                    await writable.wait()
-                elif await store.get(places[1]) is not None:
-                    await read_only.wait()
-                else:
-                    return
-    raise CookieMismatch(
-        f"bookie {bookie_id} is registered by a process that lives: its directory is in use, and no other "
-        "is taken in its place. Stop that process first"
-    )
+        await _mark_loss(store, directory)
+    if node is not None:
+        return await count_generation(store, directory, here, node, token)
+    begun = here.begin_generation(None, token)
+    await directory.replace_cookie(begun)
+    counted = begun.counted(None, token)
+    await _store_cookie(store, directory, counted)
+    return counted
 
 
 def judge_cookies(

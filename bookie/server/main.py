@@ -284,9 +284,12 @@ async def _look_after_the_cluster(store: MetadataStore, name: str, stop: trio.Ev
 def _find_place(path: str) -> str:
     """Return a text that differs for every two directories in use at the same time, copies included. The
     directory ``path`` must be locked."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot_id = file.read().strip()
-    lock = os.stat(os.path.join(path, "lock"))
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot_id = file.read().strip()
+        lock = os.stat(os.path.join(path, "lock"))
+    except OSError as cause:
+        raise StorageError(f"{cause.filename} cannot be read: {cause.strerror}") from cause
     return f"{boot_id}/{lock.st_dev:x}/{lock.st_ino:x}"
 
 
@@ -351,7 +354,12 @@ def cookie_fix(
             if bookie_id is None and await directory.read_cookie() is None:
                 raise InvalidArgument(f"{path} does not say whose it was: give --id")
             fixed = await establish_identity(
-                store, directory, bookie_id=bookie_id, random_bytes=os.urandom, fix_cookie=True
+                store,
+                directory,
+                bookie_id=bookie_id,
+                random_bytes=os.urandom,
+                place=_find_place(path),
+                fix_cookie=True,
             )
         yield {
             "id": fixed.bookie_id,
@@ -450,7 +458,9 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
         if await directory.read_cookie() is None:
             raise StorageError(f"{path} has no cookie, so nobody knows whose it is: see 'bookie cookie fix'")
         async with open_store(uri) as store:
-            await establish_identity(store, directory, bookie_id=None, random_bytes=os.urandom)
+            await establish_identity(
+                store, directory, bookie_id=None, random_bytes=os.urandom, place=_find_place(path)
+            )
             done = await repair_directory(store, directory, random_bytes=os.urandom)
         if done is None:
             yield {"repaired": False}

@@ -5,7 +5,8 @@ together:
 
     disk, directory lock
      listener                       if the address is taken, nothing below starts
-      cookie check                  if the directory is not this bookie's, nothing below starts (``identity``)
+      cookie check                  if the directory is not this bookie's, nothing below starts
+                                    (``identity``); if it was rolled back, it is marked (``generations``)
       phase one                     if it may have lost data, it is marked before anything below
                                     starts (``phase_one``)
         storage (open_engine)       replays the journal; its failure is fatal
@@ -15,18 +16,20 @@ together:
             corruption              copies damaged entries that scrubbing finds from others (``corruption``)
             draining                whether the bookie is to be emptied (``draining``)
             disk watch              whether the disk has room for more (``disk_watch``)
+            generations             counted, so that a rolled back directory is noticed (``generations``)
 
 **Starting.** The bookie takes the directory lock and then opens the listener, before all else. If its address
 is taken, it leaves no cookie and no registration behind. Every client that finds its registration can reach
 it. Until the storage is open, the bookie closes each new connection at once, as if nobody listened. After
-that, clients wait, and the bookie answers none of them before it is registered. Registration finds a second
-process with the same identity, for example one on a copy of the directory; the cookie cannot
-(``registration``).
+that, clients wait, and the bookie answers none of them before it is registered. Before the bookie changes
+anything and when it registers, it looks for a second process with the same identity, for example one on a
+copy of the directory; the cookie cannot tell (``registration``).
 
 **Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers within
 ``limits.BOOKIE_DRAIN_S`` what clients have begun, and removes its registration. Then the storage flushes and
-marks a clean stop. If the body is cancelled, the bookie stops at once: it drops its clients, and removes the
-registration if that takes at most ``_UNREGISTER_S``. The storage still ends cleanly.
+marks a clean stop, and a last generation is counted. If the body is cancelled, the bookie stops at once: it
+drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The storage still
+ends cleanly.
 
 **Failing.** If the storage fails, everything inside is cancelled and the failure is raised. A bookie that
 cannot write must not answer: a failed sync is never acknowledged and never retried. You get the one exception
@@ -42,7 +45,7 @@ Assertions guard the acknowledgements, so a bookie refuses to start if they are 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -54,7 +57,8 @@ from bookie.server.corruption import CorruptionRepair
 from bookie.server.deletion_oracle import MetadataDeletionOracle
 from bookie.server.disk_watch import DiskWatch
 from bookie.server.draining import follow_draining
-from bookie.server.identity import RandomBytes, establish_identity
+from bookie.server.generations import Generations, RandomBytes
+from bookie.server.identity import establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
@@ -208,9 +212,17 @@ async def open_bookie(
         _open_door(network, listen) as door,
     ):
         await refuse_newer(directory)  # Before the cookies and the marks are written.
+        # Only now: while the directory is locked, no other process has the same place.
+        place = find_place() if find_place is not None else ""
         cookie = await establish_identity(
-            store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=fix_cookie
+            store,
+            directory,
+            bookie_id=bookie_id,
+            random_bytes=random_bytes,
+            place=place,
+            fix_cookie=fix_cookie,
         )
+        generations = Generations(store, directory, cookie, random_bytes)
         engine_config = config or StorageConfig()
         if repair_damage:
             await repair_directory(store, directory, random_bytes=random_bytes, config=engine_config)
@@ -231,8 +243,7 @@ async def open_bookie(
                 instance=cookie.instance,
                 labels=dict(labels or {}),
                 journal_write_data=engine_config.journal_write_data,
-                # Only now: while the directory is locked, no other process has the same place.
-                place=find_place() if find_place is not None else "",
+                place=place,
                 # Only phase one raises it, and phase one is over.
                 fences_through=marks.now.fenced_through,
                 speaks=SPOKEN,
@@ -251,8 +262,10 @@ async def open_bookie(
                 interval_s=engine_config.disk_watch_interval_s,
                 set_read_only=partial(node.set_read_only, wanted_by="disk"),
             )
-            async with _serving(node, listener, store, watch, partial(_drop_when_healed, repair, directory)):
+            beside = (partial(_drop_when_healed, repair, directory), generations.run)
+            async with _serving(node, listener, store, watch, beside):
                 yield node
+        await generations.stop()
 
 
 async def _drop_when_healed(repair: LimboRepair, directory: StorageDirectory) -> None:
@@ -309,7 +322,7 @@ async def _serving(
     listener: Listener,
     store: MetadataStore,
     watch: DiskWatch,
-    drop_when_healed: Callable[[], Awaitable[None]],
+    beside: Sequence[Callable[[], Awaitable[None]]],
 ) -> AsyncIterator[None]:
     server, registration = node.server, node._registration
     served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
@@ -337,7 +350,8 @@ async def _serving(
         service.start_soon(serve)
         service.start_soon(keep_registered)
         service.start_soon(node.repair.run)
-        service.start_soon(drop_when_healed)
+        for task in beside:
+            service.start_soon(task)
         service.start_soon(node.rot.run)
         service.start_soon(watch.run)
         service.start_soon(

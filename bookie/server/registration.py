@@ -42,6 +42,7 @@ tells the beginning of the trouble and one its end.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -68,6 +69,7 @@ from ledgerlog.meta.store import (
 )
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import MetadataCorrupt
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,98 @@ each session some more time."""
 
 _BACK_OFF_S = 5.0
 """The pause between two reads while another process is registered under this id."""
+
+
+async def wait_unregistered(store: MetadataStore, bookie_id: BookieId, place: str) -> None:
+    """Wait until no other process is registered under the id. Call it before you change anything that the
+    next start of another process looks at.
+
+    Args:
+        store: The cluster's metadata store.
+        bookie_id: The id.
+        place: Our place (``BookieInfo.place``). A node with the same place is of a dead process.
+
+    Raises:
+        CookieMismatch: The node of another process is still there after the time in which the session of a
+            dead process ends. So that process serves under this identity.
+        MetadataUnavailable: The store cannot be reached.
+        SessionExpired: The session ended.
+    """
+
+    async def find_other() -> Versioned | None:
+        for path in (layout.writable_path(bookie_id), layout.read_only_path(bookie_id)):
+            node = await store.get(path)
+            if node is not None and not _is_former_life(node, bookie_id, place):
+                return node
+        return None
+
+    await _wait_free(store, bookie_id, find_other)
+
+
+async def _wait_free(
+    store: MetadataStore, bookie_id: BookieId, find_other: Callable[[], Awaitable[Versioned | None]]
+) -> None:
+    deadline = trio.current_time() + _FORMER_LIFE_S
+    is_told = False
+    async with (
+        store.watch(layout.writable_path(bookie_id)) as writable,
+        store.watch(layout.read_only_path(bookie_id)) as read_only,
+    ):
+        while (other := await find_other()) is not None:
+            address = _address_of(other, bookie_id)
+            if trio.current_time() >= deadline:
+                raise CookieMismatch(
+                    f"bookie {bookie_id} is registered at {address} by another process, which lives: its "
+                    f"session did not end within {_FORMER_LIFE_S:g} s. Two bookies must not serve one "
+                    "identity: if that one serves a copy of this directory (or this is the copy), keep the "
+                    "one that its clients wrote to, and start the other under a new --id on an empty "
+                    "directory"
+                )
+            if not is_told:
+                logger.info(
+                    "bookie=%s: it is still registered at %s; waiting for that session to end",
+                    bookie_id,
+                    address,
+                )
+            is_told = True
+            with trio.move_on_at(deadline):
+                await _wait_for_a_change(trio.Event(), store.session, writable, read_only)
+
+
+def _is_former_life(node: Versioned, bookie_id: BookieId, place: str) -> bool:
+    """Whether the node's place is our own. Then its writer held the lock that we hold now, so it is dead (or
+    is this process)."""
+    try:
+        info = BookieInfo.decode_untrusted(node.value, bookie_id)
+    except MetadataCorrupt:
+        return False
+    return info.place != "" and info.place == place
+
+
+def _address_of(node: Versioned, bookie_id: BookieId) -> str:
+    try:
+        return BookieInfo.decode_untrusted(node.value, bookie_id).address
+    except MetadataCorrupt as damage:
+        return f"an address that cannot be read ({damage})"
+
+
+async def _wait_for_a_change(changed: trio.Event, session: MetadataSession, *watches: Watch) -> None:
+    """Wait until ``changed`` is set, the session is not connected, or one of the nodes has changed."""
+    async with trio.open_nursery() as nursery:
+
+        async def session_changes() -> None:
+            await session.wait_not(SessionState.CONNECTED)
+            changed.set()
+
+        async def node_changes(watch: Watch) -> None:
+            await watch.wait()
+            changed.set()
+
+        nursery.start_soon(session_changes)
+        for watch in watches:
+            nursery.start_soon(node_changes, watch)
+        await changed.wait()
+        nursery.cancel_scope.cancel()
 
 
 class Registration:
@@ -133,57 +227,18 @@ class Registration:
                 exist or not.
             SessionExpired: The session ended. Our node may exist or not.
         """
-        deadline = trio.current_time() + _FORMER_LIFE_S
-        is_told = False
-        async with (
-            self._store.watch(self._writable) as writable,
-            self._store.watch(self._read_only) as read_only,
-        ):
-            while (stranger := await self._keep()) is not None:
-                if trio.current_time() >= deadline:
-                    raise CookieMismatch(
-                        f"bookie {self._info.bookie_id} is registered at {self._address_of(stranger)} by "
-                        f"another process, which lives: its session did not end within {_FORMER_LIFE_S:g} s. "
-                        "Two bookies must not serve one identity: if that one serves a copy of this "
-                        "directory (or this is the copy), keep the one that its clients wrote to, and start "
-                        "the other under a new --id on an empty directory"
-                    )
-                if not is_told:
-                    logger.info(
-                        "bookie=%s: it is still registered at %s; waiting for that session to end",
-                        self._info.bookie_id,
-                        self._address_of(stranger),
-                    )
-                is_told = True
-                self._changed = trio.Event()
-                with trio.move_on_at(deadline):
-                    await self._wait_for_a_change(self._store.session, writable, read_only)
-
-    def _address_of(self, node: Versioned) -> str:
-        try:
-            return BookieInfo.decode_untrusted(node.value, self._info.bookie_id).address
-        except MetadataCorrupt as damage:
-            return f"an address that cannot be read ({damage})"
+        await _wait_free(self._store, self._info.bookie_id, self._keep)
 
     def _is_stranger(self, path: str, node: Versioned, session: MetadataSession) -> bool:
         """Whether a node at one of our paths belongs to another process that may be alive. It does not if
         this process wrote it, in this session or an earlier one, or if its process is surely dead."""
-        if self._is_former_life(node):
+        if _is_former_life(node, self._info.bookie_id, self._info.place):
             return False
         if node.value != self._value:
             return True
         if session is self._session:
             return (path, node.version) != self._node and not self._is_in_doubt
         return self._session is None and not self._is_in_doubt
-
-    def _is_former_life(self, node: Versioned) -> bool:
-        """Whether the node's place is our own. Then its writer held the lock that we hold now, so it is dead
-        (or is this process)."""
-        try:
-            info = BookieInfo.decode_untrusted(node.value, self._info.bookie_id)
-        except MetadataCorrupt:
-            return False
-        return info.place != "" and info.place == self._info.place
 
     async def _keep(self) -> Versioned | None:
         """Correct the nodes once.
@@ -266,7 +321,7 @@ class Registration:
                             "bookie=%s: another process has registered under this id, at %s; it is left "
                             "there. Stop the one that serves a copy of the other's directory",
                             self._info.bookie_id,
-                            self._address_of(stranger),
+                            _address_of(stranger, self._info.bookie_id),
                         )
                     is_displaced = True
                     await trio.sleep(_BACK_OFF_S)
@@ -274,25 +329,7 @@ class Registration:
                 if is_displaced:
                     logger.info("bookie=%s: it has its registration again", self._info.bookie_id)
                 is_displaced = False
-                await self._wait_for_a_change(session, writable, read_only)
-
-    async def _wait_for_a_change(self, session: MetadataSession, *watches: Watch) -> None:
-        changed = self._changed
-        async with trio.open_nursery() as nursery:
-
-            async def session_changes() -> None:
-                await session.wait_not(SessionState.CONNECTED)
-                changed.set()
-
-            async def node_changes(watch: Watch) -> None:
-                await watch.wait()
-                changed.set()
-
-            nursery.start_soon(session_changes)
-            for watch in watches:
-                nursery.start_soon(node_changes, watch)
-            await changed.wait()
-            nursery.cancel_scope.cancel()
+                await _wait_for_a_change(self._changed, session, writable, read_only)
 
     async def unregister(self) -> None:
         """Remove the node from whichever list it is in. Call it only after ``run`` has ended, and under a

@@ -19,7 +19,7 @@ import logging
 from functools import partial
 
 from bookie.core.block import NONCE_BYTES
-from bookie.server.identity import RandomBytes
+from bookie.server.generations import RandomBytes
 from bookie.server.phase_one import marks_after_loss, settle_marks
 from bookie.storage.disk.loss_marks import marks_path, read_marks, write_marks
 from bookie.storage.engine.config import StorageConfig

@@ -8,6 +8,8 @@ does not boot, because its answer "no such entry" would be false (scenario BP-46
 
 from __future__ import annotations
 
+import enum
+
 import attrs
 
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown
@@ -16,6 +18,20 @@ from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.protocol import ProtocolSupport
 
 _FORMAT = 1
+_BEGUN_TOKENS_MAX = 16
+"""A directory remembers so many generations that were begun and perhaps not counted. Forgetting one can only
+send a sound directory into limbo."""
+
+
+class Age(enum.Enum):
+    """How a directory's generation compares with the store's."""
+
+    CURRENT = "current"
+    BEHIND = "behind"
+    """The bookie has counted a generation that this directory does not know: it may lack what was
+    acknowledged since."""
+    AHEAD = "ahead"
+    """The store is older than the directory: it was restored from a backup."""
 
 
 @attrs.frozen
@@ -94,10 +110,61 @@ class Cookie:
     """The id of the metadata store that the directory was formatted for."""
     directories: tuple[str, ...] = ()
     """The roles of the directories that make up the bookie's storage (``journal``, ``data``)."""
+    generation: int = attrs.field(default=0, eq=False)
+    """How many generations were counted (see ``bookie.server.generations``). Two cookies are equal if they
+    name the same data, whatever their generations; ``age`` compares those. Version 0.1 counts none: 0."""
+    generation_token: str = attrs.field(default="", eq=False)
+    """The random name of the last counted generation; "" if none was counted."""
+    begun_tokens: tuple[str, ...] = attrs.field(default=(), eq=False)
+    """Only in a directory: the names of generations that it began and that the store may have counted or
+    not."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
+    def age(self, there: Cookie) -> Age:
+        """Compare this cookie of a directory with the store's.
+
+        For example, a directory of generation 3 that began those named x and y is current if the store is at
+        generation 3 too, under the same name, or at one named x or y.
+        """
+        if there.generation_token in self.begun_tokens:
+            return Age.CURRENT
+        if (self.generation, self.generation_token) == (there.generation, there.generation_token):
+            return Age.CURRENT
+        return Age.AHEAD if self.generation > there.generation else Age.BEHIND
+
+    def begin_generation(self, there: Cookie | None, token: str) -> Cookie:
+        """Return the cookie that the directory must carry before the store counts generation ``token``.
+
+        Names of earlier ones stay, because the store may still apply a write whose answer was lost.
+        """
+        counted = None if there is None or self.age(there) is not Age.CURRENT else there
+        if counted is None or counted.generation_token == self.generation_token:
+            return attrs.evolve(self, begun_tokens=(*self.begun_tokens, token)[-_BEGUN_TOKENS_MAX:])
+        return attrs.evolve(
+            self,
+            generation=counted.generation,
+            generation_token=counted.generation_token,
+            begun_tokens=(token,),
+        )
+
+    def counted(self, there: Cookie | None, token: str) -> Cookie:
+        """Return the cookie that the store must have once it counted generation ``token``."""
+        generation = max(self.generation, 0 if there is None else there.generation) + 1
+        return attrs.evolve(
+            self,
+            generation=generation,
+            generation_token=token,
+            begun_tokens=(),
+            unknown=self.unknown if there is None else there.unknown,
+        )
+
     def encode(self) -> bytes:
+        counted: dict[str, object] = {}
+        if self.generation:
+            counted |= {"generation": self.generation, "generation_token": self.generation_token}
+        if self.begun_tokens:
+            counted["begun_tokens"] = list(self.begun_tokens)
         return encode_record(
             {
                 "v": _FORMAT,
@@ -105,6 +172,7 @@ class Cookie:
                 "instance": self.instance,
                 "cluster": self.cluster,
                 "directories": list(self.directories),
+                **counted,
             },
             lambda data: Cookie.decode_untrusted(data, self.bookie_id),
             unknown=self.unknown,
@@ -119,6 +187,11 @@ class Cookie:
             instance=fields.get("instance", str),
             cluster=fields.get("cluster", str),
             directories=tuple(fields.sequence("directories", str)),
+            generation=0 if fields.optional("generation", int) is None else fields.integer("generation"),
+            generation_token=fields.optional("generation_token", str) or "",
+            begun_tokens=()
+            if fields.optional("begun_tokens", list) is None
+            else tuple(fields.sequence("begun_tokens", str)),
             unknown=fields.unknown(),
         )
 

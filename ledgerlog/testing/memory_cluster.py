@@ -26,6 +26,7 @@ stays until the metadata store ends the session (after ``SESSION_TIMEOUT_S``, un
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -176,6 +177,16 @@ class Bookie:
         """Kill the bookie and give it an empty disk, on which it may start."""
         await self.kill(session_s=0)
         self.disk, self.indexes, self.fix_cookie = FaultyDisk(), MemoryIndexes(), True
+
+    def snapshot(self) -> tuple[FaultyDisk, MemoryIndexes]:
+        """Copy the directory of the bookie, which must not run. Put the copy back into ``disk`` and
+        ``indexes`` to roll the bookie back."""
+        assert not self.is_running
+        disk, indexes = FaultyDisk(), MemoryIndexes()
+        disk.files.update({path: bytearray(data) for path, data in self.disk.files.items()})
+        disk.directories.update(self.disk.directories)
+        indexes.indexes.update(copy.deepcopy(self.indexes.indexes))
+        return disk, indexes
 
     async def restart(self) -> None:
         """Kill the bookie and start it again at once."""

@@ -18,6 +18,12 @@ _SCENARIO_2 = (
     f"{_TEST_LOSS}::test_t10_t11_scenario_2_an_entry_that_was_lost_with_a_disk_is_not_denied_and_not_cut"
 )
 
+_TEST_GENERATIONS = "tests/shells/test_server_generations.py"
+
+_ROLLED_BACK = (
+    f"{_TEST_LOSS}::test_t10_t11_scenario_2_an_entry_that_was_rolled_back_is_not_denied_and_not_cut"
+)
+
 _UNSYNCED_2 = (
     f"{_TEST_LOSS}::test_t10_t11_scenario_2_an_entry_that_was_lost_unsynced_is_not_denied_and_not_cut"
 )
@@ -225,10 +231,75 @@ MUTANTS = (
     mutant(
         "an_adopted_directory_without_marks",
         "D27.3",
-        "_fix",
+        "_mark_loss",
         "write_marks(directory.disk, directory.path, await marks_after_loss(store, marks))",
         "marks_after_loss(store, marks)",
         f"{_TEST_IDENTITY}::test_a_swapped_directory_is_marked_and_then_adopted",
+    ),
+    mutant(
+        "a_directory_that_was_rolled_back_is_believed",
+        "D27.13",
+        "establish_identity",
+        "await compare_generations(directory, here, there) is Age.BEHIND",
+        "False",
+        f"{_TEST_IDENTITY}::test_a_directory_that_was_rolled_back_is_marked_for_the_loss",
+        _ROLLED_BACK,
+    ),
+    mutant(
+        "a_generation_is_counted_before_the_directory_names_it",
+        "D27.13",
+        "count_generation",
+        "await directory.replace_cookie(begun)",
+        "",
+        f"{_TEST_IDENTITY}::test_starts_are_counted_and_mark_nothing",
+    ),
+    mutant(
+        "a_journal_that_was_rolled_back_alone_is_believed",
+        "D27.13",
+        "compare_generations",
+        "data is not None and Cookie.decode_untrusted(data, here.bookie_id).age(there) is Age.BEHIND",
+        "False",
+        f"{_TEST_IDENTITY}::test_a_journal_that_alone_was_rolled_back_is_noticed",
+    ),
+    mutant(
+        "a_directory_ahead_of_a_restored_store_goes_into_limbo",
+        "D27.13",
+        "Cookie.age",
+        "Age.AHEAD if self.generation > there.generation else Age.BEHIND",
+        "Age.BEHIND",
+        f"{_TEST_IDENTITY}::test_a_directory_is_believed_if_the_store_was_restored_from_an_older_backup",
+    ),
+    mutant(
+        "a_start_on_a_copy_counts_while_the_original_serves",
+        "D27.13",
+        "establish_identity",
+        "await wait_unregistered(store, bookie_id, place)",
+        "",
+        f"{_TEST_GENERATIONS}::test_a_copy_that_is_started_while_its_original_serves_does_the_original_no_harm",
+    ),
+    mutant(
+        "a_bookie_that_serves_counts_nothing",
+        "D27.13",
+        "Generations.run",
+        "await self._count()",
+        "pass",
+        f"{_TEST_GENERATIONS}::test_a_copy_that_is_older_than_ten_minutes_is_behind_after_a_crash",
+    ),
+    mutant(
+        "a_clean_stop_counts_nothing",
+        "D27.13",
+        "Generations.stop",
+        "await self._count()",
+        "pass",
+        f"{_TEST_GENERATIONS}::test_a_copy_that_was_made_while_the_bookie_served_is_behind_after_its_stop",
+    ),
+    mutant(
+        "a_bookie_counts_over_what_another_process_counted",
+        "D27.13",
+        "Generations._count",
+        "there != mine or mine.age(there) is Age.BEHIND",
+        "False",
+        f"{_TEST_GENERATIONS}::test_a_generation_that_cannot_be_counted_is_told_and_the_bookie_serves_on",
     ),
     mutant(
         "an_emptied_directory_is_taken_for_a_new_one",

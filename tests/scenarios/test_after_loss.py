@@ -3,9 +3,9 @@
 T09 to T11 are the two scenarios of the proposal to run without the journal. Each test ends well here. Without
 its rule it ends in a loss; the mutants that name these tests show that.
 
-A bookie loses its data in one of two ways. Its disk is replaced by an empty one, and its operator says so. Or
-it ran without the journal's copy of the data, and its process was killed; then it keeps its flushed entries
-and its fences.
+A bookie loses its data in one of three ways. Its disk is replaced by an empty one, and its operator says so.
+Or an older copy of its directory is put back. Or it ran without the journal's copy of the data, and its
+process was killed; then it keeps its flushed entries and its fences.
 """
 
 from __future__ import annotations
@@ -133,6 +133,27 @@ async def test_t10_t11_scenario_2_an_entry_that_was_lost_with_a_disk_is_not_deni
         await hide(cluster, third, from_hosts=(first, second, recoverer.host))
         await cluster.bookies[first].lose_disk()
         await cluster.bookies[first].start()
+        await check_recovery_waits_for_the_third(cluster, recoverer, writer)
+        await check_end(recoverer, writer, [b"e0"])
+
+
+async def test_t10_t11_scenario_2_an_entry_that_was_rolled_back_is_not_denied_and_not_cut(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as recoverer:
+        rolled_back = cluster.bookies["b1"]
+        await rolled_back.stop()
+        snapshot = rolled_back.snapshot()
+        await rolled_back.start()
+        await eventually(lambda: len(owner.opened.bookies.writable()) == 3)
+        writer, ensemble = await opened(owner)
+        second, third = (bookie for bookie in ensemble if bookie != "b1")
+        cluster.network.cut(owner.host, second)
+        assert await writer.append(b"e0") == 0
+        await hide(cluster, third, from_hosts=("b1", second, recoverer.host))
+        await rolled_back.kill(session_s=0)
+        rolled_back.disk, rolled_back.indexes = snapshot
+        await rolled_back.start()
         await check_recovery_waits_for_the_third(cluster, recoverer, writer)
         await check_end(recoverer, writer, [b"e0"])
 

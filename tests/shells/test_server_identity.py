@@ -394,7 +394,7 @@ async def test_the_directory_of_a_bookie_that_is_registered_is_not_replaced(cloc
     await formatted(store)
     await store.create(layout.writable_path("b1"), b"whoever", ephemeral=True)
     machine = Machine()
-    with pytest.raises(CookieMismatch, match="registered by a process that lives"):
+    with pytest.raises(CookieMismatch, match="by another process, which lives"):
         await fix(store, machine)
     assert await machine.cookie() is None
     await store.delete(layout.writable_path("b1"))
@@ -476,3 +476,178 @@ async def test_a_formatting_of_two_directories_that_was_interrupted_is_done_agai
     await machine.disk.write_file(f"{JOURNAL}/cookie", bytes(machine.disk.files[f"{COOKIE}.new"]))
     cookie = await establish_apart(store, machine)
     assert await establish_apart(store, machine) == cookie
+
+
+# --- directories that were rolled back ------------------------------------------------------------
+
+
+def copied(machine: Machine) -> Machine:
+    """A machine with a copy of the directory as it is now."""
+    copy = Machine(path=machine.path)
+    copy.disk.files.update({path: bytearray(data) for path, data in machine.disk.files.items()})
+    copy.disk.directories.update(machine.disk.directories)
+    return copy
+
+
+async def is_marked(machine: Machine) -> bool:
+    return await marks_of(machine) == LossMarks().after_loss(4)
+
+
+async def generation_in(store: MemoryStore) -> int:
+    node = await store.get(layout.cookie_path("b1"))
+    assert node is not None
+    return Cookie.decode_untrusted(node.value, "b1").generation
+
+
+async def test_a_directory_that_was_rolled_back_is_marked_for_the_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = await five_ledgers(new_tree())
+    machine = await formatted(store)
+    old = copied(machine)
+    await establish(store, machine)
+    assert not await is_marked(machine)
+    await establish(store, old)
+    assert await is_marked(old)
+    assert "rolled back: /data/b1 is of generation 1, and the bookie was at 2" in caplog.text
+    await establish(store, machine)
+    assert await is_marked(machine), "the copy served since"
+
+
+async def test_a_rolled_back_directory_whose_marking_was_interrupted_is_marked_by_the_next_start() -> None:
+    store = await five_ledgers(new_tree())
+    machine = await formatted(store)
+    old = copied(machine)
+    await establish(store, machine)
+    old.disk.faults = [RENAMES_FAIL]
+    with pytest.raises(StorageError):
+        await establish(store, old)
+    assert await generation_in(store) == 2
+    old.disk.faults = []
+    await establish(store, old)
+    assert await is_marked(old)
+
+
+async def test_starts_are_counted_and_mark_nothing(store: MemoryStore) -> None:
+    machine = await formatted(store)
+    for generation in range(2, 6):
+        await establish(store, machine)
+        assert await generation_in(store) == generation
+    assert await marks_of(machine) == LossMarks()
+
+
+async def test_a_directory_of_version_0_1_is_current_and_then_counted() -> None:
+    store = await five_ledgers(new_tree())
+    machine = await formatted(store)
+    path = layout.cookie_path("b1")
+    node = await store.get(path)
+    assert node is not None
+    first = attrs.evolve(Cookie.decode_untrusted(node.value, "b1"), generation=0, generation_token="")
+    async with open_directory(machine.path, disk=machine.disk, indexes=machine.indexes) as directory:
+        await directory.replace_cookie(first)
+    await store.set(path, first.encode(), version=node.version)
+    assert b"start" not in first.encode()
+    old = copied(machine)
+    await establish(store, machine)
+    assert await generation_in(store) == 1
+    assert await marks_of(machine) == LossMarks()
+    await establish(store, old)
+    assert await is_marked(old)
+
+
+async def test_a_crash_before_or_after_a_start_is_counted_marks_no_sound_directory(clock: MockClock) -> None:
+    tree = new_tree()
+    store = await five_ledgers(tree)
+    machine = await formatted(store)
+    fate = [Fate.LOST]
+    crashing = FaultyStore(tree, fates(lambda call: fate[0]))
+    for fate[0] in (Fate.LOST, Fate.UNREACHABLE, Fate.LOST):
+        with pytest.raises((MetadataOutcomeUnknown, MetadataUnavailable)):
+            await establish(crashing, machine)
+        assert await generation_in(store) == 1, "the directory's cookie alone was written"
+    old = copied(machine)
+    fate[0] = Fate.UNANSWERED
+    await establish(crashing, machine)
+    assert await generation_in(store) == 2
+    await establish(store, machine)
+    assert await generation_in(store) == 3
+    assert await marks_of(machine) == LossMarks()
+    await establish(store, old)
+    assert await is_marked(old)
+
+
+async def test_of_two_copies_that_are_started_at_once_one_is_refused_and_marked_at_its_next_start() -> None:
+    tree = new_tree()
+    store = await five_ledgers(tree)
+    machine = await formatted(store)
+    copy = copied(machine)
+    both = [machine, copy]
+    refused: list[Machine] = []
+
+    async def start(each: Machine) -> None:
+        try:
+            await establish(tree.open_store(), each)
+        except CookieMismatch:
+            refused.append(each)
+
+    async with trio.open_nursery() as nursery:
+        for each in both:
+            nursery.start_soon(start, each)
+    (loser,) = refused
+    assert await generation_in(store) == 2
+    await establish(store, loser)
+    assert await is_marked(loser)
+
+
+async def test_a_directory_is_believed_if_the_store_was_restored_from_an_older_backup(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = await formatted(store)
+    path = layout.cookie_path("b1")
+    backup = await store.get(path)
+    for _ in range(3):
+        await establish(store, machine)
+    now = await store.get(path)
+    assert backup is not None
+    assert now is not None
+    await store.set(path, backup.value, version=now.version)
+    await establish(store, machine)
+    assert await marks_of(machine) == LossMarks()
+    assert "the metadata store is at 1: the store was restored from an older backup" in caplog.text
+    assert await generation_in(store) == 4, "the directory's last count was 3"
+
+
+async def test_a_rolled_back_directory_is_not_taken_while_another_process_is_registered(
+    autojump_clock: MockClock,
+) -> None:
+    store = await five_ledgers(new_tree())
+    machine = await formatted(store)
+    old = copied(machine)
+    await establish(store, machine)
+    await store.create(layout.writable_path("b1"), b"alive")
+    with pytest.raises(CookieMismatch, match="by another process, which lives"):
+        await establish(store, old)
+    assert await generation_in(store) == 2
+    assert await marks_of(old) == LossMarks()
+
+
+async def test_a_journal_that_alone_was_rolled_back_is_noticed(store: MemoryStore) -> None:
+    store = await five_ledgers(new_tree())
+    machine = Machine()
+
+    async def start() -> None:
+        async with open_directory(
+            PATH, disk=machine.disk, indexes=machine.indexes, journal_directory="/journal"
+        ) as directory:
+            await establish_identity(store, directory, bookie_id="b1", random_bytes=random_bytes)
+
+    await start()
+    await machine.disk.write_file(f"/journal/journal/{1:016x}.journal", b"entries")
+    await start()
+    old = bytearray(machine.disk.files["/journal/cookie"])
+    await start()
+    await start()
+    assert await marks_of(machine) == LossMarks()
+    machine.disk.files["/journal/cookie"] = old
+    await start()
+    assert await is_marked(machine)

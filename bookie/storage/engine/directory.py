@@ -12,7 +12,8 @@
 own. That directory is locked too and carries the same cookie. So the bookie notices before it opens anything
 if the journal is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there
 before it writes the one in PATH. If it is interrupted, it leaves at most a cookie beside an empty journal,
-and the directory is formatted again.
+and the directory is formatted again. Each generation replaces both cookies, first the one in PATH
+(``bookie.server.generations``); so "the same cookie" means the same bookie, instance and cluster.
 
 The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
 CRC-32C of all these. The bookie compares the cookie with the one in the metadata store before it serves
@@ -124,8 +125,8 @@ class StorageDirectory:
         here = await self._read_cookie(self._cookie_path)
         if self._journal_directory is None:
             return here
-        there = await self._read_cookie(f"{self._journal_directory}/cookie")
-        if here != there and (here is not None or await self._has_segments()):
+        there = await self.read_journal_cookie()
+        if self._names(here) != self._names(there) and (here is not None or await self._has_segments()):
             raise CookieMismatch(
                 f"{self.path} and its journal in {self._journal_directory} do not belong together: "
                 f"{self._whose(self.path, here)}, {self._whose(self._journal_directory, there)}. Mount the "
@@ -133,6 +134,39 @@ class StorageDirectory:
                 "ones; if one of them is lost, empty both, and 'bookie cookie fix' takes them into service"
             )
         return here
+
+    async def read_journal_cookie(self) -> bytes | None:
+        """Read the cookie's bytes in the journal's own directory; None if there is none, or no such
+        directory.
+
+        Its generation may differ from that of the other cookie, because the two are replaced one after the
+        other, and because one of the directories may have been rolled back.
+        """
+        if self._journal_directory is None:
+            return None
+        return await self._read_cookie(f"{self._journal_directory}/cookie")
+
+    def _names(self, cookie: bytes | None) -> tuple[str, ...] | None:
+        if cookie is None:
+            return None
+
+        def corrupt(why: str) -> StorageCorrupt:
+            return StorageCorrupt(self._cookie_path, None, why)
+
+        fields = decode_record_untrusted(cookie, "cookie", corrupt)
+        return tuple(fields.get(name, str) for name in ("id", "instance", "cluster"))
+
+    async def replace_cookie(self, cookie: Cookie) -> None:
+        """Replace the cookie durably, in the journal's own directory too. A crash leaves each old or new.
+
+        The name of the unfinished file is not ``cookie.new``: beside a lost cookie that would say that the
+        directory holds no data.
+        """
+        for path in (self.path, self._journal_directory):
+            if path is not None:
+                await self.disk.write_file(f"{path}/cookie.next", _file_of(cookie))
+                await self.disk.rename(f"{path}/cookie.next", f"{path}/cookie")
+                await self.disk.sync_directory(path)
 
     def _whose(self, path: str, cookie: bytes | None) -> str:
         if cookie is None:
@@ -209,8 +243,7 @@ class StorageDirectory:
             raise StorageError(f"{self.path} has data but no cookie; it is not formatted over")
         disk = self.disk
         unfinished = f"{self._cookie_path}.new"
-        body = _HEAD.pack(_MAGIC, len(encoded := cookie.encode())) + encoded
-        await disk.write_file(unfinished, body + _CHECKSUM.pack(checksum(body)))
+        await disk.write_file(unfinished, _file_of(cookie))
         await disk.sync_directory(self.path)
         await self.indexes.remove(self.index_path)
         await disk.make_directory(self.journal_path)
@@ -222,12 +255,17 @@ class StorageDirectory:
             await index.aclose()
         await write_marks(disk, self.path, marks or LossMarks())
         if self._journal_directory is not None:
-            await disk.write_file(f"{self._journal_directory}/cookie", body + _CHECKSUM.pack(checksum(body)))
+            await disk.write_file(f"{self._journal_directory}/cookie", _file_of(cookie))
             await disk.sync_directory(self._journal_directory)
             await disk.sync_directory(_parent(self._journal_directory))
         await disk.rename(unfinished, self._cookie_path)
         await disk.sync_directory(self.path)
         await disk.sync_directory(_parent(self.path))
+
+
+def _file_of(cookie: Cookie) -> bytes:
+    body = _HEAD.pack(_MAGIC, len(encoded := cookie.encode())) + encoded
+    return body + _CHECKSUM.pack(checksum(body))
 
 
 def _parent(path: str) -> str:

@@ -1,0 +1,191 @@
+"""How a bookie notices that its directory was rolled back.
+
+Somebody may put an older copy of the directory back, for example a snapshot of a virtual machine. It carries
+the right identity (``identity``), and lacks what the bookie acknowledged since. So both cookies count
+*generations*, and each generation has a random name, its token. A bookie counts a new generation
+
+- at each start, before it opens the journal,
+- every ten minutes while it serves,
+- at each clean stop, after the journal is closed.
+
+A copy that is put back is therefore noticed if the bookie has counted since the copy was made.
+
+**Counting** takes two steps:
+
+    1  write the new token into the directory's cookie, as one that was begun
+    2  count it in the store's cookie, by compare-and-set
+
+A crash between the two leaves a directory whose last generation is the store's, so it is current. A crash
+after the second leaves a directory that began the generation which the store counted, so it is current too.
+So no crash sends a sound directory into limbo. A directory of version 0.1 is of generation 0, and so is its
+cookie in the store.
+
+**At a start** the bookie waits until no other process is registered under its id, and then compares. If the
+directory is behind the store, it is marked as after the loss of a disk, and then counted. If the bookie
+crashes after the marking, the next start marks it again.
+
+A directory that is ahead of the store is believed: then the store was restored from an older backup. If both
+were rolled back, their generations may agree, and nothing is noticed.
+
+**Copies of a directory.** A process that starts on a copy while the original serves is refused before it
+counts, so it does the original no harm. Of two processes that start on two copies at the same time, one is
+refused by the compare-and-set, or when it registers (``registration``), before the first client. If a copy is
+served after its original has stopped, the one that starts later is behind. Never start a copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from bookie.storage.engine.directory import StorageDirectory
+from ledgerlog.errors import CookieMismatch, LedgerLogError
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import MetadataStore, NodeMissing, VersionConflict, Versioned
+from ledgerlog.model import layout
+from ledgerlog.model.bookie import Age, Cookie
+
+logger = logging.getLogger(__name__)
+
+RandomBytes = Callable[[int], bytes]
+"""Returns the given number of unguessable bytes."""
+
+_TOKEN_BYTES = 8
+
+_INTERVAL_S = 600.0
+"""A bookie that serves counts a generation this often. So an older copy is always noticed."""
+
+_STOP_S = 2.0
+"""A clean stop waits at most so long for the store to count."""
+
+
+def new_token(random_bytes: RandomBytes) -> str:
+    """Return a name for a new generation."""
+    return random_bytes(_TOKEN_BYTES).hex()
+
+
+async def compare_generations(directory: StorageDirectory, here: Cookie, there: Cookie) -> Age:
+    """Compare the directory with the store.
+
+    Args:
+        directory: The directory.
+        here: Its cookie.
+        there: The store's cookie of this bookie.
+
+    Returns:
+        BEHIND if the directory or the journal's own directory is behind the store; else the age of ``here``.
+    """
+    data = await directory.read_journal_cookie()
+    if data is not None and Cookie.decode_untrusted(data, here.bookie_id).age(there) is Age.BEHIND:
+        return Age.BEHIND
+    return here.age(there)
+
+
+async def count_generation(
+    store: MetadataStore, directory: StorageDirectory, here: Cookie, node: Versioned, token: str
+) -> Cookie:
+    """Count a generation: in the directory first, and then in the store by compare-and-set.
+
+    Args:
+        store: The cluster's metadata store.
+        directory: The locked directory.
+        here: Its cookie.
+        node: The store's cookie of this bookie, as it was read for the comparison.
+        token: The name of the new generation. If ``here`` has it already, the directory was just formatted
+            with the cookie that the store is to have.
+
+    Returns:
+        The cookie that the store has now.
+
+    Raises:
+        CookieMismatch: Another process changed the store's cookie since ``node`` was read.
+        StorageError: The directory's cookie cannot be written.
+        MetadataOutcomeUnknown: The generation may have been counted. The directory is current.
+        MetadataUnavailable, SessionExpired: It was not counted. The directory is current.
+    """
+    path = layout.cookie_path(here.bookie_id)
+    there = Cookie.decode_untrusted(node.value, here.bookie_id)
+    is_formatted = here.generation_token == token
+    begun = here if is_formatted else here.begin_generation(there if here == there else None, token)
+    if not is_formatted:
+        await directory.replace_cookie(begun)
+
+    async def write(is_again: bool) -> Cookie:
+        nonlocal node, there
+        if is_again:
+            again = await store.get(path)
+            now = None if again is None else Cookie.decode_untrusted(again.value, here.bookie_id)
+            if again is None or now is None:
+                raise _counted_elsewhere(directory, here)
+            if now == begun and now.generation_token == token:
+                return now
+            if again != node and (now != begun or begun.age(now) is not Age.CURRENT):
+                raise _counted_elsewhere(directory, here)
+            node, there = again, now
+        counted = here if is_formatted else begun.counted(there, token)
+        try:
+            await store.set(path, counted.encode(), version=node.version)
+        except (VersionConflict, NodeMissing):
+            if is_again:
+                raise  # Read it again.
+            return await write(True)
+        return counted
+
+    return await settle(store, write, what=f"counting a generation of bookie {here.bookie_id}")
+
+
+def _counted_elsewhere(directory: StorageDirectory, here: Cookie) -> CookieMismatch:
+    return CookieMismatch(
+        f"the cookie of bookie {here.bookie_id} in the metadata store is not the one that {directory.path} "
+        "counted last: look whether another process serves that id, for example from a copy of the "
+        "directory, and start again"
+    )
+
+
+class Generations:
+    """Counts the generations of a directory that is served."""
+
+    def __init__(
+        self, store: MetadataStore, directory: StorageDirectory, cookie: Cookie, random_bytes: RandomBytes
+    ) -> None:
+        """Create the counter of a directory that was counted at its start.
+
+        Args:
+            store: The cluster's metadata store.
+            directory: The locked directory.
+            cookie: Its identity.
+            random_bytes: Makes the names of generations.
+        """
+        self._store = store
+        self._directory = directory
+        self._cookie = cookie
+        self._random_bytes = random_bytes
+
+    async def run(self) -> None:
+        """Count a generation every ten minutes until you cancel this. If one cannot be counted, log it and go
+        on."""
+        while True:
+            await trio.sleep(_INTERVAL_S)
+            await self._count()
+
+    async def stop(self) -> None:
+        """Count a last generation, after the journal is closed. Wait at most two seconds for it."""
+        with trio.move_on_after(_STOP_S, shield=True):
+            await self._count()
+
+    async def _count(self) -> None:
+        bookie_id = self._cookie.bookie_id
+        try:
+            here = await self._directory.read_cookie()
+            node = await self._store.get(layout.cookie_path(bookie_id))
+            if here is None or node is None:
+                return  # It was decommissioned; or somebody removed the file, and the next start will say so.
+            mine = Cookie.decode_untrusted(here, bookie_id)
+            there = Cookie.decode_untrusted(node.value, bookie_id)
+            if there != mine or mine.age(there) is Age.BEHIND:
+                raise _counted_elsewhere(self._directory, mine)
+            await count_generation(self._store, self._directory, mine, node, new_token(self._random_bytes))
+        except LedgerLogError as trouble:
+            logger.warning("bookie=%s: a generation was not counted: %s", bookie_id, trouble)
