@@ -173,7 +173,7 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Bloc
     if actual == table and value(table) == header.table_checksum:
         return None
     if value(table) != header.table_checksum:
-        # No entry of a table is zero, so each of its sectors that reads as zeros was never written.
+        # No entry of a table is zero, so a sector of the table that reads as zeros was never written.
         unwritten = _zero_sectors(block, table_start // SECTOR_BYTES * SECTOR_BYTES, header.block_bytes)
         return BlockDamage.ROTTEN if next(unwritten, None) is None else BlockDamage.TORN
     rightly_zero = u64_array(table)

@@ -13,6 +13,13 @@ with growing sequences that ends in one place. At most one torn block may stand 
 
 ``JournalWalk`` takes the scans of the segments in order. It finds the end or raises StorageCorrupt.
 
+**Garbage.** A prepared segment may hold bytes that the bookie never wrote. They are no block, and they look
+like a block that rotted. If the bookie surely never wrote to that segment, they do not matter
+(``JournalWalk.is_unwritten``). Otherwise they are damage:
+
+    [ 41 | 42 ]        [ zeros ]          [ garbage ]     ends behind block 42; the last segment is removed
+    [ 41 | 42 ]        [ garbage ]                        damage: block 43 may have been there
+
 **Cutting.** The torn block is never overwritten. The bookie makes everything that it replayed durable in the
 index, together with the place where the journal ended. It goes on in a segment that was never written to. The
 first record there is a START record, which names the same place again. A rebuild without the index needs it
@@ -58,7 +65,8 @@ class ReplayStart:
     sequence: int
     """The sequence of the first block in that segment, if the segment has a block."""
     is_optional: bool
-    """No acknowledged record can lie in that segment: it was not opened for clients (again) yet."""
+    """No acknowledged record can lie in that segment, because the bookie did not serve clients with it
+    yet."""
     end: JournalPosition
     """Where the journal before that segment ends."""
 
@@ -95,8 +103,8 @@ def segments_to_replay(numbers: Sequence[int], mark: ReplayStart, directory: str
 class JournalWalk:
     """Follow a journal from a mark to its end.
 
-    Call ``on_segment`` with consecutive segments. With ``may_be_trimmed``, segments may be trimmed. Set it
-    only if the mark is the beginning of the journal instead of the index's mark.
+    Call ``on_segment`` with consecutive segments. ``may_be_trimmed`` accepts trimmed segments. Set it only if
+    the walk starts at the beginning of the journal instead of at the index's mark.
     """
 
     def __init__(self, mark: ReplayStart, *, may_be_trimmed: bool = False) -> None:
@@ -105,6 +113,7 @@ class JournalWalk:
         self.next_segment = mark.segment
         """The number after the last segment that was ever written to."""
         self._number = mark.segment
+        self._optional = mark.segment if mark.is_optional else None
         self._torn: tuple[str, int] | None = None
         self._skipped: str | None = None
         self._may_be_trimmed = may_be_trimmed
@@ -113,6 +122,14 @@ class JournalWalk:
     def next_sequence(self) -> int:
         """The sequence that the next block must have."""
         return self.end.sequence + 1
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the bookie surely never wrote to the next segment that ``on_segment`` takes.
+
+        There are two reasons: it never wrote to the segment before, or the mark says so.
+        """
+        return self._skipped is not None or self._number == self._optional
 
     def on_segment(self, scan: SegmentScan, path: str, *, is_sealed: bool = False) -> None:
         """Take the scan of the next segment.
@@ -132,7 +149,9 @@ class JournalWalk:
             # The only write to this segment was the torn START of a bookie that crashed during its start.
             self.next_segment = scan.number + 1
             return
-        if scan.is_pristine:
+        if scan.is_garbage and self._skipped is None:
+            self.next_segment = scan.number + 1  # The bookie goes on in a segment of zeros.
+        if scan.is_pristine or scan.is_garbage:
             self._skipped = self._skipped or path
             return
         if scan.is_trimmed and not self._may_be_trimmed:

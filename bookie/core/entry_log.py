@@ -1,7 +1,8 @@
 """Entry logs: files in which each ledger's entries lie together.
 
-An entry log is written once, from runs that are known beforehand, and never changed. It replaces other files:
-segments whose runs are small or belong to many ledgers, and files of which only a small part still counts.
+An entry log is written once, from runs that are known beforehand, and never changed. (A run is a frame of
+entries of one ledger at its place in a file.) It replaces other files: segments whose runs are small or
+belong to many ledgers, and files that are mostly garbage.
 
     page 0     header
                records without gaps: REPLACES first; then, in the order of ledgers, each ledger's LEDGER and
@@ -28,10 +29,10 @@ The checksum is the CRC-32C of the nonce, the record's offset (u64), its kind (u
 body. So it proves that the record is whole and was written to this place of this file.
 
     ADD      (1)  a frame of entries, as it came, or put together from several frames that follow each other.
-                  In the second case its LAC and LAFR are -1. It also carries its own checksum and digests
+                  In the second case its LAC and LAFR are -1. The frame has its own checksum and digests
     LEDGER   (6)  ledger (i64), key (16 bytes), flags (u8: 1 fenced, 2 deleted), LAC, LAFR (i64): the state
-                  of a ledger that has a record in a file that this one replaces. If that file was rotten:
-                  the state of every ledger that is fenced or deleted
+                  of a ledger. There is one for each ledger with a record in a replaced file. If a replaced
+                  file was rotten, there is also one for each ledger that is fenced or deleted
     REPLACES (7)  pairs (first, last, i64): the numbers of the files that this one replaced, and of the files
                   that those had replaced. Segments are positive, entry logs negative
     FOOTER   (8)  runs (u64), then for each ledger with runs its id and the bytes of its runs (i64, u64)
@@ -153,7 +154,7 @@ class RecordHead(NamedTuple):
 
 
 def record_bytes(length: int) -> int:
-    """Return how many bytes a record takes whose body has ``length`` bytes."""
+    """Return the size of a record with a body of ``length`` bytes."""
     return HEAD_BYTES + length
 
 

@@ -2,18 +2,18 @@
 
 The runs of a range come in the order of their first ids, as for a read, each with the ids of its damaged
 entries. Runs may interleave, and while entries are being moved two runs may hold the same ones. An entry is
-*sound* if every run that holds it has it as it was written. It is *unsound* if one of them does not, because
-a reader may meet that copy. Of a run that cannot be read, only its first and last id are known, and all its
-ids if it is dense.
+*sound* if it is intact in every run that holds it. It is *unsound* if it is damaged in any of them, because a
+reader may meet that copy. If a run cannot be read, only its first and last id are known, or all its ids if it
+is dense.
 
     examination = Examination(first=..., last=..., classes=..., bytes_max=...)
     while examination.has_room:             # else the reply ends before the next run
         examination.add(run, entries, damaged)      # or add_unreadable(run)
     report, through = examination.close(horizon)
 
-**The work is bounded** by ``bytes_max``, and each run costs ``_RUN_BYTES`` besides its bytes. The reply is
-bounded too: ``last`` is lowered until every sum has room, and the reply ends when one list of ranges is full.
-The first run is always examined, so the client always makes progress.
+**The work is bounded** by ``bytes_max``, and each run costs ``_RUN_BYTES`` in addition to its bytes. The
+reply is bounded too: ``last`` is lowered until every sum has room, and the reply ends when one list of ranges
+is full. The first run is always examined, so the client always makes progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
 __all__ = ["Examination"]
 
 _RUN_BYTES = 4 * KIB
-"""The cost of looking at a run besides its bytes, as a number of bytes that could be read instead."""
+"""The cost of looking at a run, in addition to its bytes: in the same time, this many bytes could be read."""
 
 Pairs = list[tuple[int, int]]
 
@@ -51,7 +51,7 @@ class Examination:
     Args:
         first: The first id of the range.
         last: The last id of the range. It may be lowered (``Examination.last``).
-        classes: Into how many classes the ids of a block fall, by ``id % classes``; each class has a sum.
+        classes: The ids of a block fall into this many classes, by ``id % classes``. Each class has a sum.
         bytes_max: How many bytes of runs may be examined.
     """
 
@@ -110,7 +110,7 @@ class Examination:
         return ScrubReport(sound, unsound, self._sums(through)), through
 
     def _merge(self) -> None:
-        """Count each entry once, and as damaged if one of the runs that hold it has it damaged."""
+        """Count each entry once. It is damaged if it is damaged in any run that holds it."""
         digests: dict[int, int] = {}
         damaged = frozenset().union(*(found.damaged for found in self._found))
         for found in self._found:

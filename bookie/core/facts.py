@@ -3,9 +3,9 @@
     in a segment        Add, Fence, Deletion, Start, Close
     in an entry log     Replaces, LoggedLedger, Add
 
-Code that goes through files (replay, compaction, clean-up at a start, making the index again, inspection)
-takes facts and knows nothing of records. If a record's kind does not belong in its file, another version or a
-bug wrote it; reading it raises StorageCorrupt.
+Code that reads whole files (replay, compaction, start-up clean-up, rebuilding the index, inspection) works on
+facts and decodes no records. If a record's kind does not belong in its file, another version or a bug wrote
+it; reading it raises StorageCorrupt.
 """
 
 from __future__ import annotations

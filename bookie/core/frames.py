@@ -1,11 +1,11 @@
-"""Frames of runs as they are read back: checking a frame, and deciding what can be trusted in it.
+"""Check a frame of entries that was read back, and decide which parts of it to trust.
 
-A frame proves itself in two parts. Its checksum covers the header and the index part (lengths, digests and
-ids of its entries). Each digest covers one payload, together with the ledger's id and the entry's id. So if
-the checksum holds, the ids and the digests of the run's entries are known, and each payload can be checked.
+A frame is checked in two parts. Its checksum covers the header and the index part (lengths, digests and ids
+of its entries). Each digest covers one payload, together with the ledger's id and the entry's id. So if the
+checksum holds, the ids and the digests of the run's entries are known, and each payload can be checked.
 
 If the checksum does not hold, an entry that matches the digest beside it is still the entry that was written.
-Damage would not make the digest and the place of the payload fit each other.
+Damage does not make a payload match a digest by accident.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], S
 
 
 def is_head_sound(frame: memoryview) -> bool:
-    """Whether an ADD's frame says correctly which entries it holds and how long it is. Payloads may be
+    """Whether the head of an ADD's frame is intact, and with it the ids and the length. Payloads may be
     damaged."""
     try:
         run, _ = decode_add(JournalItem(ADD, 0, frame), file=0, sequence=0, path="")
@@ -96,7 +96,7 @@ def damaged_entries(entries: Entries) -> list[int]:
 
 
 def salvage(run: EntryRun, raw: bytes) -> dict[int, tuple[int, bytes]]:
-    """Return the entries that prove themselves in a frame whose head is damaged: id to (digest, payload)."""
+    """Return the entries that match their digests in a frame with a damaged head: id to (digest, payload)."""
     count, start = run.entry_count, run.head_length
     if len(raw) != run.length or start > run.length:
         return {}

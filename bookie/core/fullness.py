@@ -12,10 +12,10 @@ compaction use it; none of them asks whether the bookie is read-only (rule 5). W
 would be stuck, because it must write in order to free space.
 
 The marks are shares of the disk, because operators see shares. The reserve is in bytes, because the writes
-that must fit do not grow with the disk. The larger of the two applies. A read-only bookie becomes writable
-again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise it would
-change its state with each segment. For example, with 1000 GB, a read-only mark of 0.95, a writable mark of
-0.90 and a small reserve, it turns read-only below 50 GB free and is writable again from 100 GB on.
+that must fit do not grow with the disk. The larger bound of the two applies. A read-only bookie becomes
+writable again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise it
+would change its state with each segment. For example, with 1000 GB, a read-only mark of 0.95, a writable mark
+of 0.90 and a small reserve, it turns read-only below 50 GB free and is writable again from 100 GB on.
 """
 
 from __future__ import annotations

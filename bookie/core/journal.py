@@ -15,8 +15,8 @@ Invariants:
 
 * Blocks are handed out one at a time and in order: block n+1 only after ``on_written`` of block n. So a valid
   block proves that the one before it was synced.
-* ``durable < sequence``, the open block's. Every appended record is in a block up to ``sequence``. The
-  records that are not durable are in blocks from ``durable + 1`` on.
+* ``durable < sequence``, which is the sequence of the open block. Every appended record is in a block up to
+  ``sequence``. The records that are not durable are in blocks from ``durable + 1`` on.
 * A block has more than ``group_bytes_max`` bytes of records only if it holds a single record.
 * The last page of every segment is kept for the CLOSE record of a clean stop.
 

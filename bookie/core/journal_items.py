@@ -8,9 +8,9 @@ A record is an 8-byte head and a body. All numbers are little endian:
     4       4     length of the body
     8             the body
 
-    ADD    (1)  a frame of entries exactly as the client sent it, with its header. Ledger, key, ids, LAC and
-                LAFR are the frame's own. The frame carries its own checksum and digests, so it can be checked
-                by itself wherever it is found.
+    ADD    (1)  a frame of entries exactly as the client sent it. Its header has ledger, key, ids, LAC and
+                LAFR. The frame has its own checksum and digests, so it can be checked by itself wherever it
+                is found.
     FENCE  (2)  ledger id (i64), key (16 bytes): from here on ordinary adds of the ledger are refused.
     START  (3)  segment (u64), offset (u64), sequence (u64): the first record that a bookie writes when it
                 starts. The journal before it ends at that offset of that segment, with the block of that
@@ -20,9 +20,9 @@ A record is an 8-byte head and a body. All numbers are little endian:
     DELETE (5)  ledger ids (i64 each): the metadata store said that these ledgers are gone. Their entries do
                 not count any more, and no add of these ledgers is taken ever again.
 
-Records have no checksum of their own. A block has one for each of its pages (``bookie.core.block``). If bytes
-pass it and still do not parse, another version or a bug wrote them. A person must find out which, so this is
-StorageCorrupt.
+Records have no checksum of their own. Each page of their block has one (``bookie.core.block``). If the pages
+pass their checksums and a record still does not parse, another version or a bug wrote it. A person must find
+out which, so this is StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class JournalPosition(NamedTuple):
 
 
 class EntryRun(NamedTuple):
-    """Where a frame of entries lies. Its ids are consecutive or sparse ids of one ledger, as they came.
+    """The place of a frame of entries of one ledger. The ids in the frame are consecutive or sparse.
 
     ``file`` is the number of the segment, or the negative number of the entry log. ``offset`` and ``length``
     are those of the frame (not of its record) in that file. The run holds ``entry_count`` entries. It holds
     every id from ``first`` to ``last`` if ``entry_count == last - first + 1``. ``sequence`` is that of the
-    journal block, and 0 in an entry log: the run is durable once that block is. Runs of one ledger sort by
-    their first id, which no two of them share.
+    journal block, and 0 in an entry log: the run is durable once that block is. Runs of one ledger are sorted
+    by their first id. No two of them have the same first id.
     """
 
     ledger_id: int

@@ -25,9 +25,9 @@ writer saw from other bookies. So they hold even if the add that told them is no
     index_last  no higher id lies in a run that only the index knows
     widest      the largest ``last - first`` of any run
     straddle    the run that holds an entry may begin this far before the entry although another run begins
-                in between. For example, a sparse run holds 0 and 6, and another run holds 4. The run of 6
-                begins 6 ids before 6, and the other run in between. It is 0 while runs never overlapped.
-                Striping and resends alone never make runs overlap
+                in between. For example, run A holds the ids 0 and 6, and run B holds 4. A begins 6 ids
+                before its entry 6, and B begins in between, so ``straddle`` is 6. It is 0 as long as no runs
+                have overlapped. Striping and resends alone never make runs overlap
 
 ``runs`` lists the runs that the index does not have yet, sorted by first id. Their segments are still in
 memory.
@@ -40,6 +40,8 @@ again, in one step with its verdict. So there are never two objects for one ledg
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hmac import compare_digest
 
 import attrs
@@ -192,8 +194,8 @@ class BookieLedger:
     def on_found(self, run: EntryRun) -> None:
         """A run of this ledger was found in an entry log.
 
-        Runs of entry logs do not come in the order in which they were written, as those of the journal do. So
-        if the run has gaps, assume that others begin inside it.
+        Runs of the journal are found in the order in which they were written, but runs of entry logs are not.
+        So if the run has gaps, assume that others begin inside it.
         """
         self.last_entry = max(self.last_entry, run.last)
         self.widest = max(self.widest, run.last - run.first)
@@ -215,7 +217,7 @@ class BookieLedger:
         """Take the fence back if it did not take effect. Call this after the last fence under way has ended.
 
         It did not take effect if it got no place in the journal and nobody was told of it. If it stayed in
-        memory, it would refuse a writer that is not deposed until this process ends.
+        memory, it would refuse the adds of a writer that nobody has deposed, until this process ends.
         """
         assert not self.fencers
         if self.is_fenced and not (self.fence_sequence or self.is_fence_durable or self.is_fence_told):
@@ -267,7 +269,7 @@ class BookieLedger:
         """Whether a run in memory, of a block up to ``durable``, begins with the id ``first``.
 
         Such a run, together with others in memory, replaces all that the index has under this first id, even
-        if it is shorter. A run that rotted is stored again in parts.
+        if it is shorter than the run in the index. For example, a run that rotted is stored again in parts.
         """
         runs = self.runs
         at = bisect_left(runs, (self.ledger_id, first))
@@ -295,6 +297,15 @@ class BookieLedger:
             if run.sequence <= durable:
                 highest = max(highest, run.last)
         return highest
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep this object in memory during the body, which waits."""
+        self.pins += 1
+        try:
+            yield
+        finally:
+            self.pins -= 1
 
     def is_evictable(self, durable: int) -> bool:
         """Whether this object may leave memory without losing anything (see the module's text)."""

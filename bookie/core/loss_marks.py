@@ -9,10 +9,10 @@ believes both:
 * "There is no such entry", if the bookie had acknowledged the entry. Enough of these answers cut a ledger
   short.
 
-So the bookie writes marks, durably, before it serves again. The marks cannot be a list of the ledgers that
-name the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a recoverer may
-have replaced the bookie; then only the old owner's own view of the ensemble still names it (T30). But all
-ledger ids come from one counter, so one number covers every ledger, deleted ones included:
+So the bookie writes marks, durably, before it serves again. The marks cannot be a list of the ledgers whose
+metadata names the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a
+recoverer may have replaced the bookie; then only the old owner's own view of the ensemble still names it
+(T30). But all ledger ids come from one counter, so one number covers every ledger, deleted ones included:
 
     fenced_through   ordinary adds of ledgers up to this id are refused, for ever
     limbo            ranges of ledger ids. The bookie gives the entries that it has of these ledgers. An entry
@@ -27,7 +27,7 @@ For example, if the highest id given out is 80, ordinary adds of ledgers 0 to 80
 
 A ledger that gets its id after the boot cannot have lost anything here and needs no mark (D27.5). A ledger
 may get its id before the boot and its metadata after it. Then its first add meets the fence, and its owner
-takes another ledger. That costs one ledger, but a list would have to be complete.
+takes another ledger. The cost is one unused ledger.
 
 All marks are one value in one file, which is replaced in one step. So a crash cannot leave some of them old
 and others new (``bookie.storage.disk.loss_marks``):
@@ -42,7 +42,8 @@ and others new (``bookie.storage.disk.loss_marks``):
     28      16    each range of ledgers in limbo: first, last (i64); ascending, and not adjacent
             4     CRC-32C of all before it
 
-This module is the value: its meaning, its changes, its bytes. It does no I/O.
+This module has the value's meaning, its changes, its bytes, and its effect on an answer (``undenied``). It
+does no I/O.
 """
 
 from __future__ import annotations
@@ -50,14 +51,23 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import TypeVar
 
 import attrs
 
+from bookie.core.results import ListResult, ReadResult, ScrubResult
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.wire.checksum import checksum
+from ledgerlog.wire.frame import Status
 
 NO_LEDGER = -1
+
+_DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
+"""Statuses that deny: an entry that such an answer does not contain is not stored here."""
+
+_UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
+"""Statuses about the first entry after ``through``: it cannot be read."""
 
 _MAGIC = b"LLMARKS1"
 _FORMAT = 1
@@ -67,6 +77,24 @@ _CHECKSUM = struct.Struct("<I")
 
 Range = tuple[int, int]
 """The first and the last id, both included."""
+
+_Answer = TypeVar("_Answer", ReadResult, ListResult, ScrubResult)
+
+
+def undenied(answer: _Answer, first: int) -> _Answer:
+    """Change an answer about a ledger in limbo so that it denies no entry, and return it.
+
+    An answer CORRUPT or IO_ERROR also denies the entries that are missing *before* the unreadable one. So
+    such an answer becomes UNKNOWN and ends before the unreadable entry. The next question begins at that
+    entry and gets its status. For example, if entry 0 is here, entries 1 to 3 may have been lost, and entry 4
+    is corrupt, then the answer to a read is UNKNOWN through 3.
+
+    Args:
+        answer: What the bookie found.
+        first: The first entry that the question was about.
+    """
+    denies = answer.status in _DENIALS or (answer.status in _UNREADABLE and answer.through >= first)
+    return attrs.evolve(answer, status=Status.UNKNOWN) if denies else answer
 
 
 @attrs.frozen

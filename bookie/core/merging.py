@@ -6,8 +6,8 @@ frame's own checksum. It copies the lengths and digests of the entries, which we
 
 Runs with consecutive ids become a run without gaps. Runs with small gaps are merged too, because striping
 leaves such gaps: for example, with E=3 and a write quorum of 1, a bookie stores entries 0, 3, 6. This module
-does not know whether another file has the entries of a gap, so a merged run may overlap other runs:
-see ``LedgerState.on_merge``.
+does not know whether another file has the entries of a gap, so a merged run may overlap other runs: see
+``BookieLedger.on_merge``.
 
 A merged frame has -1 as its LAC and its LAFR. The ledger's own record keeps the values that clients sent.
 """

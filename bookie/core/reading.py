@@ -41,11 +41,11 @@ from ledgerlog.wire.frame import Status
 _SPAN_MAX = 2**32
 
 EXAMINED_BYTES_MAX = 16 * MIB
-"""The total size of the frames that one reply is made from, with ``_RUN_BYTES`` added for each. A striped
-ledger of the largest ensemble fills a reply of usual size from half as much."""
+"""The total size of the frames that one reply is made from, with ``_RUN_BYTES`` added for each. Even if a
+ledger is striped over the largest ensemble, half of this fills a reply of usual size."""
 
 _RUN_BYTES = 4 * KIB
-"""The cost of looking at a run besides its bytes, as a number of bytes that could be read instead."""
+"""The cost of looking at a run, in addition to its bytes: in the same time, this many bytes could be read."""
 
 
 class _Cursor:
@@ -156,7 +156,7 @@ class RangeReader:
             emitting = self._active[0].next_id if self._active else limit + 1
             if upcoming <= limit and upcoming <= emitting:
                 if self._unexamined <= 0 and upcoming > self._first:
-                    # Every run that begins before it was looked at, and its entries are emitted.
+                    # All runs that begin before ``upcoming`` were looked at, and their entries are emitted.
                     self.through = max(self.through, upcoming - 1)
                     self._is_over = True
                     break
@@ -188,12 +188,12 @@ class RangeReader:
                 self._set_barrier(entry_id, Status.CORRUPT)
                 break
         cursor = _Cursor(entries, self._first, self._last, self._stride)
-        cursor.at = cursor.count_below(self.through + 1)  # It may have been met before the last horizon.
+        cursor.at = cursor.count_below(self.through + 1)  # Perhaps it was met before.
         if not cursor.is_done:
             heapq.heappush(self._active, cursor)
 
     def on_unreadable(self, run: EntryRun, status: Status) -> None:
-        """The wanted run cannot be read. The reply ends before the first id of the run that was asked for."""
+        """The wanted run cannot be read. The reply ends before the run's first requested id."""
         popped = self._runs.popleft()
         assert popped is run
         self._unexamined -= run.length + _RUN_BYTES

@@ -48,17 +48,6 @@ class ReadResult:
     lac: int
     lafr: int
 
-    def undenied(self, first: int) -> ReadResult:
-        """Return this answer, read from ``first`` on, for a ledger in limbo: deny no entry (protocol A.3).
-
-        An answer CORRUPT or IO_ERROR would also deny the entries that are missing *before* the unreadable
-        one. So such an answer becomes UNKNOWN and ends before the unreadable entry. The next read
-        begins at that entry and gets its status. For example, if entry 0 is here, entries 1 to 3 may have
-        been lost, and entry 4 is corrupt, then the answer is UNKNOWN through 3.
-        """
-        denies = self.status in _DENIALS or (self.status in _UNREADABLE and self.through >= first)
-        return attrs.evolve(self, status=Status.UNKNOWN) if denies else self
-
 
 @attrs.frozen
 class ListResult:
@@ -73,10 +62,6 @@ class ListResult:
     pairs: list[tuple[int, int]]
     through: int
 
-    def undenied(self) -> ListResult:
-        """Return this answer for a ledger in limbo: it denies no entry (protocol A.3)."""
-        return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
-
 
 @attrs.frozen
 class ScrubResult:
@@ -89,17 +74,6 @@ class ScrubResult:
     status: Status
     report: ScrubReport
     through: int
-
-    def undenied(self) -> ScrubResult:
-        """Return this answer for a ledger in limbo: it denies no entry (protocol A.3)."""
-        return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
-
-
-_DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
-"""Statuses that deny: an entry that such a reply does not contain is not stored here."""
-
-_UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
-"""Statuses about the first entry after ``through``: it cannot be read."""
 
 
 def status_of(error: StorageError) -> Status:

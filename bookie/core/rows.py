@@ -1,8 +1,8 @@
 """Rows of the index: keys that sort, and values with a checksum.
 
 Keys are a letter and big-endian numbers, so they sort as the numbers do. Values are little endian and end in
-a CRC-32C of key and value. The checksums of a key-value store cover its files, but not the way from the files
-to here:
+a CRC-32C of key and value. The key-value store has checksums of its own, but they cover only its files, not
+the path from a file to this module:
 
     key                        value
     I                          instance of the bookie (UTF-8)
@@ -16,8 +16,9 @@ to here:
     U  file i64                for each ledger that has runs in it: ledger u64, bytes u64
 
 ``R`` says where a run lies: in the segment of that number, or in an entry log if the number is negative.
-``S`` and ``E`` say that a file holds runs that count, where its last block ends, and how many bytes of runs
-belong to ledgers that are not deleted. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
+``S`` and ``E`` say where a file's last block ends, and how many bytes of its runs belong to ledgers that are
+not deleted. A file has such a row as long as it holds runs that count: a row ``R`` names the run, and its
+ledger is not deleted. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
 
 All functions are pure. If a row does not decode, they raise StorageCorrupt, naming the index's path.
 """

@@ -1,15 +1,15 @@
 """Salvage: the facts that a damaged file still proves.
 
-Each file's header has a random nonce, which is part of every checksum in the file. So a record that proves
-itself with the nonce was written there by this bookie, whatever surrounds it; no client can make bytes that
-pass for one. If the header is damaged, the nonce is lost and nothing in the file proves itself.
+Each file's header has a random nonce, which is part of every checksum in the file. So if a record's checksum
+holds, this bookie wrote the record there, whatever surrounds it. No client can forge a record, because no
+client knows the nonce. If the header is damaged, the nonce is lost and no record in the file can be verified.
 
 * A segment is searched page by page. In a block with bad pages, the records that touch none of them are
   taken, as far as the heads of the records before them can be followed.
 * An entry log is searched byte by byte behind a damaged record.
 
-For example, of the blocks 41, 42 and 43, of which the header of 42 is damaged, salvage gives all records of
-41 and 43. ``bookie.storage.upkeep.salvage`` writes what was found into new entry logs.
+For example, a segment has the blocks 41, 42 and 43, and the header of 42 is damaged. Salvage then gives all
+records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes what was found into new entry logs.
 """
 
 from __future__ import annotations

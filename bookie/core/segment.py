@@ -29,10 +29,10 @@ A torn block counts as damage if anything was written behind it. A valid header 
 If the torn block's own header is valid, its size is known, and any later byte that is not zero proves it too.
 ``bookie.core.boot`` adds the evidence of later segments.
 
-**Passing rot.** Damage ends a scan because nobody knows what it hides. If only payloads are damaged, it hides
-nothing. The block's header and table prove themselves by their checksums, so the bad pages are known. If each
-record that touches one is an ADD, its frame says, under its own checksum, which entries it holds and how long
-it is. A caller that sets ``passes_rot`` gets such a block like any other. The reader of the entries finds
+**Passing rot.** Damage ends a scan, because it may hide whole records. If only payloads are damaged, no
+record is hidden. The block's header and table have checksums, so the bad pages are known. If only ADD records
+touch the bad pages, and the heads of their frames are intact, the entries and the length of each frame are
+known. A caller that sets ``passes_rot`` gets such a block like any other. A later read of the entries finds
 those that do not match their digests.
 """
 
@@ -155,6 +155,8 @@ class SegmentScan:
     """A write was begun at ``end`` and did not complete, as far as this segment tells."""
     is_trimmed: bool = False
     """The file ends with the last block."""
+    is_garbage: bool = False
+    """It was never written to, and holds bytes that are no block."""
 
     @property
     def is_pristine(self) -> bool:
@@ -175,7 +177,7 @@ class BlockWalk:
         passes_rot: Yield a damaged block too if the damage hides nothing but payloads.
 
     Raises:
-        StorageCorrupt: The segment is damaged. The error names ``path`` and mostly the offset.
+        StorageCorrupt: The segment is damaged. The error names ``path``, and the offset if there is one.
     """
 
     def __init__(
@@ -240,11 +242,17 @@ def scan_segment(
     sequence: int | None,
     stop: int | None = None,
     passes_rot: bool = False,
+    is_unwritten: bool = False,
 ) -> SegmentScan:
     """Walk over all blocks of a segment and return what it holds.
 
-    ``BlockWalk`` has the arguments and the errors.
+    ``BlockWalk`` has the other arguments and the errors.
+
+    Args:
+        is_unwritten: The bookie never wrote to the segment. Bytes in it that are no block are no damage.
     """
+    if is_unwritten and _is_garbage(image, header):
+        return SegmentScan(header.number, (), SEGMENT_HEADER_BYTES, is_torn=False, is_garbage=True)
     walk = BlockWalk(image, header, path=path, sequence=sequence, stop=stop, passes_rot=passes_rot)
     blocks = tuple(walk)
     is_trimmed = len(image) < header.size and walk.end == len(image)
@@ -314,6 +322,16 @@ def _is_torn(
     if written is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though byte {written} was written after it")
     return True
+
+
+def _is_garbage(image: memoryview, header: SegmentHeader) -> bool:
+    """Whether there is something behind the file's header, and nothing of it is the header of a block."""
+    start = SEGMENT_HEADER_BYTES
+    return (
+        len(image) == header.size
+        and first_nonzero(image, start, header.size) is not None
+        and _later_block(image, header, start) is None
+    )
 
 
 def _later_block(image: memoryview, header: SegmentHeader, start: int) -> int | None:

@@ -2,11 +2,11 @@
 
 Entries are first written to a segment of the journal. There they may *stay*: the segment is kept as it is,
 and the index says where in it each run lies. Then nothing is written twice. That is good if runs are large,
-because a read costs by the run and hardly by the distance between runs. A segment of small runs costs a row
-of the index for each run, and much of the segment is headers and padding. So a full segment whose runs are
-smaller than ``small_run_bytes`` on average is rewritten at once: its runs are sorted and put together
-(``bookie.core.merging``) into an entry log, and the segment is free. If the journal has a device of its own,
-every full segment is rewritten.
+because the cost of a read grows with the number of runs, and hardly with the distance between them. A segment
+of small runs costs a row of the index for each run, and much of the segment is headers and padding. So a full
+segment whose runs are smaller than ``small_run_bytes`` on average is rewritten at once: its runs are sorted
+and put together (``bookie.core.merging``) into an entry log, and the segment is free. If the journal has a
+device of its own, every full segment is rewritten.
 
 Later, a file is rewritten, alone or with others, for one of these reasons:
 
@@ -14,11 +14,10 @@ Later, a file is rewritten, alone or with others, for one of these reasons:
     foreign     it is a segment, and the journal has a device of its own
     sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
     small       its runs are small, or the file is, and there are ``merge_width`` such files of its level.
-    They
-                become one file of the next level. Each level has runs ``merge_width`` times as large, so an
-                entry is written a few times at most, however many ledgers are interleaved
-    wasteful    less than ``eventual_ratio`` of its bytes counts. Checked only now and then
-    rotten      it is damaged, but only in parts that no entry that counts needs. Comes before all others
+                They become one file of the next level. Each level has runs ``merge_width`` times as large, so
+                an entry is written a few times at most, however many ledgers are interleaved
+    wasteful    less than ``eventual_ratio`` of its bytes belong to ledgers that exist. Checked now and then
+    rotten      it is damaged, but no entry that counts lies in a damaged part. Comes before all others
 
 A job takes as many such files at once as fit one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
 runs. These bounds exist because runs are sorted in memory.
@@ -47,9 +46,11 @@ class SpacePolicy:
     merge_width: int = 8
     """How many small files of one level are merged into one; at least 2."""
     soon_ratio: float = 0.2
-    """Rewrite a file if a smaller share of its bytes counts; from 0 to ``eventual_ratio``."""
+    """Rewrite a file if less than this share of its bytes belongs to ledgers that exist; from 0 to
+    ``eventual_ratio``."""
     eventual_ratio: float = 0.8
-    """Rewrite a file eventually if a smaller share of its bytes counts; from ``soon_ratio`` to 1."""
+    """Rewrite a file eventually if less than this share of its bytes belongs to ledgers that exist; from
+    ``soon_ratio`` to 1."""
     log_bytes_max: int = 256 * MIB
     """Most bytes of entries in one entry log."""
     log_runs_max: int = 128 * 1024

@@ -3,8 +3,8 @@
 A ``ByteBudget`` bounds the memory of replies. A read takes the bytes that its reply may need before it reads,
 and gives them back once the reply is handed to the network. Waiters are served in the order in which they
 came. A request for more than the whole budget is served when nothing else is in use, so nobody waits for
-ever. If a reply turns out larger than its request, the difference is charged too. It may pass the bound, by
-one entry at most for each reply.
+ever. If a reply turns out larger than its request, the difference is charged too. So the bytes in use may
+pass the bound, by at most one entry for each reply.
 """
 
 from __future__ import annotations

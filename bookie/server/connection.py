@@ -21,9 +21,9 @@ peer that announces a larger one is cut off at once. If a HELLO names another bo
 this bookie's data, the bookie answers with its own identity and closes the connection. Without this, a bookie
 whose disk was replaced could take an add of an old writer (protocol, bug #4812).
 
-**Damage.** If an entry does not match its digest, the bookie refuses its whole frame with CORRUPT, stores
-nothing of it and logs it: some memory or network is failing. A malformed frame ends the connection, because
-the bytes behind it cannot be trusted to be a frame.
+**Damage.** If an entry does not match its digest, the bookie refuses the whole frame with CORRUPT, stores
+none of its entries, and logs the fault: some memory or network is failing. A malformed frame ends the
+connection, because the bytes behind it cannot be trusted to be a frame.
 
 **Deadlines.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` for its HELLO. Each frame has
 ``limits.FRAME_PROGRESS_TIMEOUT_S`` from its first byte to its last; time in which the bookie itself does not
@@ -89,11 +89,11 @@ class Connection:
         "_is_draining",
         "_nursery",
         "_outbox",
-        "_patience",
         "_pending",
         "_requests",
         "_shared",
         "_stream",
+        "_timeout",
         "_turns",
         "is_greeted",
     )
@@ -118,7 +118,7 @@ class Connection:
         self.is_greeted = False
         """Whether the client has sent a HELLO that names this bookie."""
         self._is_draining = False
-        self._patience = trio.CancelScope()
+        self._timeout = trio.CancelScope()
         """The scope of receiving. It ends when the peer's time is up or the bookie stops."""
         self._nursery: trio.Nursery | None = None
 
@@ -156,7 +156,7 @@ class Connection:
         """Stop reading, finish the requests that were begun, and end. The caller sets a deadline."""
         self._is_draining = True
         self._requests.end_polls()
-        self._patience.cancel()
+        self._timeout.cancel()
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -185,8 +185,8 @@ class Connection:
 
     async def _receive(self) -> None:
         try:
-            with self._patience as patience:
-                patience.deadline = trio.current_time() + limits.HANDSHAKE_TIMEOUT_S
+            with self._timeout as timeout:
+                timeout.deadline = trio.current_time() + limits.HANDSHAKE_TIMEOUT_S
                 if await self._receive_hello():
                     await self._receive_frames()
                 return
@@ -285,7 +285,7 @@ class Connection:
 
     def _expect(self, timeout_s: float) -> None:
         """Give the peer this long for its next bytes that are due."""
-        self._patience.deadline = trio.current_time() + timeout_s
+        self._timeout.deadline = trio.current_time() + timeout_s
 
     def _what_took_too_long(self) -> str:
         if not self.is_greeted:
@@ -351,7 +351,7 @@ class Connection:
             self._expect(_NEVER)
             return True
         self._cut_off(WireError(f"it means {meant}; this is {identity}"))
-        self._patience.deadline = _NEVER
+        self._timeout.deadline = _NEVER
         with trio.move_on_after(limits.HANDSHAKE_TIMEOUT_S):
             await self._outbox.wait_all_sent()
         return False

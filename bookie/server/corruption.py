@@ -1,16 +1,16 @@
 """Copy damaged entries again from bookies that have them intact.
 
 Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written.
-``CorruptionRepair`` fetches their entries from the other members of the ledger, checks them against the
-digests that the ledger's writer made, and stores them in the place of the damaged ones. Until then, and if no
-bookie has them, the bookie answers that such an entry is damaged, and never that it does not exist.
+``CorruptionRepair`` fetches copies of their entries from other bookies of the ledger, checks the copies
+against the digests that the writer made, and stores them in the place of the damaged entries. Until then, and
+if no bookie has them, the bookie answers that such an entry is damaged, and never that it does not exist.
 
-The repair can copy only entries that the metadata assigns to this bookie and that lie in fragments with a
-known end: all fragments of a closed ledger, or those before the last fragment of an open one (rule 23). A run
+The repair copies only entries that the metadata assigns to this bookie, and only in fragments with a known
+end (rule 23). These are all fragments of a closed ledger, and all but the last fragment of an open one. A run
 in the last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or
 nothing of it. It tries again every ``_RETRY_S``, because bookies that were down come back. Meanwhile it tells
-auto-recovery, which may find another place for the ledger and shows its operators the runs that are not
-repaired.
+auto-recovery, which may move the ledger to another bookie. Auto-recovery also shows operators the runs that
+are not repaired.
 """
 
 from __future__ import annotations

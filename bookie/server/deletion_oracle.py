@@ -9,6 +9,11 @@ MetadataUnavailable is raised, and no part of the answer counts.
 A store of another cluster would answer that everything is gone. The store object itself refuses that
 (``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes it check once more, by a ``sync`` after
 the last answer: while somebody empties a store, the node that names its cluster may be the last to go.
+
+A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
+that (``model.restoration``), no ledger from before the restore is gone. The record of the restore is read
+last: a restore writes it before it changes a ledger, so the record is there if any of the answers came from
+the restored store.
 """
 
 from __future__ import annotations
@@ -16,8 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledgerlog.concurrency.gathering import gather_each
+from ledgerlog.errors import IncompatibleVersion, MetadataCorrupt, MetadataUnavailable
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
+from ledgerlog.model.layout import LEDGER_COUNTER, RESTORED, ledger_path
+from ledgerlog.model.restoration import Restoration
 
 _ASKED_AT_ONCE = 64
 """Ask the store about this many ledgers at the same time, because each question takes a round trip."""
@@ -62,4 +69,14 @@ class MetadataDeletionOracle:
         await gather_each(unlisted, look, at_once=_ASKED_AT_ONCE)
         if gone:
             await store.sync()
+            floor = await self._floor()
+            gone = [ledger_id for ledger_id in gone if ledger_id >= floor]
         return sorted(gone)
+
+    async def _floor(self) -> int:
+        """The first ledger id that may be gone; MetadataUnavailable if that cannot be known."""
+        node = await self._store.get(RESTORED)
+        try:
+            return 0 if node is None else Restoration.decode_untrusted(node.value).floor
+        except (MetadataCorrupt, IncompatibleVersion) as damage:
+            raise MetadataUnavailable(f"nothing is known to be gone: {damage}") from damage

@@ -55,10 +55,11 @@ RandomBytes = Callable[[int], bytes]
 _TOKEN_BYTES = 8
 
 _INTERVAL_S = 600.0
-"""A bookie that serves counts a generation this often. So an older copy is always noticed."""
+"""A bookie that serves counts a generation this often. So a copy that is older than this is always
+noticed."""
 
 _STOP_S = 2.0
-"""A clean stop waits at most so long for the store to count."""
+"""A clean stop waits at most this many seconds for the store to count."""
 
 
 def new_token(random_bytes: RandomBytes) -> str:

@@ -15,9 +15,9 @@ the metadata store. A bookie serves only if the two are equal.
     equal          equal          go on, and count a generation (``generations``)
     anything else                 CookieMismatch
 
-The files that an interrupted format left do not count as data (``StorageDirectory.has_data``). A directory
-with a cookie has an index since its formatting, and its first journal segment since it was first opened for
-clients. The storage checks that the index and the segments are still there.
+The files that an interrupted format left do not count as data (``StorageDirectory.has_data``). Formatting
+makes the index, and the first opening for clients makes the first journal segment. The storage checks that
+the index and the segments are still there.
 
 **Fixing.** If a disk was emptied or exchanged, an operator may put it into service anyway (``fix_cookie``).
 The bookie keeps its id, and is first marked as if it had lost everything (``phase_one``). The marks are
@@ -38,17 +38,16 @@ another cluster.
 
 **Why the directory's cookie comes first.** If the store's came first, a crash between the two writes would
 leave an instance in the store that no directory carries. The bookie could then never start again on its
-empty directory. With this order, the crash leaves a directory that knows its identity and has no journal. A
-store that lost its cookie looks the same only while the directory has no journal either, and then nothing is
-lost.
+empty directory. With this order, the crash leaves a directory that knows its identity and has no journal. It
+looks the same if the store lost the cookie of a directory that was never used. Then nothing is lost either.
 
 **Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
 store's cookie. One of them gets NodeExists, looks again, and finds the other's cookie.
 
 **Clusters.** The bookie makes no cluster. If the store is empty, its address was mistyped or its content was
-lost, until an operator says otherwise (``ledgerlog metadata init``). After its start the bookie belongs to
-the cluster of its cookie, and so does its store; ``MetadataStore.belong_to`` describes what happens if the
-store changes later.
+lost, until an operator says otherwise (``ledgerlog metadata init``). After its start, the bookie accepts only
+the store of its cookie's cluster. ``MetadataStore.belong_to`` describes what happens if the store is
+exchanged later.
 
 **Directories rolled back, and copies of a directory** carry the right identity. ``generations`` notices them.
 
@@ -105,8 +104,8 @@ async def establish_identity(
         bookie_id: The id that the operator expects. None: the id that the directory has, or a generated one
             if the directory is new.
         random_bytes: Makes the instance and a generated id.
-        place: Our place (``BookieInfo.place``), by which a registration that a killed process of this
-            directory left is known. "": wait until it has expired.
+        place: Our place (``BookieInfo.place``). A registration with the same place was left by a killed
+            process of this directory. "": wait until any registration has expired.
         fix_cookie: If the directory was emptied or exchanged, mark it for the loss and take it into service.
 
     Returns:
@@ -135,7 +134,8 @@ async def establish_identity(
         bookie_id = here.bookie_id if here else f"bookie-{random_bytes(_GENERATED_ID_BYTES).hex()}"
     check_bookie_id(bookie_id)
     cluster = await join_cluster(store)
-    await store.sync()  # A store that is behind would call a directory current that is not.
+    store.belong_to(cluster, through_restores=True)
+    await store.sync()  # If the store lags behind, a rolled back directory may look current.
     node = await store.get(layout.cookie_path(bookie_id))
     there = None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
     has_data = await _has_data(directory, here)

@@ -20,8 +20,8 @@ gracefully. A second SIGTERM or SIGINT stops it at once. The other commands end 
 code 128 plus its number.
 
 This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and hands them in.
-It also hands a client to the two tasks that need one: copying what this bookie lost from other bookies, and
-auto-recovery, which looks after the whole cluster and merely runs here.
+Two tasks need a client, and get it from here: copying lost entries from other bookies, and auto-recovery.
+Auto-recovery serves the whole cluster and merely runs in this process.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
         nursery.cancel_scope.cancel()
 
 
-# The client is loaded only if something needs it: with it, a start takes half as long again.
+# The client is loaded only if something needs it: a start with it takes one and a half times as long.
 
 
 def _open_peers(store: MetadataStore) -> AbstractAsyncContextManager[Peers]:

@@ -21,15 +21,15 @@ together:
 **Starting.** The bookie takes the directory lock and then opens the listener, before all else. If its address
 is taken, it leaves no cookie and no registration behind. Every client that finds its registration can reach
 it. Until the storage is open, the bookie closes each new connection at once, as if nobody listened. After
-that, clients wait, and the bookie answers none of them before it is registered. Before the bookie changes
-anything and when it registers, it looks for a second process with the same identity, for example one on a
-copy of the directory; the cookie cannot tell (``registration``).
+that, clients wait, and the bookie answers none of them before it is registered. The bookie looks for a second
+process with the same identity before it changes anything, and again when it registers. For example, that
+process may run on a copy of the directory, with the same cookie (``registration``).
 
 **Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers within
-``limits.BOOKIE_DRAIN_S`` what clients have begun, and removes its registration. Then the storage flushes and
-marks a clean stop, and a last generation is counted. If the body is cancelled, the bookie stops at once: it
-drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The storage still
-ends cleanly.
+``limits.BOOKIE_DRAIN_S`` the requests that clients have begun, and removes its registration. Then the storage
+flushes and marks a clean stop, and a last generation is counted. If the body is cancelled, the bookie stops
+at once: it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The
+storage still ends cleanly.
 
 **Failing.** If the storage fails, everything inside is cancelled and the failure is raised. A bookie that
 cannot write must not answer: a failed sync is never acknowledged and never retried. You get the one exception
@@ -106,8 +106,8 @@ class BookieNode:
     """Copies damaged entries from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
-    """Who wants ordinary adds refused, for example "disk". The bookie takes them again if the set is
-    empty."""
+    """The parties that want ordinary adds refused, for example "disk". If there is none, the bookie takes
+    them."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -229,13 +229,14 @@ async def open_bookie(
         marks = await settle_marks(store, directory)
         new_nonce = partial(random_bytes, NONCE_BYTES)
         async with open_engine(
-            directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataDeletionOracle(store)
+            directory, engine_config, new_nonce=new_nonce, marks=marks, oracle=MetadataDeletionOracle(store)
         ) as engine:
             listener = await door.unlock()
             server = BookieServer(
                 engine,
                 Hello.of(cookie.bookie_id, cookie.instance, cookie.cluster, SPOKEN),
                 connections_max=connections_max,
+                listing_key=random_bytes(limits.LEDGER_KEY_BYTES),
             )
             info = BookieInfo(
                 bookie_id=cookie.bookie_id,
@@ -244,9 +245,10 @@ async def open_bookie(
                 labels=dict(labels or {}),
                 journal_write_data=engine_config.journal_write_data,
                 place=place,
-                # Only phase one raises it, and phase one is over.
+                # Only phase one raises this id, and phase one is over.
                 fences_through=marks.now.fenced_through,
                 speaks=SPOKEN,
+                listing_key=server.listing_key,
                 unknown=NEW_KEYS,
             )
             registration = Registration(store, info)

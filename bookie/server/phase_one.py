@@ -10,8 +10,8 @@ write a cookie, open the journal, answer clients and register. This takes one re
 ledgers there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the
 bookie. Phase two (``limbo``) runs while the bookie serves.
 
-Because of the sync, the number covers every ledger that the bookie's previous run was written to. The
-directory's lock ensures that the previous run is over. Ids that are given out after the read belong to
+Because of the sync, the number covers every ledger whose entries the bookie's previous run may have taken.
+The directory's lock ensures that the previous run is over. Ids that are given out after the read belong to
 ledgers that nobody has written to yet.
 """
 

@@ -18,17 +18,17 @@ code handles a lost session, a node that an operator deleted, and a write whose 
   machine, ``register`` waits until the store has ended its session.
 - *A living process that serves a copy of the directory.* The copy has the same cookie and a lock file of its
   own, so neither process can notice the other. Two bookies under one identity would each answer "no such
-  entry" for entries that only the other one has. If the session has not ended in the time in which the
-  session of a dead process ends, the process is taken to be alive, and ``register`` refuses. So ``register``
-  must end before the first client is served.
+  entry" for entries that only the other one has. If the session lasts longer than that of a dead process can
+  last, the other process counts as alive, and ``register`` refuses. So ``register`` must end before the first
+  client is served.
 
 ``run`` can meet such a node too, if our session was lost for long enough for another process to register. It
-logs this once and reads again every few seconds. It does not take the place back, because two processes that
-did so would push each other out for ever.
+logs this once and reads again every few seconds. It does not replace the node, because two processes that did
+so would push each other out for ever.
 
 A node with exactly our value is ours if our session is a new one, or if the answer to a write was lost. Then
-one transaction replaces it: it deletes the node at the version that was read, and creates it again, so that
-it belongs to our present session.
+one transaction deletes the node at the version that was read and creates a new one. The new node belongs to
+our present session.
 
 **Moving** between the two lists is one transaction as well, so at every moment the bookie is in exactly one
 of them. (A client that reads one list before the move and the other list after it may see the bookie in both

@@ -29,6 +29,8 @@ has none is a WireError and ends the connection. The engine checks everything el
 
 from __future__ import annotations
 
+from hmac import compare_digest
+
 import trio
 
 from bookie.core.results import ReadResult
@@ -50,6 +52,7 @@ from ledgerlog.wire.frame import (
     encode_head,
     encode_pairs,
 )
+from ledgerlog.wire.ledgers import LEDGERS_MAX, encode_ledgers
 from ledgerlog.wire.scrub import encode_scrub
 
 _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
@@ -201,6 +204,18 @@ class Requests:
             taken=limits.READ_REPLY_BYTES_TARGET,
         )
 
+    async def _ledgers(self, header: Header) -> None:
+        if not compare_digest(header.key, self._shared.listing_key):
+            self._refuse(header, Status.UNAUTHORIZED)
+            return
+        bytes_max = 32 * LEDGERS_MAX
+        await self._take(bytes_max)
+        engine = self._shared.engine
+        held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
+        status = Status.UNKNOWN if engine.marks.now.limbo else Status.OK
+        body = encode_ledgers(held)
+        self._reply([_encode_reply(header, status, argument=through, body=body)], taken=bytes_max)
+
     async def _info(self, header: Header) -> None:
         shared = self._shared
         figures = {
@@ -266,6 +281,7 @@ _ANSWERS = {
     Kind.LIST.value: Requests._list,
     Kind.INFO.value: Requests._info,
     Kind.SCRUB.value: Requests._scrub,
+    Kind.LEDGERS.value: Requests._ledgers,
 }
 
 

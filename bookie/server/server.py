@@ -5,8 +5,8 @@ directories. Of the engine it uses only the news that a sync is done.
 
 **How many.** At most ``connections_max`` connections are open at once. If one more comes, the server closes
 the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer: it
-sends the reason as far as that goes without waiting, and closes. The client then counts the bookie as failed
-and goes elsewhere, which is better for it than waiting in a queue.
+sends the reason, unless it would have to wait for that, and closes. The client then counts the bookie as
+failed and goes elsewhere, which is better for it than waiting in a queue.
 
 **The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
 when the last one is over. Cancelling ``serve`` drops the connections at once. If the listener breaks by
@@ -35,22 +35,27 @@ logger = logging.getLogger(__name__)
 class BookieServer:
     """Serves the wire protocol for one engine."""
 
-    def __init__(self, engine: Engine, identity: Hello, *, connections_max: int | None = None) -> None:
+    def __init__(
+        self, engine: Engine, identity: Hello, *, listing_key: bytes, connections_max: int | None = None
+    ) -> None:
         """Create a server.
 
         Args:
             engine: The bookie's storage.
             identity: The bookie's id, instance and cluster.
+            listing_key: A random secret. A client that sends it may list the ledgers with their keys.
             connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
         """
         self._connections_max = connections_max
         self._shared = Shared(
             engine=engine,
             identity=identity,
+            listing_key=listing_key,
             complaints=Complaints(logger),
             reply_budget=ByteBudget(limits.BOOKIE_REPLY_BYTES),
             large_frames=trio.CapacityLimiter(limits.BOOKIE_LARGE_FRAMES),
         )
+        self.listing_key = listing_key
         self._connections: dict[Connection, None] = {}
         self._listener: Listener | None = None
         self._stopping = trio.Event()

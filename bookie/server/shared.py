@@ -38,6 +38,8 @@ class Shared:
     """Who this bookie is: its id, the instance of its data and its cluster."""
     complaints: Complaints
     reply_budget: ByteBudget
+    listing_key: bytes
+    """A client that sends this key may list the ledgers and their keys."""
     large_frames: trio.CapacityLimiter
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None

@@ -6,7 +6,7 @@ more connects, the oldest of its address is closed. An honest client says HELLO 
 does not stay the oldest for long. Refusing the newcomer instead would shut honest clients out if somebody
 holds all places and says nothing.
 
-For the same reason the bookie closes a stranger if it has as many connections as it may have.
+For the same reason, a bookie at its limit of connections closes a stranger to make room for a newcomer.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ async def test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_abou
     clock: MockClock,
 ) -> None:
     async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
-        board = RepairQueue(client.opened)
+        queue = RepairQueue(client.opened)
         stuck = await written(client)
         for bookie in cluster.bookies.values():
             await rotted(bookie, 5)
@@ -137,11 +137,11 @@ async def test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_abou
         assert await status_of(bookie, easy, 20) is Status.OK
 
         async def is_asked() -> bool:
-            return bool(await board.tasks())
+            return bool(await queue.tasks())
 
         await until(is_asked)
-        assert await board.tasks() == [stuck]
-        found = await board.task(stuck)
+        assert await queue.tasks() == [stuck]
+        found = await queue.task(stuck)
         assert found is not None
         assert found[0].damaged == ("b1",)
 

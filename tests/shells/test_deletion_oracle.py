@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import trio
 from bookie.server.deletion_oracle import MetadataDeletionOracle
 from ledgerlog.errors import MetadataUnavailable, WrongCluster
 from ledgerlog.meta.memory import Content, MemoryTree
-from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, ledger_path
+from ledgerlog.meta.store import NodeExists
+from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, RESTORED, ledger_path
+from ledgerlog.model.restoration import Restoration
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, unreachable_after
 from tests.waiting import PATIENCE_S
 
@@ -45,11 +48,11 @@ async def test_nothing_is_said_of_ids_that_were_never_given_out(store: FaultySto
     assert await MetadataDeletionOracle(store).surely_gone([4, 5, 10**12]) == []
 
 
-@pytest.mark.parametrize("calls", range(7))
+@pytest.mark.parametrize("calls", range(8))
 async def test_a_store_that_stops_answering_says_nothing_at_all(store: FaultyStore, calls: int) -> None:
     store.faults.append(unreachable_after(calls))
     with trio.fail_after(PATIENCE_S):
-        if calls == 6:
+        if calls == 7:
             assert await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
         else:
             with pytest.raises(MetadataUnavailable):
@@ -72,4 +75,36 @@ async def test_a_store_that_was_emptied_meanwhile_says_nothing_at_all(store: Fau
         await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])
     store.faults.clear()
     with pytest.raises(WrongCluster):
+        await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])
+
+
+async def test_after_a_restore_nothing_from_before_it_is_gone_until_somebody_accepts_that(
+    store: FaultyStore,
+) -> None:
+    await store.skip_ids(LEDGER_COUNTER, 99)
+    held = Restoration(floor=100, counter=4, backup_ms=1, restored_ms=2)
+    await store.create(RESTORED, held.encode())
+    assert await store.next_id(LEDGER_COUNTER) == 100
+    assert await MetadataDeletionOracle(store).surely_gone([1, 3, 50, 99, 100, 101]) == [100]
+    await store.delete(RESTORED)
+    assert await MetadataDeletionOracle(store).surely_gone([1, 3, 50, 99, 100, 101]) == [1, 3, 50, 99, 100]
+
+
+async def test_a_restore_during_the_questions_deletes_nothing(store: FaultyStore) -> None:
+    """The record of the restore is there before any answer of the restored store."""
+
+    async def restored_before_it_answers(call: Call, go_on: GoOn) -> Any:
+        if call.verb == "get" and call.path != RESTORED and await store.inner.get(RESTORED) is None:
+            held = Restoration(floor=100, counter=4, backup_ms=1, restored_ms=2)
+            with contextlib.suppress(NodeExists):  # Another of the questions did it.
+                await store.inner.create(RESTORED, held.encode())
+        return await go_on()
+
+    store.faults.append(restored_before_it_answers)
+    assert await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4]) == []
+
+
+async def test_a_record_of_a_restore_that_does_not_decode_deletes_nothing(store: FaultyStore) -> None:
+    await store.create(RESTORED, b"?")
+    with pytest.raises(MetadataUnavailable, match="the record of the last restore"):
         await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])

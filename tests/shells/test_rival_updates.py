@@ -73,12 +73,12 @@ async def policies(client: LedgerClient, log: Log) -> object:
 
 
 async def repair(client: LedgerClient, log: Log) -> object:
-    board = RepairQueue(client)
-    found = await board.task(7)
+    queue = RepairQueue(client)
+    found = await queue.task(7)
     return (
-        await board.settings(),
+        await queue.settings(),
         found and attrs.evolve(found[0], made_at_ms=0),
-        sorted(await board.draining()),
+        sorted(await queue.draining()),
     )
 
 
@@ -136,10 +136,10 @@ async def test_a_request_that_is_fulfilled_takes_no_later_one_with_it(autojump_c
     """A bookie was emptied and forgotten; one with its id came on an empty disk, and is to be emptied as
     well."""
     async with open_cluster() as cluster, cluster.client() as client:
-        board = RepairQueue(client.opened)
-        first = await board.drain("b1")
-        await board.end_request(attrs.evolve(first, instance="another"))
-        assert await board.draining() == {"b1": first}
+        queue = RepairQueue(client.opened)
+        first = await queue.drain("b1")
+        await queue.end_request(attrs.evolve(first, instance="another"))
+        assert await queue.draining() == {"b1": first}
 
         async def change_it() -> None:
             node = await client.store.inner.get(draining_path("b1"))
@@ -148,7 +148,7 @@ async def test_a_request_that_is_fulfilled_takes_no_later_one_with_it(autojump_c
             await client.store.inner.set(draining_path("b1"), other.encode(), version=node.version)
 
         client.store.before_write = change_it
-        await board.end_request(first)
+        await queue.end_request(first)
         assert await client.store.get(draining_path("b1")) is not None
 
 

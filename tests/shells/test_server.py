@@ -13,11 +13,13 @@ import trio.testing
 from raw_client import KEY, RawClient, add, figures, pairs
 from serving import Bookie, Machine
 
+from bookie.server import requests
 from bookie.server.phase_one import settle_marks
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndex
 from ledgerlog import limits
 from ledgerlog.errors import CookieMismatch, StorageError, WireError
+from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost
@@ -25,6 +27,7 @@ from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, Gate
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, SPARSE, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
+from ledgerlog.wire.ledgers import LedgerOnBookie, decode_ledgers_untrusted
 from ledgerlog.wire.scrub import decode_scrub_untrusted
 from tests.waiting import PATIENCE_S
 
@@ -113,6 +116,48 @@ async def test_a_second_hello_ends_the_connection(machine: Machine) -> None:
         client = await bookie.client()
         await client.send(encode_hello(Hello("b1", None)))
         await client.ended()
+
+
+async def test_ledgers_and_their_keys_are_listed_for_who_brings_the_listing_key(machine: Machine) -> None:
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        for number in (3, 5, 9):
+            await client.add(number, 0, [b"one", b"two"][: 1 + number % 2])
+        await client.acknowledged(3)
+        key = bookie.node.info.listing_key
+        assert len(key) == 16
+        for _ in range(2):
+            reply = await client.ask(Kind.LEDGERS, ledger_id=4, key=key)
+            assert (reply.header.status, reply.header.argument) == (Status.OK, LEDGER_ID_MAX)
+            assert decode_ledgers_untrusted(reply.body) == [
+                LedgerOnBookie(5, 1, KEY),
+                LedgerOnBookie(9, 1, KEY),
+            ]
+            await bookie.node.engine.flush()
+        for wrong in (bytes(16), KEY):
+            reply = await client.ask(Kind.LEDGERS, ledger_id=0, key=wrong)
+            assert reply.header.status == Status.UNAUTHORIZED
+            assert not reply.body
+
+
+async def test_a_long_list_of_ledgers_comes_in_parts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "LEDGERS_MAX", 3)
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        for number in range(10):
+            await client.add(number, 0, [b"x"])
+            if number == 5:
+                await client.acknowledged(6)
+                await bookie.node.engine.flush()
+        await client.acknowledged(10)
+        found, first = [], 0
+        while first <= LEDGER_ID_MAX:
+            reply = await client.ask(Kind.LEDGERS, ledger_id=first, key=bookie.node.info.listing_key)
+            found += [ledger.ledger_id for ledger in decode_ledgers_untrusted(reply.body)]
+            first = reply.header.argument + 1
+        assert found == list(range(10))
 
 
 # --- adds -----------------------------------------------------------------------------------------

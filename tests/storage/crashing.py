@@ -81,7 +81,7 @@ async def several_ledgers_in_one_group(engine: Engine, recorder: Recorder) -> No
             recorder.note(("entries", ledger, tuple(range(first, first + 10))))
 
 
-class NotedWitness:
+class NotedOracle:
     """Says what it is told to, and notes it first: what is said to be gone may go at any time from then
     on."""
 
@@ -99,11 +99,11 @@ async def moving(engine: Engine, recorder: Recorder) -> None:
     """Flushes, compaction of all kinds, and deletions, beside adds and fences."""
     collector = engine.collector
     assert collector is not None
-    witness = collector.witness
-    assert isinstance(witness, NotedWitness)
+    oracle = collector.oracle
+    assert isinstance(oracle, NotedOracle)
     for turn in range(5):
         for ledger in range(1, 5):
-            if ledger not in witness.gone:
+            if ledger not in oracle.gone:
                 await add_noted(engine, recorder, ledger, range(12 * turn, 12 * turn + 6))
                 await add_noted(engine, recorder, ledger, range(12 * turn + 6, 12 * turn + 12, 2))
                 await add_noted(engine, recorder, ledger, range(12 * turn + 7, 12 * turn + 12, 2))
@@ -111,9 +111,9 @@ async def moving(engine: Engine, recorder: Recorder) -> None:
         await wait_all_tasks_blocked()
         if turn in (1, 3):
             await engine.flush()  # What the index does not know yet is not asked about.
-            witness.gone |= {1 + turn, 20 + turn}
+            oracle.gone |= {1 + turn, 20 + turn}
             await collector.collect()
-            recorder.note(("deleted", tuple(witness.gone)))
+            recorder.note(("deleted", tuple(oracle.gone)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(engine.compactor.compact, is_eventual=True))
             await add_noted(engine, recorder, 9 + turn, range(4))
@@ -169,8 +169,8 @@ async def freeing_rot(engine: Engine, recorder: Recorder) -> None:
     """Files of which not even the header is sound are written again, by what the index says of them."""
     collector = engine.collector
     assert collector is not None
-    witness = collector.witness
-    assert isinstance(witness, NotedWitness)
+    oracle = collector.oracle
+    assert isinstance(oracle, NotedOracle)
     await fence_noted(engine, recorder, 20)
     for first in range(0, 200, 25):
         for ledger_id in (1, 2):
@@ -180,7 +180,7 @@ async def freeing_rot(engine: Engine, recorder: Recorder) -> None:
     disk = recorder.disk
     for path in sorted(path for path in disk.files if path.endswith(".entries"))[:2]:
         disk.rot(path, 20)
-    witness.gone = {1}
+    oracle.gone = {1}
     await collector.collect()
     recorder.note(("deleted", (1,)))
     await engine.scrubber.scrub()
@@ -196,8 +196,8 @@ async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None
     try:
         async with opened(PATH, disk, indexes) as directory:
             recorder.note(("formatted",))
-            witness = NotedWitness(recorder)
-            async with open_engine(directory, MOVING, witness=witness) as engine:
+            oracle = NotedOracle(recorder)
+            async with open_engine(directory, MOVING, oracle=oracle) as engine:
                 await scenario(engine, recorder)
                 if not is_clean:
                     raise Crash
@@ -268,17 +268,17 @@ async def _boot_and_check(state: CrashState, notes: list[object], *, goes_on: bo
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
     notes = list(notes)
-    witness = NotedWitness(recorder)
-    witness.gone = going_of(notes)
+    oracle = NotedOracle(recorder)
+    oracle.gone = going_of(notes)
     with suppress(Crash):
         async with opened(PATH, disk, indexes) as directory:
-            async with open_engine(directory, MOVING, witness=witness) as engine:
+            async with open_engine(directory, MOVING, oracle=oracle) as engine:
                 await check(engine, notes, state.story)
                 if not goes_on:
                     raise Crash
                 await add_durably(engine, 9, range(3))
                 notes.append(("entries", 9, (0, 1, 2)))
-                if witness.gone:
+                if oracle.gone:
                     assert engine.collector is not None
                     await engine.collector.collect()
                     await engine.compactor.compact(is_eventual=True)

@@ -14,7 +14,7 @@ from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.wire.frame import Status
 
 
-class SlowWitness:
+class SlowOracle:
     """Says that ledger 1 is gone, once it is let."""
 
     def __init__(self) -> None:
@@ -31,28 +31,28 @@ class SlowWitness:
 async def test_a_collection_that_is_under_way_appends_nothing_behind_a_clean_stop(steps: int) -> None:
     """Whenever the metadata store's word comes, the stop is clean, and the next life deletes."""
     disk, indexes = MemoryDisk(), MemoryIndexes()
-    witness = SlowWitness()
+    oracle = SlowOracle()
 
     async def answer() -> None:
         for _ in range(steps):
             await trio.lowlevel.checkpoint()
-        witness.may_answer.set()
+        oracle.may_answer.set()
 
     async with (
         trio.open_nursery() as outside,
         opened("b", disk, indexes) as directory,
-        open_engine(directory, SMALL, witness=witness) as engine,
+        open_engine(directory, SMALL, oracle=oracle) as engine,
     ):
         assert engine.collector is not None
         for ledger_id in (1, 2):
             await add_durably(engine, ledger_id, range(3))
         await engine.flush()
         outside.start_soon(engine.collector.collect)
-        await witness.was_asked.wait()
+        await oracle.was_asked.wait()
         outside.start_soon(answer)  # While the engine closes.
     async with (
         opened("b", disk, indexes) as directory,
-        open_engine(directory, SMALL, witness=witness) as engine,
+        open_engine(directory, SMALL, oracle=oracle) as engine,
     ):
         assert engine.collector is not None
         await engine.collector.collect()

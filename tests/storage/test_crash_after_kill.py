@@ -15,7 +15,7 @@ import pytest
 from crashing import (
     MOVING,
     PATH,
-    NotedWitness,
+    NotedOracle,
     Scenario,
     add_noted,
     boot_and_look,
@@ -78,7 +78,7 @@ async def killed_run(scenario: Scenario, kill_at: int | None, only_syncs: bool) 
     try:
         async with opened(PATH, disk, indexes) as directory:
             recorder.note(("formatted",))
-            async with open_engine(directory, MOVING, witness=NotedWitness(recorder)) as engine:
+            async with open_engine(directory, MOVING, oracle=NotedOracle(recorder)) as engine:
                 await scenario(engine, recorder)
                 raise Crash
     except* (Killed, Crash):
@@ -91,12 +91,12 @@ async def next_life(recorder: KillingRecorder) -> None:
     recorder.live_again()
     disk, indexes = recorder.disk, recorder.indexes
     disk.unlock()
-    witness = NotedWitness(recorder)
-    witness.gone = going_of([what for _, what in recorder.notes])
+    oracle = NotedOracle(recorder)
+    oracle.gone = going_of([what for _, what in recorder.notes])
     try:
         async with (
             opened(PATH, disk, indexes) as directory,
-            open_engine(directory, MOVING, witness=witness) as engine,
+            open_engine(directory, MOVING, oracle=oracle) as engine,
         ):
             await check(engine, recorder.notes_before(recorder.position), "the life after the kill")
             for first in range(0, 60, 20):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import evolve
-from crashing import NotedWitness, add_noted, check, fence_noted, going_of
+from crashing import NotedOracle, add_noted, check, fence_noted, going_of
 from recording_disk import Recorder
 from storing import SMALL, Crash, opened
 from trio.testing import wait_all_tasks_blocked
@@ -91,15 +91,15 @@ class WatchedIndexes(LevelDb):
 
 async def work(photographer: Photographer, indexes: WatchedIndexes, disk: RealDisk) -> None:
     recorder = photographer.recorder
-    witness = NotedWitness(recorder)
+    oracle = NotedOracle(recorder)
     async with (
         opened(str(photographer.path), disk, indexes) as directory,
-        open_engine(directory, CONFIG, witness=witness) as engine,
+        open_engine(directory, CONFIG, oracle=oracle) as engine,
     ):
         assert engine.collector is not None
         for turn in range(12):
             for ledger in (1, 2, 3):
-                if ledger not in witness.gone:
+                if ledger not in oracle.gone:
                     await add_noted(engine, recorder, ledger, range(12 * turn, 12 * turn + 6))
                     await add_noted(engine, recorder, ledger, range(12 * turn + 6, 12 * turn + 12))
             await fence_noted(engine, recorder, 20 + turn)
@@ -107,7 +107,7 @@ async def work(photographer: Photographer, indexes: WatchedIndexes, disk: RealDi
             if turn % 2:
                 await engine.flush()
             if turn == 5:
-                witness.gone |= {2, 21}
+                oracle.gone |= {2, 21}
                 await engine.collector.collect()
                 recorder.note(("deleted", (2, 21)))
             await engine.compactor.compact(is_eventual=True)

@@ -20,7 +20,7 @@ import resource
 
 import pytest
 from crashing import (
-    NotedWitness,
+    NotedOracle,
     add_noted,
     boot_and_check,
     boot_and_look,
@@ -50,8 +50,8 @@ class RandomWork:
         dice = self._dice
         collector = engine.collector
         assert collector is not None
-        witness = collector.witness
-        assert isinstance(witness, NotedWitness)
+        oracle = collector.oracle
+        assert isinstance(oracle, NotedOracle)
         nexts = dict.fromkeys(range(1, 1 + dice.randint(1, 6)), 0)
         fenced: set[int] = set()
         for _ in range(dice.randint(10, 60)):
@@ -59,7 +59,7 @@ class RandomWork:
                 ("add", "fence", "flush", "collect", "compact", "settle"), (12, 1, 1, 1, 1, 1)
             )[0]:
                 case "add":
-                    open_ones = [each for each in nexts if each not in witness.gone | fenced]
+                    open_ones = [each for each in nexts if each not in oracle.gone | fenced]
                     if not open_ones:
                         nexts[max(nexts) + 1] = 0
                         continue
@@ -76,7 +76,7 @@ class RandomWork:
                             await add_noted(engine, recorder, ledger, half)
                 case "fence":
                     ledger = dice.choice((*nexts, 30 + dice.randrange(5)))
-                    if ledger not in witness.gone:
+                    if ledger not in oracle.gone:
                         await fence_noted(engine, recorder, ledger)
                         fenced.add(ledger)
                 case "flush":
@@ -84,7 +84,7 @@ class RandomWork:
                 case "collect":
                     if dice.random() < 0.5:
                         await engine.flush()
-                        witness.gone.add(dice.choice(list(nexts)))
+                        oracle.gone.add(dice.choice(list(nexts)))
                     await collector.collect()
                 case "compact":
                     await engine.compactor.compact(is_eventual=dice.random() < 0.5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -34,6 +35,7 @@ from bookie.storage.engine.directory import open_directory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.journal.segments import SegmentFiles
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
@@ -135,6 +137,30 @@ async def test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_ans
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("more", [0, 1, 2])
+async def test_garbage_in_prepared_segments_that_were_never_written_stops_no_start(
+    is_clean: bool, more: int
+) -> None:
+    disk, indexes = await memory_image(is_clean=is_clean)
+    async with opened("b", disk, indexes) as directory:
+        files = SegmentFiles(disk, directory.journal_path, await directory.read_instance())
+        last = max(await files.numbers())
+        for number in range(last + 1, last + 1 + more):
+            segment = await files.create(
+                number, memoryview(bytearray(TINY.segment_bytes)), bytes([number] * 16)
+            )
+            disk.close(segment.file)
+    image = disk.files[files.path(last + more)]
+    assert not any(image[4096:]), "it was never written"
+    image[4096:] = os.urandom(len(image) - 4096)
+    if not (more or is_clean):
+        assert await boots("b", disk, indexes) is None, "the next block may have been there"
+        return
+    assert await boots("b", disk, indexes) == sum(map(len, ACKED.values()))
+    assert await boots("b", disk, indexes) == sum(map(len, ACKED.values())), "and once more"
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
 async def test_no_missing_file_leads_to_a_wrong_answer(is_clean: bool) -> None:
     disk, indexes = await memory_image(is_clean=is_clean)
     written = [
@@ -185,6 +211,19 @@ async def test_no_index_is_made_from_a_journal_that_is_gone() -> None:
         with pytest.raises(StorageCorrupt, match="no segment"):
             await rebuild_index(directory)
     assert not indexes.indexes
+
+
+async def test_no_index_is_made_from_a_journal_whose_first_block_rotted() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    with suppress(Crash):
+        async with running("b", TINY, disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [0])
+            raise Crash
+    async with opened("b", disk, indexes) as directory:
+        image = disk.files[SegmentFiles(disk, directory.journal_path, "").path(1)]
+        image[4096:] = os.urandom(len(image) - 4096)
+        with pytest.raises(StorageCorrupt, match="damaged block"):
+            await rebuild_index(directory)
 
 
 async def test_the_index_of_another_bookie_is_refused() -> None:

@@ -48,7 +48,7 @@ class Machine:
     config: StorageConfig
     disk: MemoryDisk = attrs.Factory(MemoryDisk)
     indexes: MemoryIndexes = attrs.Factory(MemoryIndexes)
-    witness: Deletions = attrs.Factory(Deletions)
+    oracle: Deletions = attrs.Factory(Deletions)
     stored: dict[int, set[int]] = attrs.Factory(dict)
 
     async def fill(self) -> None:
@@ -114,7 +114,7 @@ class Machine:
                         entry_id,
                     )
             assert engine.add(*add_frame(FENCED, [0])) is Status.FENCED
-            for ledger_id in self.witness.gone:
+            for ledger_id in self.oracle.gone:
                 assert isinstance(engine.add(*add_frame(ledger_id, [99], recovery=True)), Status)
             raise Crash
 
@@ -128,7 +128,7 @@ class Machine:
 
 
 class _Running:
-    """The engine of a machine, with its witness."""
+    """The engine of a machine, with its oracle."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -137,8 +137,8 @@ class _Running:
         machine = self._machine
         self._directory = opened("b", machine.disk, machine.indexes)
         directory = await self._directory.__aenter__()
-        witness: DeletionOracle = machine.witness
-        self._engine = open_engine(directory, machine.config, witness=witness)
+        oracle: DeletionOracle = machine.oracle
+        self._engine = open_engine(directory, machine.config, oracle=oracle)
         return await self._engine.__aenter__()
 
     async def __aexit__(self, *error: object) -> None:
@@ -147,7 +147,7 @@ class _Running:
 
 
 async def delete(machine: Machine, engine: Engine, *ledger_ids: int) -> None:
-    machine.witness.gone.update(ledger_ids)
+    machine.oracle.gone.update(ledger_ids)
     assert engine.collector is not None
     await engine.collector.collect()
     for ledger_id in ledger_ids:

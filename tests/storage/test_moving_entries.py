@@ -44,7 +44,7 @@ from ledgerlog.wire.frame import Status
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 
 
-class ToldWitness:
+class ToldOracle:
     """Says that those ledgers are gone which a test put here."""
 
     def __init__(self) -> None:
@@ -71,15 +71,15 @@ def disk() -> FaultyDisk:
 
 
 @pytest.fixture
-def witness() -> ToldWitness:
-    return ToldWitness()
+def oracle() -> ToldOracle:
+    return ToldOracle()
 
 
 @pytest.fixture
-async def engine(disk: FaultyDisk, witness: ToldWitness) -> AsyncIterator[Engine]:
+async def engine(disk: FaultyDisk, oracle: ToldOracle) -> AsyncIterator[Engine]:
     async with (
         opened("b", disk, MemoryIndexes()) as directory,
-        open_engine(directory, CONFIG, witness=witness) as engine,
+        open_engine(directory, CONFIG, oracle=oracle) as engine,
     ):
         yield engine
 
@@ -352,13 +352,13 @@ async def test_a_full_disk_ends_compaction_and_it_goes_on_later(engine: Engine, 
 
 
 async def test_what_the_store_says_is_gone_goes_and_stays_refused(
-    engine: Engine, disk: FaultyDisk, witness: ToldWitness
+    engine: Engine, disk: FaultyDisk, oracle: ToldOracle
 ) -> None:
     await interleave(engine, 60)
     await engine.flush()
     assert engine.collector is not None
     size = sum(len(disk.files[f"b/entries/{name}"]) for name in names(disk, ".entries"))
-    witness.gone = {1, 2}
+    oracle.gone = {1, 2}
     assert await engine.collector.collect() == 2
     assert (await read(engine, 1)).status is Status.NO_SUCH_LEDGER
     assert engine.add(*add_frame(1, [500])) is Status.FENCED
@@ -371,20 +371,20 @@ async def test_what_the_store_says_is_gone_goes_and_stays_refused(
 
 @pytest.mark.parametrize("piece_rows", [1, 4, 7, 1024])
 async def test_a_deletion_of_many_ledgers_leaves_no_row_of_theirs_and_every_row_of_the_others(
-    disk: FaultyDisk, witness: ToldWitness, monkeypatch: pytest.MonkeyPatch, piece_rows: int
+    disk: FaultyDisk, oracle: ToldOracle, monkeypatch: pytest.MonkeyPatch, piece_rows: int
 ) -> None:
     monkeypatch.setattr(collector, "_PIECE_ROWS", piece_rows)
     indexes = MemoryIndexes()
     few = {1, 2, 5, 8, 9}
     async with (
         opened("b", disk, indexes) as directory,
-        open_engine(directory, evolve(CONFIG, small_run_bytes=0), witness=witness) as engine,
+        open_engine(directory, evolve(CONFIG, small_run_bytes=0), oracle=oracle) as engine,
     ):
         for ledger in range(1, 11):
             for entry in range(3 if ledger in few else 12):
                 await add_durably(engine, ledger, [entry])
         await engine.flush()
-        witness.gone = {1, 3, 4, 5, 8, 10}
+        oracle.gone = {1, 3, 4, 5, 8, 10}
         assert engine.collector is not None
         assert await engine.collector.collect() == 6
         (index,) = indexes.indexes.values()
@@ -395,31 +395,31 @@ async def test_a_deletion_of_many_ledgers_leaves_no_row_of_theirs_and_every_row_
             assert await read_all(engine, ledger) == payloads(ledger, range(count))
 
 
-async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, witness: ToldWitness) -> None:
+async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, oracle: ToldOracle) -> None:
     await interleave(engine, 5)
     await engine.flush()
     assert engine.collector is not None
-    witness.gone, witness.is_away = {1}, True
+    oracle.gone, oracle.is_away = {1}, True
     with pytest.raises(MetadataUnavailable):
         await engine.collector.collect()
     assert await read_all(engine, 1) == payloads(1, range(10))
 
 
 async def test_a_deleted_ledger_stays_refused_after_stops_of_both_kinds_and_after_its_files_are_gone(
-    disk: FaultyDisk, witness: ToldWitness
+    disk: FaultyDisk, oracle: ToldOracle
 ) -> None:
     indexes = MemoryIndexes()
 
     async def delete_and_crash() -> None:
         async with (
             opened("b", disk, indexes) as directory,
-            open_engine(directory, CONFIG, witness=witness) as engine,
+            open_engine(directory, CONFIG, oracle=oracle) as engine,
         ):
             assert engine.collector is not None
             await interleave(engine, 40)
             await engine.fence(7, KEY)
             await engine.flush()
-            witness.gone = {1, 2, 3, 7}
+            oracle.gone = {1, 2, 3, 7}
             await engine.collector.collect()
             raise Crash
 
@@ -473,41 +473,39 @@ async def hold(engine: Engine, ledgers: int) -> None:
 
 
 async def test_a_mass_deletion_waits_for_a_second_pass_that_finds_the_same(
-    engine: Engine, witness: ToldWitness, caplog: pytest.LogCaptureFixture
+    engine: Engine, oracle: ToldOracle, caplog: pytest.LogCaptureFixture
 ) -> None:
     await hold(engine, 300)
     assert engine.collector is not None
-    witness.gone = set(range(1, 201))
+    oracle.gone = set(range(1, 201))
     assert await engine.collector.collect() == 0
     assert "200 of 300 ledgers are gone" in caplog.text
     assert await read_all(engine, 1) == payloads(1, range(1))
-    witness.gone = set(range(1, 151)) | set(range(201, 211))  # Fifty are there after all, ten are new.
+    oracle.gone = set(range(1, 151)) | set(range(201, 211))  # Fifty are there after all, ten are new.
     assert await engine.collector.collect() == 160
     assert await read_all(engine, 151) == payloads(151, range(1))
     assert await engine.collector.collect() == 0
 
 
-async def test_what_only_the_second_pass_finds_waits_for_a_third(
-    engine: Engine, witness: ToldWitness
-) -> None:
+async def test_what_only_the_second_pass_finds_waits_for_a_third(engine: Engine, oracle: ToldOracle) -> None:
     await hold(engine, 300)
     assert engine.collector is not None
-    witness.gone = set(range(1, 121))
+    oracle.gone = set(range(1, 121))
     assert await engine.collector.collect() == 0
-    witness.gone = set()  # The right store is back.
+    oracle.gone = set()  # The right store is back.
     assert await engine.collector.collect() == 0
-    witness.gone = set(range(1, 121))
+    oracle.gone = set(range(1, 121))
     assert await engine.collector.collect() == 0, "two passes that are not one after the other prove nothing"
-    witness.gone = set(range(1, 300))
+    oracle.gone = set(range(1, 300))
     assert await engine.collector.collect() == 120
     assert await engine.collector.collect() == 179
 
 
 @pytest.mark.parametrize(("ledgers", "gone"), [(300, 100), (1100, 110)])
 async def test_a_deletion_that_is_small_in_number_or_in_share_waits_for_nothing(
-    engine: Engine, witness: ToldWitness, ledgers: int, gone: int
+    engine: Engine, oracle: ToldOracle, ledgers: int, gone: int
 ) -> None:
     await hold(engine, ledgers)
     assert engine.collector is not None
-    witness.gone = set(range(1, gone + 1))
+    oracle.gone = set(range(1, gone + 1))
     assert await engine.collector.collect() == gone

@@ -37,7 +37,7 @@ def payload_of(ledger_id: int, entry_id: int) -> bytes:
     return b"ledger %d entry %d|" % (ledger_id, entry_id) * (4 + 30 * (entry_id % 5))
 
 
-class Witness:
+class Oracle:
     def __init__(self) -> None:
         self.gone: set[int] = set()
 
@@ -49,7 +49,7 @@ class Life:
     """A bookie's directory, and what is done to it."""
 
     def __init__(self, seed: int) -> None:
-        self.disk, self.indexes, self.witness = MemoryDisk(), MemoryIndexes(), Witness()
+        self.disk, self.indexes, self.oracle = MemoryDisk(), MemoryIndexes(), Oracle()
         self.stored: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
         self.rotted = 0
         self._dice = random.Random(seed)
@@ -63,7 +63,7 @@ class Life:
     async def running(self) -> AsyncIterator[Engine]:
         async with (
             opened("b", self.disk, self.indexes) as directory,
-            open_engine(directory, self._config, witness=self.witness) as engine,
+            open_engine(directory, self._config, oracle=self.oracle) as engine,
         ):
             yield engine
 
@@ -100,7 +100,7 @@ class Life:
                 await engine.compactor.compact(is_eventual=True)
             case "delete":
                 await engine.flush()
-                self.witness.gone.add(ledger_id)
+                self.oracle.gone.add(ledger_id)
                 assert engine.collector is not None
                 await engine.collector.collect()
                 self.stored[ledger_id] = set()

@@ -8,8 +8,8 @@ in two ways:
 
 * A file, ``PATH/ballast``, of ``size`` bytes, allocated and never written to. It is for starts and stops. If
   less than ``size`` bytes are free, they remove it first (``make_way``). Afterwards the bookie takes the
-  remaining room again at once, before others take it (``leave``). It takes all of it when twice ``size`` is
-  free (``restore``).
+  remaining room again at once, before others take it (``leave``). It restores the whole ballast when twice
+  ``size`` is free (``restore``).
 * Large files leave ``size`` bytes free (``check``). These are segments and entry logs, and a bookie can do
   without the next one. The index may use the bytes that they leave, down to half of ``size`` (``ensure``).
 

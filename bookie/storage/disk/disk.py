@@ -48,8 +48,8 @@ class Lock(Protocol):
 class Disk(Protocol):
     """Files and directories.
 
-    All methods raise StorageError: DiskFull if there is no room, FileMissing if there is no such file. If you
-    cancel a call, it ends what it began before it returns.
+    All methods raise StorageError: DiskFull if there is no room, FileMissing if there is no such file. A
+    cancelled call finishes the operation that it has begun before it returns.
     """
 
     # --- directories and names --------------------------------------------------------------------
@@ -155,10 +155,10 @@ class Disk(Protocol):
         ...
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
-        """Write durably, as ``write_sync``, if no caller waits for the data.
+        """Write durably, as ``write_sync`` does. Use it for data that no caller waits for.
 
-        It never holds up another write, and may end before or after others. Only one may be under way for a
-        file.
+        It never holds up another write, and may end before or after others. A file may have only one such
+        write under way.
         """
         ...
 

@@ -3,7 +3,7 @@
 The value is ``bookie.core.loss_marks.LossMarks``. This module reads, replaces and keeps it. To replace the
 file, it writes the new value under another name, syncs and renames that file, and syncs the directory. So
 after a crash the file holds the old value or the new one. The value in memory changes only after the new
-value is durable. So a crash cannot take back an answer that follows from it.
+value is durable. So a crash cannot take back marks that an answer was based on.
 
 Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
 If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``None``). The file

@@ -29,7 +29,7 @@ until a descriptor is free. A read in the event loop cannot wait, so it uses a d
 this case (``SpareDescriptor``).
 
 **A short write** is continued behind the part that was written. With RWF_DSYNC that part is durable, so
-nothing that failed is tried again. An error is an error: no code above writes the file again.
+nothing that failed is tried again. After an error, no code above writes the file again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ INLINE_BYTES_MAX = 16 * 1024
 INLINE_S = 0.002
 """A write in the event loop that takes more seconds than this is slow."""
 INLINE_PENALTY = 128
-"""So many writes go to the thread after a slow one."""
+"""How many writes go to the thread after a slow one."""
 
 _READERS = 4
 _PAGE_BYTES = 4096
@@ -396,8 +396,8 @@ def _lock(path: str) -> _RealLock:
         try:
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         except OSError as cause:
-            # The process id serves an error message only. On a full disk the start has not given up any room
-            # yet.
+            # The process id is only for an error message, so it may be missing on a full disk. The start has
+            # not given up the ballast yet.
             if cause.errno not in _NO_ROOM:
                 raise
     except BaseException:

@@ -13,10 +13,10 @@ through the journal, as every fence does. So a crash never makes the bookie forg
 acknowledged an entry.
 
 **Stored ids.** If an add brings ids up to the ledger's last known one, the adder compares their digests with
-the stored entries. If those are no longer in memory, that reads the disk at once, in the event loop's thread.
-This is expensive but rare: a writer sends an id again only after it lost a connection. Entries that are
-stored and read well need nothing more. Damaged ones are replaced (``bookie.storage.upkeep.read_repair``). The
-new ones go into a frame of their own (rules 6 and 7).
+the stored entries. If the stored entries are no longer in memory, the adder reads them from the disk at once,
+in the event loop's thread. This is expensive but rare: a writer sends an id again only after it lost a
+connection. Entries that are stored and read well need nothing more. Damaged ones are replaced
+(``bookie.storage.upkeep.read_repair``). The new ones go into a frame of their own (rules 6 and 7).
 """
 
 from __future__ import annotations

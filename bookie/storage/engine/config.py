@@ -69,7 +69,7 @@ class StorageConfig:
     spare_segments: int = 1
     """Number of files of old segments that are kept for new segments to reuse."""
     compact_soon_ratio: float = 0.2
-    """Compaction rewrites a file at its next look if a smaller part than this of it is live."""
+    """Compaction rewrites a file at its next look if less than this part of it is live."""
     compact_eventual_ratio: float = 0.8
     """Every ``compact_eventual_interval_s``, compaction rewrites files of which less than this is live."""
     compact_interval_s: float = 60.0
@@ -96,8 +96,8 @@ class StorageConfig:
     disk_writable_ratio: float = 0.9
     """The bookie accepts ordinary adds again once the disk is no fuller than this.
 
-    If ``disk_reserve_bytes`` decides, it accepts them once the disk has that much free and, on top of it, the
-    difference of the two ratios."""
+    If ``disk_reserve_bytes`` is the larger bound, the bookie accepts them once this reserve is free, and in
+    addition the difference of the two ratios."""
     disk_reserve_bytes: int = 512 * MIB
     """If fewer bytes than this are free, the bookie refuses ordinary adds, whatever the size of the disk."""
     limbo_bytes_per_s: int = 32 * MIB

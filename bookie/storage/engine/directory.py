@@ -9,11 +9,12 @@
     PATH/ballast     a file that is given up to make room on a full disk (``ballast``)
 
 **A separate journal.** The journal may lie in another directory (``journal_directory``), on a device of its
-own. That directory is locked too and carries the same cookie. So the bookie notices before it opens anything
-if the journal is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there
+own. That directory is locked too and carries the same cookie. So before the bookie opens anything, it notices
+a journal that is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there
 before it writes the one in PATH. If it is interrupted, it leaves at most a cookie beside an empty journal,
 and the directory is formatted again. Each generation replaces both cookies, first the one in PATH
-(``bookie.server.generations``); so "the same cookie" means the same bookie, instance and cluster.
+(``bookie.server.generations``). So their generations may differ, and "the same cookie" means the same bookie,
+instance and cluster.
 
 The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
 CRC-32C of all these. The bookie compares the cookie with the one in the metadata store before it serves
@@ -157,10 +158,9 @@ class StorageDirectory:
         return tuple(fields.get(name, str) for name in ("id", "instance", "cluster"))
 
     async def replace_cookie(self, cookie: Cookie) -> None:
-        """Replace the cookie durably, in the journal's own directory too. A crash leaves each old or new.
-
-        The name of the unfinished file is not ``cookie.new``: beside a lost cookie that would say that the
-        directory holds no data.
+        """Replace the cookie durably, in the journal's own directory too. A crash leaves each cookie old or
+        new. The unfinished file is not named ``cookie.new``: if the cookie is lost, a directory with
+        ``cookie.new`` would count as one without data.
         """
         for path in (self.path, self._journal_directory):
             if path is not None:

@@ -31,6 +31,7 @@ from collections.abc import Callable
 import trio
 
 from bookie.core.ledger import BookieLedger
+from bookie.core.loss_marks import undenied
 from bookie.core.reading import no_entries
 from bookie.core.results import FenceResult, ListResult, ReadResult, ScrubResult, status_of
 from bookie.storage.disk.loss_marks import LossMarkStore
@@ -55,6 +56,7 @@ from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Frame, Status
+from ledgerlog.wire.ledgers import LedgerOnBookie
 from ledgerlog.wire.scrub import ScrubReport
 
 __all__ = ["Engine", "FenceResult", "ListResult", "ReadResult"]
@@ -247,18 +249,19 @@ class Engine:
         except StorageError as error:
             return ReadResult(status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
-        # Ask before the read: if limbo ends meanwhile, the read may have missed the entries that ended it.
+        # Ask before the read: if limbo ends meanwhile, the read may have missed entries that repair has just
+        # stored.
         in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
-            status = Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER
-            return ReadResult(status, no_entries(ledger_id), last, NO_ENTRY, NO_ENTRY)
-        state.pins += 1
-        try:
-            found = await self._reader.read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
-        finally:
-            state.pins -= 1
-        return found.undenied(first) if in_limbo else found
+            nothing = no_entries(ledger_id)
+            found = ReadResult(Status.NO_SUCH_LEDGER, nothing, last, NO_ENTRY, NO_ENTRY)
+        else:
+            with state.pinned():
+                found = await self._reader.read(
+                    state, first=first, last=last, stride=stride, bytes_max=bytes_max
+                )
+        return undenied(found, first) if in_limbo else found
 
     async def recovery_read(
         self, ledger_id: int, key: bytes, *, first: int, last: int, stride: int, bytes_max: int
@@ -287,13 +290,11 @@ class Engine:
         in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
-            return ListResult(Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER, [], last)
-        state.pins += 1
-        try:
-            found = await self._reader.list_entries(state, first=first, last=last, pairs_max=pairs_max)
-        finally:
-            state.pins -= 1
-        return found.undenied() if in_limbo else found
+            found = ListResult(Status.NO_SUCH_LEDGER, [], last)
+        else:
+            with state.pinned():
+                found = await self._reader.list_entries(state, first=first, last=last, pairs_max=pairs_max)
+        return undenied(found, first) if in_limbo else found
 
     async def scrub(
         self, ledger_id: int, *, first: int, last: int, classes: int, bytes_max: int
@@ -308,15 +309,28 @@ class Engine:
         in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
-            return ScrubResult(Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER, nothing, last)
-        state.pins += 1
-        try:
-            found = await self._reader.scrub(
-                state, first=first, last=last, classes=classes, bytes_max=bytes_max
-            )
-        finally:
-            state.pins -= 1
-        return found.undenied() if in_limbo else found
+            found = ScrubResult(Status.NO_SUCH_LEDGER, nothing, last)
+        else:
+            with state.pinned():
+                found = await self._reader.scrub(
+                    state, first=first, last=last, classes=classes, bytes_max=bytes_max
+                )
+        return undenied(found, first) if in_limbo else found
+
+    async def list_ledgers(self, first: int, maximum: int) -> tuple[list[LedgerOnBookie], int]:
+        """List the ledgers of which entries are stored, from ledger ``first`` on, in order.
+
+        Args:
+            first: The first ledger.
+            maximum: The most ledgers to return.
+
+        Returns:
+            The ledgers, and the id of the ledger up to which the list is complete.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
+        return await self._ledgers.held_from(first, maximum)
 
     def lac(self, ledger_id: int) -> tuple[int, int]:
         """Return the greatest LAC and LAFR that this bookie was told, -1 if it was told none.

@@ -8,8 +8,8 @@ answer promises that the fence survives a crash. Fences always go through the jo
 A ledger that this bookie has never seen can be fenced too (T24).
 
 **No room.** If the journal has no room for a fence's record, the fence is undone and the ledger is as before.
-It stays in memory if an add was refused because of it meanwhile: the refusal that a writer was told stays
-true.
+There is one exception: if the fence has refused an add meanwhile, it stays in memory, so that the refusal
+stays true.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The ledger states in memory: one object for each ledger, read from the index at its first use.
 
 Loading a state never waits, and the verdict that needs it follows in the same step. So a ledger never has two
-objects, and no lock is needed (rule 3; two objects for one ledger have lost acknowledged entries elsewhere,
-#4701). The price: the first use of a ledger reads the index in the event loop's thread. That takes a few
-microseconds if the row is cached or the filter rules the key out, and a disk read otherwise.
+objects, and no lock is needed (rule 3; in Apache BookKeeper, two objects for one ledger have lost
+acknowledged entries, #4701). The price: the first use of a ledger reads the index in the event loop's thread.
+That takes a few microseconds if the row is cached or the filter rules the key out, and a disk read otherwise.
 
 If there are more than ``maximum`` states, those not used since the last look leave memory, oldest first,
 unless they hold something that would be lost (``BookieLedger.is_evictable``). Each new state triggers a look
@@ -23,6 +23,8 @@ from bookie.core import rows
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger, StoredLedger
 from bookie.storage.index.catalogue import Catalogue
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.wire.ledgers import LedgerOnBookie
 
 _SWEEP = 16
 _STEP = 256
@@ -131,6 +133,42 @@ class LedgerTable:
             self._sweep(_STEP)
             left -= _STEP
             await trio.lowlevel.checkpoint()
+
+    async def held_from(self, first: int, maximum: int) -> tuple[list[LedgerOnBookie], int]:
+        """List the ledgers of which entries are durable, from ``first`` on, in order.
+
+        Args:
+            first: The first ledger.
+            maximum: The most ledgers to return.
+
+        Returns:
+            The ledgers, and the id of the ledger up to which the list is complete.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
+        held: dict[int, LedgerOnBookie] = {}
+
+        def look_at_memory() -> None:
+            durable = self._durable()
+            for ledger_id, state in self.loaded.items():
+                if ledger_id >= first:
+                    last = NO_ENTRY if state.is_deleted else state.last_durable(durable)
+                    held[ledger_id] = LedgerOnBookie(ledger_id, last, state.key)
+
+        # Look before and after: a state may be saved and leave memory while the index is read.
+        look_at_memory()
+        rows_found, through = await self._catalogue.ledgers_from(first, maximum)
+        for ledger_id, row in rows_found:
+            last = NO_ENTRY if row.is_deleted else row.last_entry
+            held.setdefault(ledger_id, LedgerOnBookie(ledger_id, last, row.key))
+        look_at_memory()
+        found = [
+            ledger for number, ledger in sorted(held.items()) if number <= through and ledger.last_entry >= 0
+        ]
+        if len(found) > maximum:
+            return found[:maximum], found[maximum - 1].ledger_id
+        return found, through
 
     def stored(self, ledger_id: int) -> StoredLedger | None:
         """Return what the index should say of a ledger, without loading its state.

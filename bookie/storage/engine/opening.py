@@ -16,7 +16,7 @@ the damaged entry is read.
     4  remove files that nothing names any more; trim the segments before the new one
     5  set the unclean bit if adds will be acknowledged before they are synced (D27.10)
 
-Clients come only after that. A crash in between repeats all steps.
+Clients come only after that. After a crash in between, the next start repeats all steps.
 
 **Failures.** If the disk or the index fails in any task, the engine refuses everything from then on and the
 body is cancelled. ``open_engine`` raises the first StorageError; later ones are its consequences. An
@@ -98,7 +98,7 @@ async def open_engine(
     *,
     new_nonce: Callable[[], bytes] = random_nonce,
     marks: LossMarkStore | None = None,
-    witness: DeletionOracle | None = None,
+    oracle: DeletionOracle | None = None,
 ) -> AsyncIterator[Engine]:
     """Open the storage in a formatted directory that this process has locked (``open_directory``).
 
@@ -112,7 +112,7 @@ async def open_engine(
         new_nonce: Makes nonces for segments. Clients must not be able to guess them.
         marks: The loss marks from phase one of the boot (``bookie.server.identity``). None: they are read,
             and the directory must not have lost data.
-        witness: The deletion oracle, which asks the metadata store which ledgers are gone. None: this bookie
+        oracle: The deletion oracle, which asks the metadata store which ledgers are gone. None: this bookie
             deletes nothing.
 
     Raises:
@@ -133,7 +133,7 @@ async def open_engine(
         try:
             # Durable before the first request, so that the next start can tell what a crash may have lost.
             await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
-            engine, tasks = await _assemble(ground, journal, arenas, config, marks, witness)
+            engine, tasks = await _assemble(ground, journal, arenas, config, marks, oracle)
             async with _running(engine, tasks, ground):
                 yield engine
         finally:
@@ -144,8 +144,8 @@ async def open_engine(
 async def refuse_newer(directory: StorageDirectory) -> None:
     """Raise IncompatibleVersion if a journal segment or an entry log has a newer format.
 
-    This comes before anything is written, so a bookie does it before phase one of its boot too. Whoever reads
-    the files later judges their damage and whose they are.
+    Call this before anything is written, even before phase one of a boot. It does not check for damage, or to
+    which bookie a file belongs: the code that reads the files later does.
     """
     disk = directory.disk
     headers = (
@@ -236,8 +236,8 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
         mark = ReplayStart(active.number, commit.durable, is_optional=False, end=replayed.end)
         await catalogue.write([encode_mark(mark)])
         await remove_replaced(ground.files, catalogue, first_segment=active.number)
-        # Trim the segments that were just replayed, and those that the last run did not get to: it had moved
-        # its mark past them.
+        # Trim the segments that were just replayed. Also trim those that an earlier run of the bookie moved
+        # its mark past but did not trim.
         for row in await catalogue.segments():
             if row.file < active.number and await segments.size(row.file) > row.end:
                 await segments.trim(row.file, row.end)
@@ -256,7 +256,7 @@ async def _assemble(
     arenas: Arenas,
     config: StorageConfig,
     marks: LossMarkStore,
-    witness: DeletionOracle | None,
+    oracle: DeletionOracle | None,
 ) -> tuple[Engine, list[Task]]:
     """Build the engine, and the tasks that must run while it is used. Each part gets only parts that were
     made before it, so reading from top to bottom shows what each part can reach."""
@@ -308,9 +308,9 @@ async def _assemble(
         bytes_per_s=config.scrub_bytes_per_s,
     )
     collector = None
-    if witness is not None:
+    if oracle is not None:
         collector = Collector(
-            journal=journal, catalogue=catalogue, ledgers=ledgers, rewriter=rewriter, witness=witness
+            journal=journal, catalogue=catalogue, ledgers=ledgers, rewriter=rewriter, oracle=oracle
         )
     checkpointer = Checkpointer(
         journal=journal,
@@ -404,7 +404,7 @@ async def _next_segment(
     if replayed.pristine:
         header, *more = replayed.pristine
         assert header.number == number
-        for surplus in more:
+        for surplus in reversed(more):  # A crash in between must leave no gap.
             await files.remove(surplus.number)
         return await files.reopen(header, await arenas.take(header.size))
     while True:

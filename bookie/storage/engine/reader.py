@@ -66,7 +66,7 @@ class Resident(Protocol):
 
     @property
     def restored(self) -> Container[tuple[int, int]]:
-        """Ledger and first id of the runs in it of which some entries were not verified when they came."""
+        """Ledger and first id of the runs in it with entries that were not verified when they came."""
         ...
 
 
@@ -117,7 +117,7 @@ class Reader:
             indexed, horizon = await self._catalogue.runs(
                 state.ledger_id, first=first, last=last, straddle=straddle
             )
-            # Runs that were merged meanwhile may begin further ahead than the index was searched.
+            # A run that was merged meanwhile may begin before the part of the index that was searched.
             if given_up == forgetter.given_up and straddle == state.straddle:
                 resident, horizon = self._resident(state, first, horizon)
                 durable = self._journal.commit.durable

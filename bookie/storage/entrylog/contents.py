@@ -1,15 +1,14 @@
-"""Find what a file holds before compaction writes it again: read it from a sound file, or from the index if
-the file is damaged.
+"""Find what a file holds before compaction rewrites it: from the file if it is sound, otherwise from the
+index.
 
-A sound file tells everything itself: its runs, the ledgers that its records are about, and, if it is an
-entry log, the files that it replaced. Damage hides some of that. The bookie then recovers the rest from
-elsewhere:
+A sound file has everything in its records: its runs, the ledgers that the records are about, and in an entry
+log, the replaced files. Damage hides some of that. The bookie then recovers the rest from elsewhere:
 
     runs       The rows of the index that name the file, for each ledger that uses it. A run without a row
                does not count: its ledger is deleted, or its entries were stored again elsewhere.
     ledgers    Every ledger that the index knows as fenced or deleted. The damaged part may hold the only
-               record of any of them besides the index. Other lost records told LACs and LAFRs; those are
-               bounds, and forgetting them is safe.
+               record of any of them besides the index. Other lost records only raised LACs and LAFRs. These
+               are lower bounds, so it is safe to forget them.
     replaced   Every file number that has neither a file nor a row. A file disappears only if another file
                replaces it.
 

@@ -4,7 +4,7 @@ A log is written in pieces of ``_PIECE_BYTES``, under a temporary name. When the
 open files with such names. Each piece is durable when its write returns. The header is written last, and then
 the log gets its final name, durably. So a log under its final name is complete.
 
-A log gets its number only when it gets its final name: one more than the number of the log before it. So
+A log's number is one more than that of the log before it. It is chosen together with the final name. So
 writing leaves no gaps in the numbers, even if several logs are written at once, or if some are abandoned.
 
 The size of a log is known before its first byte is written. The writer allocates all of it at once, so a full

@@ -5,9 +5,9 @@ number. ``FilePool`` opens a file when a read asks for it and keeps it open. If 
 are open, it closes the least recently used ones, but never one that a read is using.
 
 **Retiring.** If the entries of a file were written again elsewhere, the file goes. But a read that looked
-into the index before that may be about to ask for it. Each read therefore marks its time with ``reading``,
-and ``retire`` waits until all reads that began earlier are done. Reads that begin later find the entries in
-their new place.
+into the index before that may be about to ask for it. Each read therefore runs within ``reading``, and
+``retire`` waits until all reads that began earlier are done. Reads that begin later find the entries in their
+new place.
 """
 
 from __future__ import annotations

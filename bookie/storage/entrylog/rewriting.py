@@ -1,6 +1,6 @@
 """Move entries from memory or from files into a new entry log, and point the index at it.
 
-Everything that stores entries a second time uses ``Rewriter``: the flush of a full segment whose runs do not
+All code that stores entries a second time uses ``Rewriter``: the flush of a full segment whose runs do not
 stay in it, the flush of a write cache that no journal backs, and compaction. They all make things durable in
 this order:
 
@@ -19,8 +19,8 @@ replaced them. The next start removes these files (``bookie.storage.upkeep.start
 that counts is in an existing file at any time.
 
 **Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
-it out: each batch checks for deletions under the catalogue's lock, and garbage collection holds the same
-lock for each of its own batches.
+it out. Each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
+for its batches.
 
 **Ledger states go along.** A replaced file may hold the only record of a fence besides the index, and it must
 be possible to rebuild the index. So each log has a LEDGER record for every ledger that has a record in a file
@@ -50,7 +50,7 @@ from ledgerlog.concurrency.pace import Pace
 _PIECE_ROWS = 1024
 _STEP_RUNS = 1024
 _STEP_LEDGERS = 128
-"""The work between two checkpoints. Adds wait for it, about a millisecond."""
+"""How many ledgers are handled between two checkpoints. Adds wait meanwhile, about a millisecond."""
 
 
 async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:

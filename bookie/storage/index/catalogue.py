@@ -14,6 +14,7 @@ from bookie.core.ledger import StoredLedger
 from bookie.core.rows import Change, FileRow, Row
 from bookie.storage.index.index import Index
 from ledgerlog.errors import StorageCorrupt
+from ledgerlog.limits import LEDGER_ID_MAX
 
 _SCAN_ROWS = 256
 _MORE = 4
@@ -31,8 +32,8 @@ class Catalogue:
     def __init__(self, index: Index) -> None:
         self.index = index
         self.lock = trio.Lock()
-        """Hold it for each batch that moves, indexes or removes runs: while you read what you decide by, and
-        until the batch is written."""
+        """Hold it for each batch that moves, indexes or removes runs: from the reads on which the batch
+        depends until the batch is written."""
 
     @property
     def path(self) -> str:
@@ -94,6 +95,14 @@ class Catalogue:
                     for key, value in page
                 ]
 
+    async def ledgers_from(self, first: int, maximum: int) -> tuple[list[tuple[int, StoredLedger]], int]:
+        """Return up to ``maximum`` ledgers from ``first`` on, in order, and the id of the ledger up to which
+        the result is complete."""
+        start, stop = rows.ledger_key(first), rows.ledger_key(2**64 - 1)
+        page = await self.index.scan(start, stop, floor=start, limit=maximum)
+        found = [(rows.ledger_of_key(key), rows.decode_ledger(key, value, self.path)) for key, value in page]
+        return found, LEDGER_ID_MAX if len(found) < maximum else found[-1][0]
+
     async def pages(self, start: bytes, stop: bytes) -> AsyncGenerator[list[Row], None]:
         """Yield all rows with ``start <= key < stop``, in order, one page at a time. Each page is read when
         you ask for it, so rows may appear and disappear between two pages."""
@@ -135,9 +144,9 @@ class Catalogue:
         """
         limit = _SCAN_ROWS
         while True:
-            # One scan must find them all. Between two scans, a merge could move runs that the second scan
-            # would find into a run that begins in the range of the first. Do not take the lock instead: its
-            # holder may be waiting for room on the disk.
+            # One scan must find them all. Between two scans, a merge could join runs from the second scan's
+            # range to a run that begins in the first scan's range. Neither scan would find them. Do not take
+            # the lock instead: its holder may be waiting for room on the disk.
             search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
             search.take(
                 await self.index.scan(search.start, search.stop, floor=search.floor, limit=limit), limit

@@ -1,8 +1,8 @@
 """An index that waits while the disk has no room for its writes.
 
 Other files that a bookie writes, such as a segment or an entry log, may fail for lack of room and be written
-again. Index writes are different: they must follow what those files hold, and their callers are in the middle
-of a larger step. While the bookie serves, a batch therefore waits for room
+again. Index writes are different: the index must not fall behind the other files, and the caller is in the
+middle of a larger step. While the bookie serves, a batch therefore waits for room
 (``bookie.storage.disk.ballast``), and its checkpoint, flush or collection waits with it. Fences and recovery
 go on in the journal while that has room. Ordinary adds are refused at once (``on_stuck``).
 

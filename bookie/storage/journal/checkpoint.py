@@ -10,13 +10,13 @@ tells the index where in the segment each run lies. The order of durability:
     5  the segment's file is trimmed        space that was allocated and never written is given back
 
 If the entries do not stay, the segment is *flushed*: its entries are written from memory into an entry log,
-sorted (``bookie.storage.entrylog.rewriting``). The batch that makes the log count also moves the mark. Then
+sorted (``bookie.storage.entrylog.rewriting``). One batch adds the log to the index and moves the mark. Then
 the segment's file is removed. If the disk has no room for the log, the entries stay in the segment after all.
 
 A crash in between repeats some of the steps. That is safe: the rows are the same again, and ledger states
 only grow. States may run ahead of the mark and may include adds that are not durable yet. As bounds they are
-still right (``LedgerState``). They include a fence only if the journal has it durably. Otherwise a start
-would answer for a fence that only the index has, and the fence would be gone if the index is made again.
+still right (``BookieLedger``). They include a fence only if the journal has it durably. Otherwise only the
+index might have a fence: the bookie would announce it after a restart, and forget it if the index is rebuilt.
 
 Checkpoints run beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never hold
 it up.

@@ -4,12 +4,12 @@
 
 * ``run_writer`` takes all records that have gathered as one block, writes it with one sync, and wakes
   everybody who waits: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for
-  adds that are about to come. A connection that appends its adds in turns calls ``more_follows`` after each
-  turn. It then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds instead of one sync for each
-  turn. If somebody else waits too (``release``), the delay ends. A caller that says ``more_follows`` and
-  appends nothing delays the sync by two passes of the event loop. A small group may be written right where it
-  was appended (``hold`` and ``release``). For a single append, the way to the writer and back is one more
-  pass of the event loop. That costs as much as the whole append.
+  adds that are about to come. A connection that appends its adds over several passes of the event loop calls
+  ``more_follows`` after each pass. It then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds
+  instead of one sync for each pass. If somebody else waits too (``release``), the delay ends. A caller that
+  says ``more_follows`` and appends nothing delays the sync by two passes of the event loop. The task that
+  appends a small group may also write it (``hold`` and ``release``). Handing a single append to the writer
+  and back takes one more pass of the event loop, which costs as much as the whole append.
 * ``run_supply`` keeps the next segment ready: an arena, and a file that is allocated and named durably. An
   arena comes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
   segment and find them in the index from there on.
@@ -18,10 +18,10 @@ A write that fails is not tried again. The error leaves ``run_writer``, which en
 write is ever acknowledged.
 
 **Room.** A record is refused if it does not fit into the current segment and no next one is ready.
-``has_room`` turns false well before, so in ordinary operation this does not happen to adds: it needs a next
-segment, or space for two of the largest frames in this one. If the disk has no room for another segment,
-``is_disk_full`` is set and the supply tries again from time to time. Ordinary adds are refused from then on.
-The rest of the existing segments is the reserve for fences and recovery.
+``has_room`` turns false earlier: it is true only if a next segment is ready, or if the current one has space
+for two of the largest frames. So in ordinary operation no add is refused. If the disk has no room for another
+segment, ``is_disk_full`` is set and the supply tries again from time to time. Ordinary adds are refused from
+then on. The rest of the existing segments is the reserve for fences and recovery.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class Journal:
         """The bytes of these blocks."""
         self.progress = trio.lowlevel.ParkingLot()
         """Woken when a segment is sealed or indexed, or the next one is ready. The few tasks that look after
-        segments park here. Blocks do not wake it, because that would wake all of them for nothing."""
+        segments park here. A block that becomes durable does not wake them, because they would wake for
+        nothing."""
         self.room = trio.lowlevel.ParkingLot()
         """Woken whenever ``has_room`` may have turned true."""
         self.files_changed = trio.Event()
@@ -136,15 +137,15 @@ class Journal:
         return offset
 
     def hold(self) -> None:
-        """Let appends wake nobody until ``release``. The caller calls that in this same step."""
+        """Let appends wake nobody until ``release``. Call ``release`` in the same step."""
         self._is_held = True
 
     def release(self, *, at_once: bool) -> None:
-        """Have the records written that were appended since ``hold``.
+        """Start writing the records that were appended since ``hold``.
 
         With ``at_once``, this call writes them itself, callbacks included, if the disk is quick enough for
-        that and nothing else is being written. Otherwise ``run_writer`` does. It raises nothing: a write that
-        fails leaves ``run_writer``, like every other.
+        that and nothing else is being written. Otherwise ``run_writer`` does. This call never raises: the
+        error of a failed write always comes out of ``run_writer``.
         """
         self._is_held = False
         commit = self.commit
@@ -273,7 +274,7 @@ class Journal:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Let the callers go on that said ``more_follows``, as long as they say it again."""
+        """Let the callers of ``more_follows`` run once more, and again as long as they repeat the call."""
         while self._follows and not self._is_urgent and self.commit.pending_bytes < JOURNAL_GATHER_BYTES:
             self._follows = False
             await trio.lowlevel.checkpoint()

@@ -1,8 +1,8 @@
 """Recycle the files of segments whose entries went to entry logs: fill them with zeros.
 
-A sync takes half the time if all blocks of the file were written before, compared with a file that is only
-allocated, because the file system has no metadata to update. So the recycler keeps the files of segments that
-are not needed any more, up to ``count``, for later segments.
+If all blocks of a file were written before, a sync takes half as long as for a file that is only allocated,
+because the file system has no metadata to update. So the recycler keeps the files of segments that are not
+needed any more, up to ``count``, for later segments.
 
 The unwritten part of a segment must read as zeros, because zeros distinguish a torn write from damage
 (``bookie.core.block``). So the recycler first overwrites a spare with zeros, durably, at most at

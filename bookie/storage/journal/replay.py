@@ -45,7 +45,8 @@ class Replayed:
     next_segment: int
     """The segment to go on in. If it exists, it is in ``pristine``; otherwise it must be made."""
     pristine: tuple[SegmentHeader, ...]
-    """The headers of segments behind the end that were never written to."""
+    """The headers of segments behind the end that were never written to. All but the first may hold
+    garbage."""
     segments: int
     """How many segments were replayed."""
     runs: int
@@ -93,10 +94,18 @@ class Replay:
         so."""
         path = self._files.path(number)
         header, image = await self._files.read(number)
-        scan = scan_segment(image, header, path=path, sequence=None, stop=seal, passes_rot=self._passes_rot)
+        scan = scan_segment(
+            image,
+            header,
+            path=path,
+            sequence=None,
+            stop=seal,
+            passes_rot=self._passes_rot,
+            is_unwritten=self.walk.is_unwritten,
+        )
         self.walk.on_segment(scan, path, is_sealed=seal is not None)
         if not scan.blocks:
-            if scan.is_pristine and seal is None:
+            if (scan.is_pristine or scan.is_garbage) and number >= self.walk.next_segment and seal is None:
                 self.pristine.append(header)
             else:
                 empty = FileRow.of(

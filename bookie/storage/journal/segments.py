@@ -2,8 +2,9 @@
 
 ``bookie.storage.entrylog.file_pool`` reads single entries from them.
 
-A new segment is made under a name that a boot ignores. It gets its size and its header there, and only then,
-durably, its real name. So a segment that exists has its full size and a valid header, whatever happened.
+A new segment is made under a name that a boot ignores. There the file gets its size and its header. Only then
+it gets its real name, durably. So a segment that exists has its full size and a valid header, whatever
+happened.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ class SegmentFiles:
         disk: Where it is.
         directory: Its path.
         instance: The bookie's instance, which every segment names.
-        ballast: What must stay free on the disk, if anything.
-        recycler: Where files go that are not needed any more, and where new ones come from, if anywhere.
+        ballast: Decides whether the disk has room for another segment. None: do not ask.
+        recycler: Takes files that are not needed any more, and provides files for new segments. None: no
+            recycling.
     """
 
     def __init__(
@@ -84,9 +86,9 @@ class SegmentFiles:
         self.directory = directory
         self.instance = instance
         self._ballast = ballast
-        """What must stay free, if anything."""
+        """Decides whether the disk has room for another segment."""
         self._recycler = recycler
-        """Where files go that are not needed any more, and where new ones come from, if anywhere."""
+        """Takes files that are not needed any more, and provides files for new segments."""
 
     def path(self, number: int) -> str:
         """Return the path of a segment's file."""

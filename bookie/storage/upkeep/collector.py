@@ -83,7 +83,7 @@ class Collector:
         catalogue: Catalogue,
         ledgers: LedgerTable,
         rewriter: Rewriter,
-        witness: DeletionOracle,
+        oracle: DeletionOracle,
     ) -> None:
         self.deleted = 0
         self.passes = 0
@@ -91,7 +91,7 @@ class Collector:
         self._catalogue = catalogue
         self._ledgers = ledgers
         self._rewriter = rewriter
-        self.witness = witness
+        self.oracle = oracle
         self._suspected = array("Q")
         """The ledgers that the last pass found gone and left for the next to confirm, in growing order."""
         self._lock = trio.Lock()
@@ -161,7 +161,7 @@ class Collector:
                         (unfinished if stored.is_deleted else asked).append(ledger_id)
                 if asked:
                     held += len(asked)
-                    gone.extend(sorted(set(await self.witness.surely_gone(asked)) & set(asked)))
+                    gone.extend(sorted(set(await self.oracle.surely_gone(asked)) & set(asked)))
                 if unfinished:
                     await self._purge(unfinished)
         return held, gone

@@ -14,12 +14,11 @@ the list of a job's runs (the policy bounds it) and one piece. Every frame is ve
 
 **Corruption.** If a file fails its checks, the list of its live runs comes from the index
 (``bookie.storage.entrylog.contents``). If all live runs can be read, the file is rewritten, and the
-corruption goes with the old file: it was in runs of deleted ledgers, or in runs whose entries were stored
-again. If a live run cannot be read, the file may be the only trace of its entries. Then it stays as it is,
-and the log says that it is damaged, until the index no longer names that run. A reader of a damaged entry is
-told so, and repairs it from another bookie. A file that is known to hold corruption (``suspect``) is
-rewritten as soon as possible, however much of it is live: while it exists, the index cannot be rebuilt from
-the files.
+corruption goes with the old file: it was in runs that do not count any more. If a live run cannot be read,
+the file may be the only trace of its entries. Then the file stays as it is, and the bookie logs that it is
+damaged, until the index no longer names that run. A reader of a damaged entry is told so, and repairs it from
+another bookie. A file that is known to hold corruption (``suspect``) is rewritten as soon as possible,
+however much of it is live: while it exists, the index cannot be rebuilt from the files.
 
 A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
 that the journal still needs. Nor does it touch a *held* file (``hold``, ``holding``): one of its runs is
@@ -253,7 +252,7 @@ class Compactor:
         """Return the runs that the index names, sorted.
 
         If a run's entries were stored again, the index names the other run, which may hold more entries. A
-        copy of the old run would overwrite that run's row.
+        copy of the old run would overwrite the other run's row.
         """
         runs.sort()
         named: list[EntryRun] = []

@@ -8,15 +8,15 @@ could meet the damaged copy, and one run could hide another that begins before i
 
 So a run is *forgotten* if newer runs hold all of its entries. That is also what the live index did. It does
 not matter which run is damaged. No entry is denied, because the newest run that holds it stays. After a crash
-that lost a part of the copies, two runs with the same first id may be left. Then the newest of them stays
-that, together with all other runs, holds every entry.
+that lost a part of the copies, two runs with the same first id may be left, but only one can have the row. It
+goes to the newest one that, together with all other runs, holds every entry.
 
 **Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
-is in a later segment. Or it is in a log that replaced a later segment than the damaged run's file is, or
-replaced. Or both are in logs that replaced the same segment, and the copy is in the later log. One case
-cannot be told: the entries stayed in a segment, and the bookie was configured not to write data to its
-journal before it made the copy. Then the damaged run may stay. Its entry is damaged again, and scrubbing
-restores it again.
+was written to a later segment. If a run was moved to an entry log since, the last segment that the log
+replaced counts instead. If both runs are in logs that replaced the same last segment, the copy is in the
+later log. One case cannot be told: the entries stayed in a segment, and the bookie was configured not to
+write data to its journal before it made the copy. Then the damaged run may stay. Its entry is damaged again,
+and scrubbing restores it again.
 
 The search goes through all rows once, in order. It holds in memory the runs that reach over the next one, and
 the doubles among them.

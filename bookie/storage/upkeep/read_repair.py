@@ -10,19 +10,21 @@ both in the same step as the add's verdict, so nothing gets between the look and
 
 **Conflicts.** If the head of a frame is sound, it says which digest each entry had, even if the payload is
 damaged. An add with another digest for such an entry is a conflict (rule 6). If the head is damaged, an entry
-whose payload matches its digest still counts as stored. The add replaces only entries that neither proves.
+whose payload matches its digest still counts as stored. The add replaces only entries that are proved in
+neither way.
 
 **The replacing run** (``bookie.storage.upkeep.replacing``) holds every entry of the damaged run. If one frame
-is too small, several runs do. It takes the entries that the add brings, and copies the sound ones. It also
-copies damaged entries that the add does not bring, unchanged, with the digest that they do not match. These
-stay damaged and are reported so until an add brings them too. Some entries can be neither copied nor
+is too small, several runs do. It takes the entries that the add brings, and copies the other sound ones. It
+also copies damaged entries that the add does not bring, unchanged, with the digest that they do not match.
+These stay damaged and are reported so until an add brings them too. Some entries can be neither copied nor
 replaced, because the frame does not say what they were or their bytes cannot be read. Then nothing is
 replaced and the add is refused: otherwise the entry would lose its row in the index, and the bookie would
 deny an entry that the index names. Scrubbing then has the whole run restored.
 
 **Runs that move** are not replaced either: a run in a file that compaction is rewriting, and a replacing run
 that is still in memory. Such a run may be merged with the runs after it under one row, and the row of its
-replacement would overwrite that row. The add is refused and may come again.
+replacement would overwrite that row, so the runs after it would be lost. The add is refused and may come
+again.
 
 The cost is a read of each run on the disk that holds some of the ids. Runs in memory need none: they were
 verified when they came, except replacing runs.
@@ -51,12 +53,12 @@ from ledgerlog.wire.entries import Entries, compact_ids
 from ledgerlog.wire.frame import HEADER_BYTES, Header, Status
 
 _ENTRY_HEAD_BYTES = 12
-"""Bytes of an entry in a frame besides its payload: length, digest, and offset of its id."""
+"""Bytes of an entry in a frame in addition to its payload: length, digest, and offset of its id."""
 
 
 @attrs.frozen
 class Damaged:
-    """A run of which some bytes cannot be read as they were written."""
+    """A run with bytes that cannot be read as they were written."""
 
     run: EntryRun
     ids: Sequence[int] | None
@@ -163,7 +165,7 @@ class ReadRepair:
         return Standing(digests, damaged)
 
     def _look(self, run: EntryRun, wanted: frozenset[int]) -> tuple[Mapping[int, int], Damaged | None]:
-        """Return the known digests of a run's entries, and the damage if some of ``wanted`` may have any."""
+        """Return the known digests of a run's entries, and the damage if it may affect some of ``wanted``."""
         path = self._pool.path_of(run.file)
         resident = self._residents.get(run.file)
         is_verified = resident is not None and (run.ledger_id, run.first) not in resident.restored

@@ -2,8 +2,8 @@
 
 Everything that the index says can be found again: the place of each run, and the key, fence, LAC and LAFR of
 each ledger. Each entry log stores them for all ledgers that had a record in the files that it replaced. Only
-LACs and LAFRs that the bookie was told without an entry, after the last entry, are forgotten. That is safe,
-because both are lower bounds.
+one thing is forgotten: LACs and LAFRs that came without an entry, after the last entry. That is safe, because
+both are lower bounds.
 
     1  entry logs: each names the files that it replaced. Those files do not count, and their numbers may be
        missing
@@ -15,9 +15,10 @@ because both are lower bounds.
     5  put the new index in the place of the old one
 
 **Corruption.** A corrupted payload does not stop the rebuild if the heads around it are valid, because the
-heads say which entries there are. Its run gets a row like any other. So the entry is damaged and not denied,
-as before, and scrubbing restores it. If it was stored again already, the index names the copy. Corruption in
-a head, or in a record that is not an ADD, hides which entries there were. Then the rebuild fails.
+heads say which entries there are. A run with a corrupted payload gets a row like any other. So its damaged
+entries are not denied, as before, and scrubbing restores them. If an entry was stored again already, the
+index names the copy. Corruption in a head, or in a record that is not an ADD, hides which entries there were.
+Then the rebuild fails.
 
 START records say where torn blocks were cut, as long as the segments that begin with them still exist. If the
 newest segments or logs are lost, nothing shows it without an index. Only the loss of all segments is noticed;
@@ -177,7 +178,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
     ``end`` is where the part of the journal that was read before ends.
     """
     if stretch[0] == 1:
-        return ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+        return ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=False, end=NOTHING_YET)
     before = end.sequence
     for number in stretch:
         header, image = await files.read(number)
@@ -187,7 +188,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
             before = block.sequence - 1
             break
     place = JournalPosition(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
-    return ReplayStart(stretch[0], before + 1, is_optional=True, end=place)
+    return ReplayStart(stretch[0], before + 1, is_optional=False, end=place)
 
 
 async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:

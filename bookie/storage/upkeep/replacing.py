@@ -15,8 +15,9 @@ because it would overwrite that run's row (``fits``).
 
 **The file stays unchanged** until the copies are indexed (``Compactor.hold``). Bytes that cannot be read now
 may be readable a second later. Compaction could then merge the damaged run with the runs after it under one
-row, and the row of the copies would overwrite that row. Once the copies are indexed, compaction rewrites the
-file as soon as all its live entries can be read (``Compactor.suspect``).
+row, and the row of the copies would overwrite that row: the runs after the damaged one would be lost. Once
+the copies are indexed, compaction rewrites the file as soon as all its live entries can be read
+(``Compactor.suspect``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Salvage a damaged directory: keep all that proves itself, set the rest aside, make the index anew.
+"""Salvage a damaged directory: keep all sound records, set damaged files aside, make a new index.
 
 The caller has marked the loss durably (``bookie.server.repairing``), so from now on no answer depends on
 which records were lost: every ledger that exists is fenced and in limbo. Salvage then only has to keep as
 much as it can, because whatever it keeps need not be copied from other bookies.
 
-If the index alone is damaged, ``rebuild_index`` makes it anew, and no file moves. Otherwise:
+If the index alone is damaged, ``rebuild_index`` makes a new one, and no file moves. Otherwise:
 
-    1  the index goes. Everything that it says can be found in the files; until step 4 a start refuses
-    2  each damaged entry log, then each segment, damaged or not: what its records prove is written into a
-       new entry log that replaces it. Then a damaged file is set aside, and a sound one removed
+    1  remove the index. All that it says can be found in the files. Until step 4 the bookie does not start
+    2  for each damaged entry log, then for each segment, damaged or not: write its sound records into a new
+       entry log that replaces it. Then set a damaged file aside, and remove a sound one
     3  one more entry log, without entries, replaces every number that is gone, also those of missing files
     4  a new index is made from the entry logs. The journal goes on behind the last number
 

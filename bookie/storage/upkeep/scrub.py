@@ -7,9 +7,9 @@ the index names, in the order of the index. It reads each run from its segment o
 skips runs that are in memory, because they are yet to be written.
 
 A run that fails is *rotten*: ``rotten`` remembers it, and the log says so. Nothing else changes. The run
-stays in the index, because a bookie never denies what its index names: readers are told CORRUPT or IO_ERROR
-for the entries that do not match, and turn to another bookie (rule 8). The run counts as rotten until it
-reads well again, its ledger is deleted, or it is restored.
+stays in the index, because a bookie never denies an entry that its index names (rule 8). Readers get CORRUPT
+or IO_ERROR for the damaged entries, and turn to another bookie. The run counts as rotten until it reads well
+again, its ledger is deleted, or it is restored.
 
 **Restoring** needs intact copies from other bookies. ``bookie.server.corruption`` fetches them and hands all
 entries of the run to ``restore``. ``restore`` appends them to the journal as an add does, although the bookie
@@ -17,9 +17,9 @@ has stored them already, and they replace the damaged run (``bookie.storage.upke
 hold the file of the run, wait for the current compaction job, and only then check the run's row for the last
 time.
 
-**What no row names** is read as well, one file at a time, because the index can be rebuilt only from files
-that are wholly intact. Compaction frees a file with damage there, and a file whose damaged runs were restored
-(``suspect``).
+**Parts of files that no row names** are read as well, one file at a time, because the index can be rebuilt
+only from files that are wholly intact. Compaction rewrites a file with damage in such a part, and a file
+whose damaged runs were restored (``suspect``).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Scrubber:
     # --- finding ----------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float) -> None:
-        """Scrub every ``interval_s`` seconds, until cancelled. What cannot be read does not raise."""
+        """Scrub every ``interval_s`` seconds, until cancelled. It does not raise if something cannot be
+        read."""
         await trio.sleep(min(interval_s, _FIRST_PASS_S))
         while True:
             await self.scrub()
@@ -222,13 +223,10 @@ class Scrubber:
         if not self._replacer.fits(state, parts):
             return False
         rest = list(parts)
-        state.pins += 1
-        try:
+        with state.pinned():
             while not self._replacer.replace(state, run, rest, lac=lac, lafr=lafr):
                 if journal.is_disk_full:
                     raise DiskFull(f"no room for another copy of entries of ledger {run.ledger_id}")
                 await journal.progress.park()
             await journal.wait_durable(journal.commit.newest)
-        finally:
-            state.pins -= 1
         return True

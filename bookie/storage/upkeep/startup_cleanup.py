@@ -1,12 +1,12 @@
 """Clean up at a start after a crash that interrupted the rewriting of files.
 
-An entry log under its final name is complete. It is valid, even if the index does not know it, until another
-log says that it replaced it. A start takes over each valid log that the index does not know: it writes the
-rows of the log's runs, and deletes the rows of the files that the log replaced. This finishes the work that
-the crash interrupted (``bookie.storage.entrylog.rewriting``). Afterwards, the start removes files that some
-log replaced and the index does not know. Segments among them go once replay has moved the mark past them. If
-a file is neither in the index nor replaced by any log, the bookie cannot judge it: it keeps the file and logs
-a warning.
+An entry log under its final name is complete. It is valid until another log replaces it, even if the index
+does not know it. A start takes over each valid log that the index does not know: it writes the rows of the
+log's runs, and deletes the rows of the files that the log replaced. This finishes the work that the crash
+interrupted (``bookie.storage.entrylog.rewriting``). Afterwards, the start removes files that some log
+replaced and the index does not know. Segments among them go once replay has moved the mark past them. If a
+file is neither in the index nor replaced by any log, the bookie cannot judge it: it keeps the file and logs a
+warning.
 """
 
 from __future__ import annotations

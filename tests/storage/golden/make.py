@@ -45,7 +45,7 @@ class Gone:
 async def make(path: Path) -> None:
     async with (
         opened(str(path)) as directory,
-        open_engine(directory, CONFIG, witness=Gone(), new_nonce=lambda: b"golden directory") as engine,
+        open_engine(directory, CONFIG, oracle=Gone(), new_nonce=lambda: b"golden directory") as engine,
     ):
         for first in range(0, 80, 2):
             await add_durably(engine, 1, [first, first + 1], lac=min(first, LAC[1]), lafr=min(first, LAC[2]))
