@@ -228,8 +228,8 @@ class Log(Face[AsyncLog]):
                 producers.
             window: How many records may be taken and not yet durable, at least 1; appends wait beyond
                 that. The default is ``limits.LOG_WINDOW_RECORDS``.
-            window_bytes: The same in bytes of records, at least 1. The default is
-                ``limits.LOG_WINDOW_BYTES``.
+            window_bytes: How many bytes of records may be taken and not yet durable, at least 1. The
+                default is ``limits.LOG_WINDOW_BYTES``.
             entry_bytes: Pack records into entries of about this size, from 1 to
                 ``limits.RECORD_BYTES_MAX`` bytes. The default is ``limits.LOG_ENTRY_BYTES_TARGET``.
             linger_s: How long a record waits for others to share its entry, from 0 to
@@ -512,9 +512,9 @@ class Log(Face[AsyncLog]):
         Args:
             accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of
                 a ledger, the ledger ends before the first entry that no bookie has (`ledgerlog ledger
-                recover --accept-loss`). Records behind such an end keep their offsets, behind a gap.
-                The offsets of the lost records are given to no other records, and readers are told by
-                RecordsLost.
+                recover --accept-loss`). Records behind such an end keep their offsets, and the log has
+                a gap before them. No other record ever gets an offset in the gap. Readers learn of it
+                by RecordsLost.
             accept_unreachable: Treat bookies that do not answer as gone for good. Without it,
                 RecoveryFailed names the bookies that do not answer and may hold the entry. Needs
                 ``accept_loss``.
@@ -799,8 +799,9 @@ class LogWriter(Face[AsyncLogWriter]):
     def submit(self, data: bytes, *, sequence: int | None = None, producer: str | None = None) -> Submission:
         """Take one record and return without waiting until it is durable.
 
-        The call waits only for a place in the window, then takes the record. If interrupted before
-        that, it is not written. After that, ``submission.wait()`` gives the record's ``Ack``.
+        The call waits only for a place in the window, then takes the record. If it is interrupted
+        before it takes the record, the record is not written. After that, ``submission.wait()`` gives
+        the record's ``Ack``.
 
         Args:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes.
@@ -852,8 +853,8 @@ class LogWriter(Face[AsyncLogWriter]):
     def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
         """Give up the records below ``before_offset``, but only while this writer leads.
 
-        This is ``Log.truncate`` for a leader. A leader that was deposed gives up nothing. Use it if you
-        truncate records that your own state has absorbed.
+        This is ``Log.truncate`` for a leader. A leader that was deposed gives up nothing. Use it to
+        truncate records that are already part of your own state, for example of a snapshot.
 
         Args:
             before_offset: The first offset to keep, at most the offset after the last durable record.
@@ -904,7 +905,7 @@ class LogReader(RecordsFace):
     records, and at a gap of lost records.
 
     The reader fetches ahead. Records that were fetched before an error come out before the error is
-    raised. It waits whenever nothing is fetched ahead. Interrupting loses no record.
+    raised. Iterating waits whenever nothing is fetched ahead. Interrupting loses no record.
 
     Iterating raises:
 

@@ -7,21 +7,265 @@ data would seem gone. ``metadata init`` makes one. The exceptions are ``log crea
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import attrs
 import click
 
-from ledgerlog.cli.options import check_there, json_option, uri_option
+from ledgerlog.cli.options import check_there, connect, json_option, uri_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
-from ledgerlog.meta.uri import FileUri, MemoryUri, make_cluster_at, parse_uri
+from ledgerlog.meta import restore as restoring
+from ledgerlog.meta.uri import (
+    ClusterUri,
+    FileUri,
+    MemoryUri,
+    back_up,
+    make_cluster_at,
+    open_store,
+    parse_uri,
+    restore_at,
+)
+from ledgerlog.model.record import moment
+from ledgerlog.repair.bringing_back import BroughtBack, LeftOut
+from ledgerlog.repair.bringing_back import bring_back as bring_back_ledgers
+from ledgerlog.repair.core.metadata_check import HeldOnly, MetadataCheck
+from ledgerlog.repair.metadata_check import look_at_metadata
 
 __all__ = ["metadata"]
+
+_SHOWN = 20
+"""How many of a kind 'metadata check' prints for a person."""
 
 
 @click.group()
 def metadata() -> None:
     """Look after the metadata store of a cluster."""
+
+
+def _store_of(uri: str) -> ClusterUri:
+    where = parse_uri(uri)
+    if isinstance(where, MemoryUri):
+        raise click.UsageError("memory: is gone with its process; give sqlite:PATH or zk://HOSTS/CHROOT")
+    if isinstance(where, FileUri):
+        raise click.UsageError(
+            f"{uri} belongs to the process that serves it; stop that, and give sqlite:{where.metadata_path}"
+        )
+    check_there(uri)
+    return where
+
+
+@metadata.command("backup")
+@click.argument("file", type=click.Path())
+@uri_option
+@json_option
+def metadata_backup(file: str, uri: str, as_json: bool) -> None:
+    """Save all metadata of a cluster, which may be working, in the new file FILE.
+
+    The file holds the keys of all ledgers: keep it as safe as the store. Records are not in it."""
+    where = _store_of(uri)
+
+    async def body() -> tuple[str, int]:
+        return await back_up(where, file, made_ms=_now_ms())
+
+    cluster, nodes = run(body)
+    if as_json:
+        print_json({"file": file, "cluster": cluster, "nodes": nodes})
+    else:
+        print_line(f"{file}: {nodes} nodes of cluster {cluster}")
+
+
+@metadata.command("restore")
+@click.argument("file", type=click.Path(), required=False)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Let bookies delete the ledgers that the backup lacks. Without FILE: those of the last restore.",
+)
+@uri_option
+@json_option
+def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: bool) -> None:
+    """Make the metadata store say what the backup FILE says, and print what that loses.
+
+    The store is empty, or is that of the same cluster with every process stopped. Where the command is
+    interrupted the store refuses everybody until it is run again. Bookies keep every ledger from before the
+    restore until --accept-loss is given, now or later without FILE. Run 'ledgerlog metadata check' before."""
+    if file is None and not accept_loss:
+        raise click.UsageError("give the FILE of a backup, or --accept-loss to accept what the last one lost")
+    where = _store_of(uri)
+
+    async def accept() -> bool:
+        async with open_store(where) as store:
+            return await restoring.accept_loss(store)
+
+    async def bring_back(file: str) -> restoring.Restored:
+        return await restore_at(where, file, now_ms=_now_ms())
+
+    restored = None if file is None else run(partial(bring_back, file))
+    was_held = run(accept) if accept_loss else False
+    if restored is None:
+        if as_json:
+            print_json({"accepted": was_held})
+        elif was_held:
+            print_line("the loss is accepted: bookies collect what the store lacks")
+        else:
+            print_line("there is no restore whose loss is to be accepted")
+        return
+    said = restored.restoration
+    if as_json:
+        print_json(
+            {
+                "file": file,
+                "nodes": restored.nodes,
+                "backup_ms": said.backup_ms,
+                "first_new_ledger": said.floor,
+                "compared": not restored.was_empty,
+                "lost_ledgers": restored.lost_ledgers,
+                "lost_ledger_ids": restored.lost_ledger_ids,
+                "lost_logs": restored.lost_logs,
+                "logs_taken_back": restored.changed_logs,
+                "accepted": accept_loss,
+            }
+        )
+        return
+    print_line(f"restored {restored.nodes} nodes from the backup of {moment(said.backup_ms).isoformat()}")
+    if restored.was_empty:
+        print_line("the store was empty, so it cannot say what was lost")
+    else:
+        more = " ..." if restored.lost_ledgers > len(restored.lost_ledger_ids) else ""
+        ids = " ".join(map(str, restored.lost_ledger_ids))
+        print_line(f"lost ledgers: {restored.lost_ledgers}" + (f" ({ids}{more})" if ids else ""))
+        print_line(f"lost logs: {', '.join(restored.lost_logs) or 'none'}")
+        print_line(f"logs taken back to an earlier state: {restored.changed_logs}")
+    print_line(f"new ledgers get ids from {said.floor} on")
+    if not accept_loss:
+        print_line(
+            "start the bookies, and run 'ledgerlog metadata check --bring-back' before any writer: it brings "
+            "back what bookies hold of the logs, and names the rest"
+        )
+        print_line(
+            "bookies keep all ledgers from before the restore until you accept the loss: "
+            "'ledgerlog metadata restore --accept-loss'"
+        )
+
+
+@metadata.command("check")
+@click.option(
+    "--bring-back",
+    is_flag=True,
+    help="First bring back the forgotten ledgers that continue their logs. Do this before any writer starts.",
+)
+@uri_option
+@json_option
+def metadata_check(bring_back: bool, uri: str, as_json: bool) -> None:
+    """Compare the metadata with what bookies hold, and print what differs.
+
+    Exit 0: nothing differs but deleted ledgers, which bookies will collect. Exit 1: something does."""
+
+    async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut]]:
+        async with connect(uri) as cluster:
+            client = cluster.client
+            check = await look_at_metadata(client)
+            back: list[BroughtBack] = []
+            left: list[LeftOut] = []
+            if bring_back:
+                back, left = await bring_back_ledgers(client, check)
+                check = await look_at_metadata(client)
+            return check, back, left
+
+    check, back, left = run(body)
+    if as_json:
+        print_json({**_check_fields(check), "brought_back": _rows(back), "left_out": _rows(left)})
+    else:
+        for ledger in back:
+            last = ledger.first_offset + ledger.records - 1
+            what = f"ledger {ledger.ledger_id}, log {ledger.log}, offsets {ledger.first_offset} to {last}"
+            print_line(f"brought back: {what}")
+        for other in left:
+            whose = "" if other.log is None else f" of log {other.log}"
+            print_line(f"not brought back: ledger {other.ledger_id}{whose}: {other.why}")
+        _print_check(check)
+    if not check.is_sound:
+        raise click.exceptions.Exit(1)
+
+
+def _rows(found: Sequence[BroughtBack] | Sequence[LeftOut]) -> list[dict[str, Any]]:
+    return [attrs.asdict(row) for row in found]
+
+
+def _check_fields(check: MetadataCheck) -> dict[str, Any]:
+    def held(ledgers: Sequence[HeldOnly]) -> list[dict[str, Any]]:
+        return [
+            {"id": x.ledger_id, "log": x.log, "last_entry": x.last_entry, "bookies": list(x.bookies)}
+            for x in ledgers
+        ]
+
+    return {
+        "sound": check.is_sound,
+        "ledgers": check.ledgers,
+        "bookies": check.bookies,
+        "forgotten": held(check.forgotten),
+        "deleted": held(check.deleted),
+        "not_held": [{"id": x.ledger_id, "elsewhere": list(x.elsewhere)} for x in check.not_held],
+        "missing": {name: list(ledgers) for name, ledgers in check.missing.items()},
+        "above_counter": list(check.above_counter),
+        "unregistered": list(check.unregistered),
+        "silent": list(check.silent),
+        "in_limbo": list(check.in_limbo),
+        "unreadable": list(check.unreadable),
+        "restored_ms": None if check.restoration is None else check.restoration.restored_ms,
+        "backup_ms": None if check.restoration is None else check.restoration.backup_ms,
+    }
+
+
+def _print_check(check: MetadataCheck) -> None:
+    print_line(f"compared {check.ledgers} ledgers with what {check.bookies} bookies hold")
+    if check.restoration is not None:
+        made = moment(check.restoration.backup_ms).isoformat()
+        print_line(f"the store was restored from the backup of {made}, and the loss is not accepted")
+    _print_some(
+        "held by bookies, forgotten by the metadata",
+        [
+            f"ledger {x.ledger_id} ({x.log or 'log not known'}) on {' '.join(x.bookies)}"
+            for x in check.forgotten
+        ],
+    )
+    _print_some(
+        "without any copy where the metadata say",
+        [
+            f"ledger {x.ledger_id}" + (f", held by {' '.join(x.elsewhere)}" if x.elsewhere else "")
+            for x in check.not_held
+        ],
+    )
+    _print_some(
+        "missing from the metadata, listed by a log",
+        [f"ledger {ledger} of log {log}" for log, ledgers in check.missing.items() for ledger in ledgers],
+    )
+    _print_some("ids that were not given out", [f"ledger {number}" for number in check.above_counter])
+    _print_some("not registered", list(check.unregistered))
+    _print_some("registered, did not list their ledgers", list(check.silent))
+    _print_some("in limbo, may have lost ledgers", list(check.in_limbo))
+    _print_some("cannot be read", list(check.unreadable))
+    if check.deleted:
+        print_line(f"deleted, to be collected by bookies: {len(check.deleted)} ledgers")
+    print_line("nothing differs" if check.is_sound else "the metadata and the bookies differ")
+
+
+def _print_some(what: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    print_line(f"{what}: {len(lines)}")
+    for line in lines[:_SHOWN]:
+        print_line(f"  {line}")
+    if len(lines) > _SHOWN:
+        print_line("  ... (--json names all)")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @metadata.command("init")

@@ -95,7 +95,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     Looks at ledgers and tasks for about ``within_s`` seconds.
     """
     deadline = trio.current_time() + within_s
-    board = RepairQueue(cluster.client)
+    queue = RepairQueue(cluster.client)
     damaged: dict[str, str] = {}
     leader = record = None
     try:
@@ -103,27 +103,27 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     except MetadataCorrupt as damage:
         damaged[election_path(AUDITOR_ELECTION)] = str(damage)
     try:
-        record = await board.audit_record()
+        record = await queue.audit_record()
     except MetadataCorrupt as damage:
         damaged[REPAIR_AUDIT] = str(damage)
-    in_force = SettingsInForce(board, name="repair status")
+    in_force = SettingsInForce(queue, name="repair status")
     settings = await in_force.read()
     if in_force.damage is not None:
         damaged[REPAIR_SETTINGS] = in_force.damage
-    draining, unknown = await board.requests()
+    draining, unknown = await queue.requests()
     damaged |= {draining_path(bookie): why for bookie, why in unknown.items()}
-    workers, locks = await board.workers(), await board.locks()
-    waiting = await board.tasks()
+    workers, locks = await queue.workers(), await queue.locks()
+    waiting = await queue.tasks()
     passed = None
     try:
-        passed = await pass_over_now(cluster.client, board, within_s=deadline - trio.current_time())
+        passed = await pass_over_now(cluster.client, queue, within_s=deadline - trio.current_time())
     except MetadataCorrupt as damage:
         damaged[LEDGERS] = str(damage)
     else:
         damaged |= dict.fromkeys(map(ledger_path, passed.damaged), "this ledger's metadata is damaged")
     lacking = set() if passed is None else set(passed.affected)
     # A task names bookies that were lost when it was last written. Leave out those that are back.
-    there = (await board.registered()).keys() - draining
+    there = (await queue.registered()).keys() - draining
     tasks: list[dict[str, Any]] = []
     tasks_read = 0
     for ledger_id in waiting:
@@ -131,7 +131,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
             break
         tasks_read += 1
         try:
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
         except MetadataCorrupt as damage:
             found = RepairTask(ledger_id=ledger_id, trouble=str(damage)), 0
         if found is None:
@@ -275,16 +275,16 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
 async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
     """Return the findings of ``repair audit``, an item for each ledger and reason."""
-    client, board = cluster.client, RepairQueue(cluster.client)
-    draining = frozenset(await board.draining())
+    client, queue = cluster.client, RepairQueue(cluster.client)
+    draining = frozenset(await queue.draining())
     found: list[dict[str, Any]] = []
-    passed = await pass_over_now(client, board, draining=draining)
-    registered = await board.registered()
+    passed = await pass_over_now(client, queue, draining=draining)
+    registered = await queue.registered()
     for ledger_id in passed.damaged:
         found.append({"ledger": ledger_id, "bookies": [], "why": "its metadata is damaged"})
     for ledger_id, hit in passed.affected.items():
         if make_tasks:
-            await board.post(ledger_id, lost=hit)
+            await queue.post(ledger_id, lost=hit)
         for why, bookies in (
             ("not registered", [bookie for bookie in hit if bookie not in registered]),
             ("being emptied", [bookie for bookie in hit if bookie in registered and bookie in draining]),
@@ -294,7 +294,7 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
 
     async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
         if make_tasks:
-            await board.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
+            await queue.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
         for why, bookies in (("entries missing", faults.incomplete), ("entries damaged", faults.damaged)):
             if bookies:
                 found.append({"ledger": ledger_id, "bookies": list(bookies), "why": why})
@@ -330,10 +330,10 @@ _reset_option = click.option(
 def _change(uri: str, as_json: bool, reset: bool, **changes: Any) -> None:
     async def body() -> RepairSettings:
         async with connect(uri) as cluster:
-            board = RepairQueue(cluster.client)
+            queue = RepairQueue(cluster.client)
             if not changes and not reset:
-                return await board.settings()
-            return await board.change_settings(lambda now: attrs.evolve(now, **changes), reset=reset)
+                return await queue.settings()
+            return await queue.change_settings(lambda now: attrs.evolve(now, **changes), reset=reset)
 
     fields = settings_fields(run(body))
     if as_json:

@@ -16,8 +16,17 @@ from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.settle import new_number, settle
 from ledgerlog.meta.store import Check, MetadataStore, NodeExists, NodeMissing, Set, VersionConflict
 from ledgerlog.model.ids import BookieId
-from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
+from ledgerlog.model.layout import (
+    COOKIES,
+    LEDGER_COUNTER,
+    LEDGERS,
+    READ_ONLY_BOOKIES,
+    WRITABLE_BOOKIES,
+    ledger_id_of,
+    ledger_path,
+)
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
+from ledgerlog.model.log_key import key_for
 from ledgerlog.model.quorum import Replication
 from ledgerlog.versions import NEW_KEYS
 
@@ -60,7 +69,7 @@ class LedgerRegistry:
             ledger_id=await new_number(self._store, LEDGER_COUNTER),
             replication=replication,
             ensemble=ensemble,
-            key=environment.new_key(),
+            key=key_for(environment.new_key(), custom),
             token=environment.new_token(),
             created_ms=environment.now_ms(),
             custom=dict(custom),
@@ -158,6 +167,14 @@ class LedgerRegistry:
                     raise LedgerNotFound(ledger_id) from None
 
         await settle(self._store, write, what=f"the deletion of ledger {ledger_id}", conflicts=())
+
+    async def bookies(self) -> Sequence[BookieId]:
+        """Return every bookie that has a cookie or is registered, sorted: whoever may hold entries."""
+        await self._store.sync()
+        known: set[BookieId] = set()
+        for place in (COOKIES, WRITABLE_BOOKIES, READ_ONLY_BOOKIES):
+            known.update(await self._store.children(place))
+        return sorted(known)
 
     async def list(self) -> list[int]:
         """List the ids of all ledgers, in ascending order.

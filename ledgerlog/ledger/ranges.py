@@ -16,6 +16,7 @@ from ledgerlog.limits import (
     BUSY_DELAY_MAX_S,
     BUSY_DELAY_MIN_S,
     ENTRY_ID_MAX,
+    LEDGER_ID_MAX,
     READ_REPLY_BYTES_TARGET,
     REQUEST_TIMEOUT_S,
     SCRUB_BYTES,
@@ -26,6 +27,7 @@ from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.connection import BookieBusy, BookieConnection
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, Status, decode_pairs_untrusted
+from ledgerlog.wire.ledgers import LedgerOnBookie, decode_ledgers_untrusted
 from ledgerlog.wire.scrub import ScrubReport, decode_scrub_untrusted
 
 logger = logging.getLogger(__name__)
@@ -257,6 +259,40 @@ async def list_range(
     # all, it may not say so in ``argument``.
     through = reply.header.argument if pairs else max(last, reply.header.argument)
     return Listing(pairs, through, negative) if through >= first else None
+
+
+async def list_ledgers(
+    connection: BookieConnection, key: bytes, *, timeout_s: float = SCRUB_TIMEOUT_S
+) -> tuple[list[LedgerOnBookie], Negative] | None:
+    """List all ledgers of which a bookie holds entries.
+
+    Args:
+        connection: The connection to the bookie.
+        key: The listing key of its registration.
+        timeout_s: Seconds for each request.
+
+    Returns:
+        The ledgers, and whether others are absent or unknown (limbo). None if the bookie did not answer, or
+        refused: nothing is known.
+    """
+    held: list[LedgerOnBookie] = []
+    first, negative = 0, Negative.ABSENT
+    while first <= LEDGER_ID_MAX:
+        try:
+            reply = await connection.request(Kind.LEDGERS, timeout_s=timeout_s, ledger_id=first, key=key)
+            status = _NEGATIVES.get(Status(reply.header.status))
+            ledgers = decode_ledgers_untrusted(reply.body)
+        except (BookieUnavailable, WireError) as cause:
+            logger.debug("bookie=%s listing of ledgers failed: %s", connection.bookie_id, cause)
+            return None
+        through = reply.header.argument
+        if status is None or through < max([first, *(ledger.ledger_id for ledger in ledgers)]):
+            return None
+        if status is Negative.UNKNOWN:
+            negative = status
+        held += ledgers
+        first = through + 1
+    return held, negative
 
 
 async def scrub_range(

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
-from ledgerlog.errors import BookieUnavailable
+from ledgerlog.errors import BookieUnavailable, LedgerNotFound
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.holders import needs_holders, write_holders
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import read_range
 from ledgerlog.ledger.slots import SlotSinks
@@ -74,6 +75,18 @@ async def recover_ledger(
     Cancelling: the ledger stays IN_RECOVERY until somebody recovers it.
     """
     metadata, version = await registry.read(ledger_id)
+    while needs_holders(metadata):
+        stored, version = await write_holders(
+            metadata,
+            version,
+            registry=registry,
+            pool=pool,
+            environment=environment,
+            accept_unreachable=accept_unreachable,
+        )
+        if stored is None:
+            raise LedgerNotFound(ledger_id)
+        metadata = stored
     core = LedgerRecovery(
         metadata,
         version,

@@ -4,11 +4,10 @@ Many processes may ``stage`` at the same time. Each one writes a ledger of its o
 closes it. One process calls ``splice``: a transaction that makes all of the given ledgers part of the log, in
 their order, or none.
 
-**Labels.** A staged ledger's own metadata says for which incarnation of which log it was written, and that it
-is staged. The transaction replaces that by the labels of a ledger that a leader made (``registry``). So a
-sweep can tell staged ledgers from the log's own. The transaction that lists a ledger also writes its labels.
-So if a sweep read the ledger before the transaction, it finds another version when it deletes, and deletes
-nothing.
+**Labels.** The metadata of a staged ledger names the log and the incarnation for which it was written, and
+says that it is staged. The transaction replaces these labels by those of a leader's ledger (``registry``). So
+a sweep can tell staged ledgers from the log's own. The transaction that lists a ledger also writes its
+labels. So if a sweep read the ledger before the transaction, its delete meets another version and fails.
 
 **Bounds.** A transaction carries the metadata of every ledger in it. ``LOG_SPLICE_LEDGERS_MAX`` ledgers and
 the log's record stay below the size that a ZooKeeper server takes, unless the list is nearly full or
@@ -211,9 +210,9 @@ async def splice(
         EntryCorrupt: An entry that tells where the log ends is damaged. Nothing was spliced.
         LossUndecided: An operator has to decide about a loss first. Nothing was spliced.
         MetadataUnavailable: The metadata store cannot be reached. Nothing was spliced.
-        MetadataOutcomeUnknown: The ledgers may or may not be spliced. The same commit again finds out.
+        MetadataOutcomeUnknown: The ledgers may or may not be spliced. Repeat the same commit to find out.
 
-    Cancelling: the ledgers may or may not be spliced. The same commit again finds out.
+    Cancelling: the ledgers may or may not be spliced. Repeat the same commit to find out.
     """
     if commit.producer is not None:
         check_splicer(commit.producer)
@@ -321,7 +320,8 @@ def _operations(core: Splice, commit: Commit) -> list[Operation]:
 
 
 def _is_list_too_long(operations: Sequence[Operation]) -> bool:
-    """Whether the log's record, which comes first, is more than half of a transaction that is too large."""
+    """Whether the log's record (the first operation) takes more than half of a transaction that is too
+    large."""
     first, *others = (len(each.value) for each in operations if isinstance(each, Create | Set))
     return first > sum(others)
 

@@ -4,16 +4,17 @@ A cursor is a node of its own below its log's incarnation. So a move writes some
 nobody.
 
 **Pins.** A pin needs more. Truncation reads the cursors and then writes the log's record. If a cursor began
-to pin in between, its records would be gone. So a write that lowers the pinned offset also writes the log's
-record again, unchanged except for its token, in one transaction with the cursor. Such a write creates a
-cursor with ``pins``, or switches its pin on, or moves it back. If it meets a truncation, one of the two finds
-that the record's version has changed, and looks again. Cursors usually move forward, and a forward move needs
-none of this: a truncation that read the older offset only keeps more.
+to pin in between, truncation would remove the records that it pins. So a write that lowers the pinned offset
+also writes the log's record again, unchanged except for its token, in one transaction with the cursor. Such a
+write creates a cursor with ``pins``, switches a pin on, or moves a pinned cursor back. If a truncation runs
+at the same time, one of the two finds that the record's version has changed, and starts again. Cursors
+usually move forward, and a forward move needs none of this: a truncation that read the older offset only
+keeps more.
 
 If the answer to a write was lost, the token in the cursor settles it.
 
-**Deletion.** Deleting a cursor leaves an empty node until its log is deleted. If the node were removed and
-created again, it might show a version that it had before, and a client that remembers the old cursor could
+**Deletion.** Deleting a cursor leaves an empty node until its log is deleted. Otherwise the node of a new
+cursor could have a version that the old node had before. Then a client that remembers the old cursor could
 move the new one.
 """
 
@@ -203,7 +204,7 @@ class Cursor:
             if found is None and (expected is None or is_unsure):
                 return
             if is_unsure and version > tried_at + 1:
-                return  # The cursor was deleted, perhaps by us, and somebody made it again: it is theirs.
+                return  # The cursor was deleted, perhaps by us. The one that is there now is new.
             if expected is not None and _version(found) != expected.version:
                 raise self._conflict()
             tried_at = version

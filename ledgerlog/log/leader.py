@@ -3,27 +3,28 @@
     pump         turns batches into entries of the current ledger: at once while few entries
                  are on their way, otherwise when a batch is full. Records gather meanwhile
     progress     a ledger confirmed entries: answer their tickets, then pump
-    maintain     one task gives the chain what it needs: rolls and closes. Another one makes the
+    maintain     one task gives the chain what it needs: rolls and closes. Another task makes the
                  ledgers that are wanted ahead (``log.maintenance``)
 
 Calls go one way. The ``LogWriter`` calls the ``LogLeader``, which calls the core and the chain maintenance.
-Neither of these calls back. The leader looks at the core after each step of the maintenance, before any other
-task runs, so it sends no record to a ledger that was left.
+Neither the core nor the maintenance calls back. The leader looks at the core after each step of the
+maintenance, before any other task runs. So after a roll it sends no record to the old ledger.
 
-A lone record is on the wire before its caller first waits. A busy writer pays the protocol once per entry of
-``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record. With ``linger_s``, a batch that
-still takes records waits that long for more of them; that needs one timer for all batches.
+A lone record is on the wire before its caller first waits. A busy writer has the cost of the protocol once
+per entry of ``limits.LOG_ENTRY_BYTES_TARGET`` bytes. There is no timer and no task per record. With
+``linger_s``, a batch that still takes records waits that long for more of them; that needs one timer for all
+batches.
 
 **Deduplication.** The table of producers (``log.core.producers``) grows with the records that are sent. It
-goes into the log as a checkpoint before the first records of each ledger, and again whenever so much follows
-that replaying it would make a takeover slow.
+goes into the log as a checkpoint before the first records of each ledger, and again whenever a takeover would
+otherwise have too many entries to replay.
 
 **The end.** A leadership ends once: the user leaves the writer, one of its ledgers fails, or the record shows
-a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To find
-the records that were sent, the leader recovers its own ledgers. That is harmless, because they take no more
-entries. If too few bookies are left for a recovery, the ledgers' writers close them first. The end of each
-ledger tells the outcome of every entry. The outcome is unknown only if this takes longer than
-``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
+a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To learn
+which of the sent records are in the log, the leader recovers its own ledgers. That is harmless, because they
+take no more entries. If too few bookies may be left for a recovery, the writer of each ledger first tries to
+close it. The end of each ledger tells the outcome of every entry. The outcome is unknown only if this takes
+longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
 append waits for ever.
 """
 
@@ -62,7 +63,7 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import Numbering, encode_checkpoint, encode_entry
 
 _DISCARD_TIMEOUT_S = 2.0
-"""A leader that is abandoned tries for this many seconds to delete a ledger that will not be used."""
+"""How long an abandoned leader tries to delete its unused spare ledger, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +142,8 @@ class LogLeader:
     def pump(self) -> None:
         """Send the batches that are due.
 
-        A ledger may report progress or its failure from within ``push``. The guard handles that: such a
-        report is looked at before this returns.
+        A ledger may report progress or its failure from within ``push``, so this may be called again while it
+        runs. The inner call only sets ``_pump_again``, and the outer call then goes round once more.
         """
         if self._pumping:
             self._pump_again = True
@@ -254,7 +255,7 @@ class LogLeader:
             self._maintenance.look()
 
     def _on_lost(self, failure: LedgerLogError) -> None:
-        """The leadership is over. The task that serves it goes on from here."""
+        """End the leadership, and wake the task that serves it."""
         self.core.on_lost(failure)
         self._maintenance.look()
 
@@ -336,9 +337,9 @@ class LogLeader:
     async def _make_room(self) -> None:
         """Pump again once a full ledger window has room.
 
-        Usually progress does that. In guaranteed mode, room can come without progress of the LAC. It can also
-        never come: if the last copies find no bookie within the append deadline, the leadership ends and the
-        waiting appends get that error.
+        Usually progress does that. In guaranteed mode, room can come without progress of the LAC. Room may
+        also never come: if the last copies find no bookie within the append deadline, the leadership ends and
+        the waiting appends get that error.
         """
         while True:
             await self._room_wanted.wait()
@@ -436,14 +437,15 @@ class LogLeader:
             writer.set_progress_callback(None)
             if writer.failure is None:
                 await writer.aclose()
-            # Any other one ends by itself. If the store is away, it may still store the end later.
+            # A writer that has failed ends by itself. If the store is away now, that writer may store the end
+            # later.
 
     async def _end_ledger(self, writer: LedgerWriter) -> None:
         """End the writer of one of our ledgers, so that a recovery finds where the ledger ends.
 
-        A ledger whose bookies are gone cannot be recovered. But in the plain mode its writer may close it at
-        its LAC without them, so it has to do that before anybody begins a recovery. The writer of the ledger
-        that failed is doing that already; to give it up would cancel its write.
+        A ledger whose bookies are gone cannot be recovered. In the plain mode, however, its writer can close
+        it at its LAC without them. That must happen before anybody begins a recovery. If a ledger has failed,
+        its writer is closing it already. So wait for this writer: leaving it would cancel its write.
         """
         try:
             if writer.failure is not None:

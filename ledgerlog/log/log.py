@@ -141,8 +141,8 @@ class Log:
                 setting of the log: once it is on, every later leader keeps the table of producers.
             window: How many records may be taken and not yet durable, at least 1; appends wait beyond that.
                 The default is ``limits.LOG_WINDOW_RECORDS``.
-            window_bytes: The same in bytes of records, at least 1. The default is
-                ``limits.LOG_WINDOW_BYTES``.
+            window_bytes: How many bytes of records may be taken and not yet durable, at least 1. The default
+                is ``limits.LOG_WINDOW_BYTES``.
             entry_bytes: Pack records into entries of about this size, from 1 to ``limits.RECORD_BYTES_MAX``
                 bytes. The default is ``limits.LOG_ENTRY_BYTES_TARGET``.
             linger_s: How long a record waits for others to share its entry, from 0 to
@@ -519,9 +519,9 @@ class Log:
         Args:
             accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of a
                 ledger, the ledger ends before the first entry that no bookie has
-                (``Ledgers.recover_accepting_loss``). Records behind such an end keep their offsets, behind a
-                gap. The offsets of the lost records are given to no other records, and readers are told by
-                RecordsLost.
+                (``Ledgers.recover_accepting_loss``). Records behind such an end keep their offsets, and the
+                log has a gap before them. No other record ever gets an offset in the gap. Readers learn of it
+                by RecordsLost.
             accept_unreachable: Treat bookies that do not answer as gone for good. Without it, RecoveryFailed
                 names the bookies that do not answer and may hold the entry. Needs ``accept_loss``.
 
@@ -578,7 +578,7 @@ async def create_log(
         name: The name of the log.
         replication: How its ledgers are replicated. None: the cluster's default.
         roll: When the log goes on in a new ledger. None: the default policy.
-        retention: Which old ledgers may go. None: none.
+        retention: Which old ledgers may go. None: no ledger may go.
         properties: The log's properties. None: no properties.
         exist_ok: If the log exists already, return it as it is.
 

@@ -5,10 +5,10 @@ A second task makes the next ledger ahead of time, since that may take long and 
 it. Appends never wait for any of this. They go to the old ledger until a roll is written, and to the new
 one after that.
 
-It acts on the core of the leadership and calls nobody back. Whoever runs the steps looks at the core, and at
-``current``, after each step. ``look`` says that something may have changed, and carries no data. If a step
-fails for want of metadata or bookies, it is tried again with growing pauses, for as long as the leadership
-lasts. A late roll makes a segment longer and does no other harm.
+It acts on the core of the leadership and calls nobody back. The caller that runs the steps looks at the core,
+and at ``current``, after each step. ``look`` says that something may have changed, and carries no data. If a
+step fails for want of metadata or bookies, it is tried again with growing pauses, for as long as the
+leadership lasts. A late roll makes a segment longer and does no other harm.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ledgerlog.model.layout import log_record_path
 logger = logging.getLogger(__name__)
 
 _TRY_AGAIN = (MetadataError, SessionExpired, NotEnoughBookies, RecoveryFailed, LogListFull)
-"""What a step raises if it may succeed later."""
+"""The errors of a step that may succeed later."""
 
 
 class ChainMaintenance:
@@ -155,7 +155,7 @@ class ChainMaintenance:
             await self._spare_wanted.wait()
             self._spare_wanted = trio.Event()
             if chain.need is not ChainNeed.SPARE:
-                continue  # It is made already, or something else comes first.
+                continue  # The spare is made already, or something else comes first.
             try:
                 self._spare = await self._client.ledgers.create(
                     replication=chain.metadata.replication,
@@ -180,7 +180,8 @@ class ChainMaintenance:
             self._chain.on_unsettled()
             self._is_unanswered = isinstance(cause, MetadataOutcomeUnknown)
             if was_unanswered and self._is_unanswered:
-                # If the store serves reads but answers no write, it would be asked as fast as it can be read.
+                # Without this pause, a store that serves reads but answers no write would be asked without
+                # end.
                 await trio.sleep(RECONNECT_DELAY_MIN_S)
         except (MetadataUnavailable, LogListFull):
             self._chain.on_not_written()
@@ -193,7 +194,7 @@ class ChainMaintenance:
         assert ledger_id is not None
         writer = self.draining if self.draining is not None else self.current
         assert writer.ledger_id == ledger_id
-        # From here on this method sees the ledger's end. Its progress must not report that end as a failure.
+        # This method handles the ledger's end. The progress callback must not report that end as a failure.
         writer.set_progress_callback(None)
         last: int | None
         try:
@@ -263,7 +264,7 @@ class ChainMaintenance:
         """End the ledger writers that are left, without closing their ledgers.
 
         Returns:
-            The spare, to be deleted, if nobody can have listed it.
+            The spare, if nobody can have listed it. The caller deletes it.
         """
         unused = self._chain.take_spare()
         for writer in (self.draining, self.current, self._spare):

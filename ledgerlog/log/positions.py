@@ -1,9 +1,9 @@
 """Finding the place of something in a log's ledgers: the tail, an offset, a position, a time.
 
 The log's record says at which offset each counted segment starts and which time it spans. Inside a segment,
-the headers of its entries say the rest. In a segment that is not counted, the confirmed entries count, and a
-``LedgerReader`` tells which these are. A newer open segment belongs to the log only if it continues the older
-one (``log.core.chain``); its first entry says so.
+each entry's header says its first offset and its time. In a segment that is not counted, only the confirmed
+entries belong to the log, and a ``LedgerReader`` tells which these are. A newer open segment belongs to the
+log only if it continues the older one (``log.core.chain``); its first entry says so.
 
 A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search goes on in
 its file. A file can be read from any offset on, so a ``ReadPosition`` in a file is the offset itself, with
@@ -82,8 +82,9 @@ async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> ReadPosition:
 async def continues(ledgers: Ledgers, segment: LogSegment, offset: int) -> bool:
     """Whether the segment's first entry is confirmed and begins at ``offset``.
 
-    If so, and if the segment before it is confirmed up to ``offset``, that segment holds nothing more: its
-    leader sends nothing to it after it has sent to this one. Errors as for reading.
+    If so, and if the older segment before it is confirmed up to ``offset``, the older segment holds nothing
+    more. A leader sends nothing to the older segment after it has sent to the newer one. Errors as for
+    reading.
     """
     if segment.record_count == 0:
         return False
@@ -94,8 +95,8 @@ async def continues(ledgers: Ledgers, segment: LogSegment, offset: int) -> bool:
 
 
 async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
-    """Return the accepted loss between the two open ledgers of a log that no operator has decided on for the
-    log.
+    """Look for an accepted loss at the end of the older of two open ledgers, about which no operator has
+    decided for this log.
 
     None if there is no such loss. Errors as for reading.
     """
@@ -205,7 +206,7 @@ async def find_position(
     """Find the entry of a position, and the offset of the record there.
 
     The position may lie one slot behind the last record of an entry, or one entry behind the last entry. The
-    next record then has the offset. Errors as for reading, and:
+    offset is then that of the next record. Errors as for reading, and:
 
     Raises:
         Truncated: The record of the position is truncated.
@@ -306,7 +307,7 @@ async def find_moment(
         is_behind_gap = is_behind_gap or segment.lost_before > 0
         end = segment.end_offset
         if end is not None and segment.last_ms is None and is_behind_gap:
-            continue  # A segment without records does not say of what time the lost records were.
+            continue  # A segment without records does not tell how old the lost records were.
         if end is not None and (segment.last_ms is None or segment.last_ms < when_ms):
             place = ReadPosition(segment, None, end)
             is_behind_gap = False

@@ -3,13 +3,13 @@
 One task fetches. It reads ranges of entries, decodes them by the batch, and puts the batches into a buffer of
 at most ``limits.LOG_READ_AHEAD_BYTES``. The user's iteration takes them out. The task goes from ledger to
 ledger by itself. It reads an open ledger up to its LAC, so it never shows a record that could still be lost.
-If it follows, it waits at the end of an open ledger for a higher LAC, and at the end of a closed ledger for
-the log's record to list the next ledger.
+With ``follow``, it waits at the end of an open ledger for a higher LAC. At the end of a closed ledger, it
+waits until the log's record lists the next ledger.
 
 **Order.** Every entry carries the offset of its first record. That offset must be the one that the reader
-expects, so the reader skips no record and shows none twice. There is one exception: a ledger that was open
-together with the one before it and does not continue it. Nothing in it was ever acknowledged and the next
-leader counts it as empty, so the reader passes over it.
+expects, so the reader skips no record and shows none twice. There is one exception: two ledgers were open
+together, and the newer one does not continue the older one. Nothing in the newer ledger was ever
+acknowledged, and the next leader counts it as empty. So the reader passes over it.
 
 **A roll that takes long.** After a roll, the older ledger may stay open for long: until its last entries have
 their write quorum, or until the metadata store is back. Meanwhile the leader acknowledges records in the
@@ -81,8 +81,8 @@ Start = int | Position | datetime | Literal["earliest", "latest"]
 """Where reading begins: an offset, a position, a time, the first record or the tail. See ``Log.read``."""
 
 _RECORD_COST_BYTES = 48
-"""Memory that a record costs besides its bytes. It makes the bound of the buffer hold for tiny records
-too."""
+"""Memory that a record costs in addition to its bytes. Counting it keeps the buffer within its bound even if
+records are tiny."""
 
 _NO_RECORDS: Iterator[Record] = iter(())
 
@@ -108,7 +108,7 @@ class LogReader:
     at a gap of lost records.
 
     The reader fetches ahead. Records that were fetched before an error come out before the error is raised.
-    It is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
+    Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
 
     Iterating raises:
 
@@ -293,7 +293,7 @@ class LogReader:
                         return True
                     entry_id += 1
                     if self._is_full:
-                        await self._wait_taken()  # Compressed entries take more room than the reply.
+                        await self._wait_taken()  # Decompressed entries are larger than the reply.
                 if self._is_past_until():
                     return False
             if reader.is_closed:
@@ -375,12 +375,13 @@ class LogReader:
         index = metadata.index_of(segment.ledger_id)
         end = None if index is None else metadata.segments[index].end_offset
         if end is not None and self._offset >= end:
-            return True  # The reader had come to its end and did not know yet that it was the end.
+            return True  # The reader had read all of the ledger without knowing it.
         if index is not None and end is None:
             raise failure  # A segment that is not counted is not archived.
         record = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
         if record is None and index is None:
-            # Its file was merged with others, and all its records are read: a listed segment goes on here.
+            # The ledger's file was merged with others. All its records are read, so a listed segment goes on
+            # here.
             return True
         if record is None:
             raise failure

@@ -5,8 +5,8 @@ transaction creates both, and one removes both. Every user of a log remembers th
 mistakes a log that was deleted and created again under the same name for the old one.
 
 Creating a log makes no ledger. Removing a log removes the list before its ledgers. A crash in between leaves
-ledgers that no list names. Each of them carries the incarnation that it was made for (``ledger_labels``), and
-a sweep knows it by that.
+ledgers that no list names. A sweep finds them, because each ledger's labels name the incarnation that it was
+made for (``ledger_labels``).
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ from ledgerlog.model.layout import (
 )
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.log_key import INCARNATION_LABEL as INCARNATION_LABEL
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 
 _FORMAT = 1
 
-INCARNATION_LABEL = "log-incarnation"
-"""On a ledger: the incarnation of the log that it was made for."""
 NAME_LABEL = "log-name"
 """On a ledger: the name of that log. For people; the incarnation decides."""
 
@@ -141,7 +140,7 @@ class LogRegistry:
             incarnation: The incarnation of the log.
             change: Takes the current record and a new token. Returns the new record, or None if there is
                 nothing to do. It may read other nodes; what it reads is at least as new as the record. It may
-                be called several times. What it raises, this raises, but MetadataOutcomeUnknown in its place
+                be called several times. If it raises, this method raises the same, or MetadataOutcomeUnknown
                 if an earlier write may have taken effect.
             once: If nobody can know whether the write took effect, raise MetadataOutcomeUnknown. Without
                 ``once``, make the change again on the record that is there now.
@@ -177,7 +176,7 @@ class LogRegistry:
                 except LedgerLogError as cause:
                     if not is_unsure or isinstance(cause, AWAY):
                         raise
-                    # It may say that nothing was changed, but the earlier write may have taken effect.
+                    # The error may say that nothing was changed, but the earlier write may have taken effect.
                     is_overtaken, refused = True, cause
                     return None
             if changed is not None:
@@ -208,7 +207,7 @@ class LogRegistry:
             name: The name of the log.
             replication: How its ledgers are replicated.
             roll: When the log goes on in a new ledger. None: the default policy.
-            retention: Which old ledgers may go. None: none.
+            retention: Which old ledgers may go. None: no ledger may go.
             properties: The log's properties. None: no properties.
 
         Raises:
@@ -219,8 +218,9 @@ class LogRegistry:
         tried: dict[int, LogMetadata] = {}
 
         async def write(_: bool) -> LogMetadata:
-            # Each attempt has an incarnation of its own. The one before may have made the log, and somebody
-            # else may have used and deleted it. The node of the name lets only one attempt take effect.
+            # Each attempt has an incarnation of its own. The previous attempt may have made the log, and
+            # somebody else may have used and deleted that log. The node of the name lets only one attempt
+            # take effect.
             metadata = LogMetadata.create(
                 name=name,
                 incarnation=await new_number(self._store, LOG_COUNTER),

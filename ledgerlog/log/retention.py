@@ -5,8 +5,8 @@ offset, and a list without the ledgers that hold only older records. Then these 
 in between leaves ledgers that no list names (``log.sweep``). A deposed leader must not give up records, so it
 compares the epoch in the record that it is about to replace with its own.
 
-The cursors are read after the record that is replaced. If a cursor begins to pin meanwhile, it has written
-the record again (``log.cursors``). The compare-and-set then fails, and everything is read again.
+The cursors are read after the record that is replaced. A cursor that begins to pin meanwhile also writes the
+log's record (``log.cursors``). The compare-and-set then fails, and everything is read again.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ async def apply_retention(
         name: The name of the log.
         incarnation: The incarnation of the log.
         epoch: Drop only while this is the log's epoch, otherwise nothing; None: in any case.
-        durable_bytes: Bytes of all records ever appended that are known to be durable. The record already
-            tells those in counted ledgers, so 0 means that the caller knows of no others.
+        durable_bytes: Bytes of all records ever appended that are known to be durable. The log's record
+            already tells the bytes in counted ledgers. Pass 0 if you know of no others.
 
     Returns:
         How many records were dropped.

@@ -1,8 +1,8 @@
 """Sweeping: finding the ledgers that were made for a log and that no list names.
 
-A crash leaves such ledgers, if it comes between making a ledger and listing it, or between taking a ledger
-off the list and deleting it. Each ledger's metadata says for which incarnation of which log it was made, and
-in which epoch (``registry.ledger_labels``). That is enough to know that it can never be listed again:
+A process that crashes leaves such a ledger if it has made the ledger and not yet listed it, or taken it off
+the list and not yet deleted it. Each ledger's metadata says for which incarnation of which log it was made,
+and in which epoch (``registry.ledger_labels``). That is enough to know that it can never be listed again:
 
     the log's record is gone                  a log that is created again has another incarnation
     the record has a later epoch              only the leader of the ledger's epoch could list it, by a
@@ -21,8 +21,8 @@ Replicas prune that list as they go. The sweep finds the rest:
     the log's record is gone                  no replica can follow the log any more
     no list names it                          a replica stopped before it listed the snapshot, or between
                                               taking it off the list and deleting it. A replica lists,
-                                              writes and closes a snapshot. One that lists it only after the
-                                              sweep cannot close it, and fails
+                                              writes and closes a snapshot. A replica that lists it after
+                                              the sweep cannot close it, and fails
     it is unfinished, and a day old           the replica that wrote it has stopped. The sweep takes it off
                                               the list first, so the replica, if it still runs, cannot
                                               finish it any more
@@ -31,9 +31,10 @@ So the sweep never touches a snapshot that a replica may restore from: a finishe
 existing log.
 
 **Nothing is deleted on a guess.** The sweep reads the ledger's metadata first, then syncs the store and reads
-the record of the log. Both must decode. If there is no record, its number must have been given out. Each of
-the reasons above stays true once it is true. The sweep deletes the ledger at the version that it has read.
-The ledger must also be old, by the wall clock. That is a margin for cases that these rules overlook.
+the record of the log. Both must decode. If there is no record, the log's number must at least have been given
+out by this metadata store. Each of the reasons above stays true once it is true. The sweep deletes the ledger
+at the version that it has read. The ledger must also be old, by the wall clock. That is a margin for cases
+that these rules overlook.
 
 If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
 deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.

@@ -111,8 +111,8 @@ async def recover(
         registry: The records of the logs.
         name: The name of the log.
         incarnation: The incarnation of the log.
-        accept_loss: Also end ledgers whose end nobody can know any more. Records behind such an end stay,
-            behind a gap.
+        accept_loss: Also end ledgers whose end nobody can know any more. Records behind such an end stay, and
+            the log has a gap before them.
         accept_unreachable: Treat bookies that do not answer as gone for good.
 
     Returns:

@@ -1,9 +1,9 @@
 """The ``LogWriter``: appending to a log while you lead it.
 
 A record joins the open batch of ``log.core.append_queue``, and its caller waits for its ticket. That costs
-one reschedule and nothing else. The ``LogLeader`` does the rest. This module does what callers see: it checks
-a record before it is taken, keeps the line in front of a full window, takes records back if their caller is
-cancelled, and chooses the error that says what became of a record.
+one reschedule and nothing else. The ``LogLeader`` does the rest. This module serves the callers. It checks
+records before they are taken, and makes callers wait in order while the window is full. It takes records back
+if their caller is cancelled, and chooses the error that tells a record's outcome.
 
 **Numbered records.** If a record comes with its producer's sequence, ``log.core.producers`` says whether it
 is new. Calls with sequences are served one after the other: a call takes all its new records before the next
@@ -133,8 +133,7 @@ class LogWriter:
         self._core = leader.core
         self._producer = producer
         self._numbered_gate = trio.StrictFIFOLock()
-        """A call with sequences holds it from the question which records are new until all new ones are
-        taken."""
+        """A call with sequences holds it while it asks which records are new and takes the new ones."""
         # Every append reads these.
         self._queue = leader.queue
         self._answered = leader.answered
@@ -357,9 +356,9 @@ class LogWriter:
     ) -> Submission:
         """Take one record and return without waiting until it is durable.
 
-        The call waits only for a place in the window, then takes the record. Always a checkpoint, before the
-        record is taken: cancelled, it is not written. After that, ``await submission.wait()`` gives the
-        record's ``Ack``.
+        The call waits only for a place in the window, then takes the record. Always a checkpoint, before
+        the record is taken: if you cancel it there, the record is not written. After that, ``await
+        submission.wait()`` gives the record's ``Ack``.
 
         Args:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes.
@@ -447,8 +446,8 @@ class LogWriter:
     async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
         """Give up the records below ``before_offset``, but only while this writer leads.
 
-        This is ``Log.truncate`` for a leader. A leader that was deposed gives up nothing. Use it if you
-        truncate records that your own state has absorbed.
+        This is ``Log.truncate`` for a leader. A leader that was deposed gives up nothing. Use it to truncate
+        records that are already part of your own state, for example of a snapshot.
 
         Args:
             before_offset: The first offset to keep, at most the offset after the last durable record.

@@ -175,7 +175,7 @@ class Replica(Generic[M]):
         self._applied = Watermark()
         """The offset of the last applied record. It fails when the replica stops."""
         self._listeners = Listeners()
-        self._keeper = SnapshotManager(
+        self._snapshot_manager = SnapshotManager(
             log=log,
             core=self._core,
             store=snapshots,
@@ -234,9 +234,9 @@ class Replica(Generic[M]):
             epoch=self._epoch,
             executed=self._core.executed,
             requests=len(self._core.requests),
-            snapshots=self._keeper.taken,
-            snapshot_offset=self._keeper.reaches,
-            restores=self._keeper.restores,
+            snapshots=self._snapshot_manager.taken,
+            snapshot_offset=self._snapshot_manager.reaches,
+            restores=self._snapshot_manager.restores,
         )
 
     def events(self) -> Events:
@@ -398,7 +398,7 @@ class Replica(Generic[M]):
             ReplicaStopped: The replica has stopped.
         """
         self._check()
-        return await self._keeper.take()
+        return await self._snapshot_manager.take()
 
     async def _leading_now(self) -> Leading:
         """Return the present leadership. Raises NotLeader, LogSealed or ReplicaStopped if there is none."""
@@ -457,7 +457,7 @@ class Replica(Generic[M]):
         """Follow and lead until the replica is left and has finished, or stops."""
         try:
             async with trio.open_nursery() as nursery:
-                self._keeper.nursery = nursery
+                self._snapshot_manager.nursery = nursery
                 self._may_follow.set()
                 nursery.start_soon(self._supervise, self._follow_always)
                 if self._leads:
@@ -513,12 +513,12 @@ class Replica(Generic[M]):
         """Apply a record, wake those who wait for it, and take a snapshot if one is due."""
         outcome = self._core.apply(offset, envelope)
         self._applied.advance(offset)
-        self._keeper.on_applied()
+        self._snapshot_manager.on_applied()
         return outcome
 
     async def _restore(self, gap: Truncated | None = None) -> None:
         """Restore from the newest snapshot, if there is one."""
-        reached = await self._keeper.restore(gap)
+        reached = await self._snapshot_manager.restore(gap)
         if reached is not None:
             self._applied.advance(reached - 1)
 
@@ -649,7 +649,7 @@ class Replica(Generic[M]):
             not_leading=self._not_leading,
         )
         self._leading, self._epoch = leading, writer.epoch
-        self._keeper.on_leading(writer)
+        self._snapshot_manager.on_leading(writer)
         self._listeners.tell(EventKind.LEADING, self._core.next_offset, f"epoch {writer.epoch}")
         self._turn()
         logger.info("log=%s: this replica leads in epoch %d", self._log.name, writer.epoch)
@@ -660,7 +660,7 @@ class Replica(Generic[M]):
         finally:
             leading.abandon()
             self._leading = self._epoch = None
-            self._keeper.on_following()
+            self._snapshot_manager.on_following()
             failed = writer.failure
             self._listeners.tell(
                 EventKind.FOLLOWING, self._core.next_offset, "" if failed is None else str(failed)

@@ -12,9 +12,13 @@ This module compares the ids and words the messages. The kind of store decides *
 * memory and SQLite look in every call, at the same instant or in the same transaction;
 * ZooKeeper looks on every new connection, and binds later requests to that session (``zookeeper.store``).
 
-``WrongCluster`` is a ``MetadataUnavailable``: nothing has happened. A task that waits for an unavailable
-store waits in the same way for the right store. The wrong cluster is logged once when it begins and once when
-it ends.
+**A restored store.** A restore from a backup (``meta.restore``) appends a mark to the id: ``ID:MARK``,
+another mark for each restore. It is still the same cluster. But versions of nodes may begin at 0 again in a
+store that was emptied before. A process from before the restore holds versions and records of the lost state,
+and its compare-and-set could succeed by accident: a deposed leader would write its own list of ledgers. So
+such a process is refused until somebody starts it again. Bookies only register and look, so they go on
+(``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right: its
+bookies would delete all ledgers that the backup lacks.
 """
 
 from __future__ import annotations
@@ -28,9 +32,12 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import CLUSTER
 from ledgerlog.model.ledger import MetadataCorrupt
 
-__all__ = ["Belonging", "check_cluster", "find_cluster", "join_cluster", "make_cluster"]
+__all__ = ["RESTORING", "Belonging", "check_cluster", "find_cluster", "join_cluster", "make_cluster"]
 
 logger = logging.getLogger(__name__)
+
+RESTORING = b"restoring:"
+"""What the id of the cluster begins with while the store is restored from a backup (``meta.restore``)."""
 
 _ID_BYTES = 16
 _ID_CHARACTERS_MAX = 128
@@ -40,12 +47,20 @@ def check_cluster(value: bytes) -> str:
     """Return the cluster's id, decoded from the value at ``layout.CLUSTER``.
 
     Raises:
-        MetadataCorrupt: The value is not 1 to 128 ASCII letters and digits.
+        MetadataCorrupt: The value is not 1 to 128 ASCII letters and digits, with or without a mark.
+        WrongCluster: The store is being restored from a backup.
     """
+    if value.startswith(RESTORING):
+        raise WrongCluster(
+            "the metadata store is being restored from a backup, and that is not complete: run "
+            "'ledgerlog metadata restore FILE' until it says that it is done"
+        )
     try:
-        cluster = value.decode("ascii")
+        cluster, colon, mark = value.decode("ascii").partition(":")
     except UnicodeDecodeError as cause:
         raise MetadataCorrupt(f"the cluster's id {value[:80]!r} is not ASCII text") from cause
+    if colon and not (mark.isalnum() and len(mark) <= _ID_CHARACTERS_MAX):
+        raise MetadataCorrupt(f"the cluster's id {value[:80]!r} has no proper mark of a restore")
     if not 0 < len(cluster) <= _ID_CHARACTERS_MAX or not cluster.isalnum():
         raise MetadataCorrupt(
             f"the cluster's id {cluster[:80]!r} is not 1 to {_ID_CHARACTERS_MAX} letters and digits"
@@ -63,6 +78,9 @@ class Belonging:
     def __init__(self, where: str) -> None:
         self._where = where
         self._cluster: str | None = None
+        self._seen: bytes | None = None
+        """The id with its mark, as the store showed it first."""
+        self._goes_through_restores = False
         self._is_refused = False
 
     @property
@@ -70,8 +88,12 @@ class Belonging:
         """The id of the cluster. None before ``belong_to``: any store may answer then."""
         return self._cluster
 
-    def belong_to(self, cluster: str) -> None:
+    def belong_to(self, cluster: str, *, through_restores: bool = False) -> None:
         """Accept only this cluster's store from now on.
+
+        Args:
+            cluster: The id of the cluster.
+            through_restores: Accept the store even if it is restored from a backup meanwhile.
 
         Raises:
             InvalidArgument: The store belongs to another cluster already.
@@ -81,6 +103,7 @@ class Belonging:
                 f"the metadata store at {self._where} belongs to cluster {self._cluster}, not to {cluster}"
             )
         self._cluster = cluster
+        self._goes_through_restores = self._goes_through_restores or through_restores
 
     def judge(self, found: bytes | None) -> None:
         """Check that the store which answers belongs to the cluster.
@@ -95,8 +118,15 @@ class Belonging:
             return
         if found is None:
             raise self.refuse("has no cluster in it: it was emptied, or is another one")
-        if found != self._cluster.encode():
+        if found.startswith(RESTORING):
+            raise self.refuse("is being restored from a backup, and that is not complete")
+        if found.partition(b":")[0] != self._cluster.encode():
             raise self.refuse(f"is that of cluster {found[:_ID_CHARACTERS_MAX].decode('ascii', 'replace')}")
+        if found != self._seen and self._seen is not None and not self._goes_through_restores:
+            raise self.refuse(
+                "was restored from a backup after this process had connected to it: start the process again"
+            )
+        self._seen = found
         if self._is_refused:
             self._is_refused = False
             logger.info("the metadata store at %s is that of cluster %s again", self._where, self._cluster)
@@ -128,6 +158,7 @@ async def find_cluster(store: MetadataStore) -> str | None:
 
     Raises:
         MetadataCorrupt: The id is damaged.
+        WrongCluster: The store is being restored from a backup.
     """
     await store.sync()
     node = await store.get(CLUSTER)

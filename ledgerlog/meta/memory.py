@@ -355,8 +355,8 @@ class MemoryStore:
     def cluster(self) -> str | None:
         return self._belonging.cluster
 
-    def belong_to(self, cluster: str) -> None:
-        self._belonging.belong_to(cluster)
+    def belong_to(self, cluster: str, *, through_restores: bool = False) -> None:
+        self._belonging.belong_to(cluster, through_restores=through_restores)
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
@@ -393,6 +393,11 @@ class MemoryStore:
     async def highest_id(self, counter: str) -> int:
         check_path(counter)
         return (await self._contact())._counters.get(counter, -1)
+
+    async def skip_ids(self, counter: str, through: int) -> None:
+        check_path(counter)
+        counters = (await self._contact())._counters
+        counters[counter] = max(counters.get(counter, -1), through)
 
     async def sync(self) -> None:
         await self._contact()

@@ -59,14 +59,17 @@ from ledgerlog.errors import (
     WrongCluster,
 )
 from ledgerlog.meta.arguments import check_operations, check_path
-from ledgerlog.meta.belonging import Belonging
+from ledgerlog.meta.backup import COUNTERS
+from ledgerlog.meta.backup_file import BackupWriter
+from ledgerlog.meta.belonging import Belonging, check_cluster
 from ledgerlog.meta.settle import on_lost_answer
-from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metadata_file
+from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
+from ledgerlog.model.layout import CLUSTER, is_lasting
 
-__all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store"]
+__all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store", "save_sqlite"]
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +161,39 @@ def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool
     except BaseException:
         file.close()
         raise
+
+
+def save_sqlite(path: str, writer: BackupWriter, *, made_ms: int) -> None:
+    """Write the state of a metadata file at one instant into a backup file. Call it in a thread.
+
+    Args:
+        path: The metadata file.
+        writer: The backup.
+        made_ms: Wall clock, in milliseconds since 1970.
+
+    Raises:
+        ClusterNotFound: There is no file, or no cluster in it.
+        WrongCluster: The store is being restored.
+        StorageCorrupt, MetadataUnavailable: As for ``open_sqlite_store``.
+    """
+    if not os.path.exists(path):
+        raise ClusterNotFound(f"there is no file {path}")
+    counters = dict.fromkeys(COUNTERS, -1)
+    is_begun = False
+    # By path, so "cluster" is not first. What a backup is of stands in its head, so look for it before.
+    for wanted in (True, False):
+        for name, content in read_snapshot(path):
+            if isinstance(content, int):
+                counters[name] = content
+            elif wanted and name == CLUSTER:
+                writer.begin(check_cluster(content), made_ms)
+                is_begun = True
+                break
+            elif not wanted and is_lasting(name):
+                writer.node(name, content)
+        if not is_begun:
+            raise ClusterNotFound("the metadata store has no cluster in it")
+    writer.end(counters)
 
 
 class _Worker:
@@ -283,8 +319,8 @@ class SqliteStore:
     def cluster(self) -> str | None:
         return self._belonging.cluster
 
-    def belong_to(self, cluster: str) -> None:
-        self._belonging.belong_to(cluster)
+    def belong_to(self, cluster: str, *, through_restores: bool = False) -> None:
+        self._belonging.belong_to(cluster, through_restores=through_restores)
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
@@ -352,6 +388,15 @@ class SqliteStore:
     async def highest_id(self, counter: str) -> int:
         check_path(counter)
         return await self._run(lambda changed: self._file.highest_id(counter))
+
+    async def skip_ids(self, counter: str, through: int) -> None:
+        check_path(counter)
+
+        def work(changed: list[str]) -> None:
+            with self._file.writing():
+                self._file.skip_ids(counter, through)
+
+        await self._run(work)
 
     async def sync(self) -> None:
         # Every read begins a new snapshot, which holds all finished commits. So this only has to notice that

@@ -437,11 +437,19 @@ class MetadataFile:
     def next_id(self, counter: str) -> int:
         """Return the counter's next id."""
         given = self._counter(counter) + 1
+        self._set_counter(counter, given)
+        return given
+
+    def skip_ids(self, counter: str, through: int) -> None:
+        """Give out no id up to ``through`` from now on."""
+        if self._counter(counter) < through:
+            self._set_counter(counter, through)
+
+    def _set_counter(self, counter: str, last: int) -> None:
         self.execute(
             "INSERT OR REPLACE INTO counters (name, last, checksum) VALUES (?, ?, ?)",
-            (counter, given, _counter_checksum(counter, given)),
+            (counter, last, _counter_checksum(counter, last)),
         )
-        return given
 
     def _next_revision(self, path: str) -> int:
         revision = self.execute("INSERT INTO changes (path) VALUES (?)", (path,)).lastrowid
@@ -453,6 +461,33 @@ class MetadataFile:
         self.execute(
             "DELETE FROM changes WHERE revision <= (SELECT max(revision) FROM changes) - ?", (CHANGES_KEPT,)
         )
+
+
+def read_snapshot(path: str) -> Iterator[tuple[str, bytes] | tuple[str, int]]:
+    """Yield the state of a metadata file at one instant, by one read transaction.
+
+    Yields:
+        First path and value of each node that belongs to no session, by path; then name and highest id of
+        each counter, as an int.
+
+    Raises:
+        StorageCorrupt: A row fails its checksum.
+        MetadataUnavailable: The file cannot be read.
+    """
+    with translated(path), contextlib.closing(_connect(path)) as connection:
+        _check_identity(path, connection)
+        connection.execute("BEGIN")
+        for name, value, version, owner, checksum in connection.execute(
+            "SELECT path, value, version, session_id, checksum FROM nodes WHERE session_id IS NULL "
+            "ORDER BY path"
+        ):
+            if _checksum(name, value, version, owner) != checksum:
+                raise StorageCorrupt(path, None, f"the row of metadata node {name!r} fails its checksum")
+            yield name, value
+        for name, last, checksum in connection.execute("SELECT name, last, checksum FROM counters"):
+            if _counter_checksum(name, last) != checksum:
+                raise StorageCorrupt(path, None, f"the row of metadata counter {name!r} fails its checksum")
+            yield name, int(last)
 
 
 # --- opening ------------------------------------------------------------------------------------

@@ -170,13 +170,15 @@ class MetadataStore(Protocol):
         """The id of the cluster that the store belongs to; None before ``belong_to``."""
         ...
 
-    def belong_to(self, cluster: str) -> None:
+    def belong_to(self, cluster: str, *, through_restores: bool = False) -> None:
         """Accept answers only from the store of this cluster, from now on.
 
         If another cluster's store answers, every call raises ``WrongCluster`` and does nothing.
 
         Args:
             cluster: The id of the cluster.
+            through_restores: Accept the store even if it is restored from a backup meanwhile. Only a caller
+                that holds no versions of nodes for long may ask for this.
 
         Raises:
             InvalidArgument: The store belongs to another cluster already.
@@ -264,6 +266,14 @@ class MetadataStore(Protocol):
 
     async def highest_id(self, counter: str) -> int:
         """Return the highest number that this counter has given out; -1 if it has given out none."""
+        ...
+
+    async def skip_ids(self, counter: str, through: int) -> None:
+        """Give out no number up to ``through`` from now on; a restore calls this.
+
+        The store may skip more numbers. Does nothing if the counter is past ``through`` already. Clients that
+        are connected meanwhile must find the cluster's id changed first; see ``meta.restore``.
+        """
         ...
 
     async def sync(self) -> None:

@@ -25,17 +25,22 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import PurePosixPath
 from typing import NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
 import attrs
+import trio
 
 from ledgerlog.errors import ClusterNotFound, InvalidArgument
 from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.meta.backup import save
+from ledgerlog.meta.backup_file import open_backup, write_backup
 from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.memory import MemoryTree
-from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.meta.restore import Restored, restore
+from ledgerlog.meta.sqlite import open_sqlite_store, save_sqlite
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.redact import redact
 
@@ -45,9 +50,11 @@ __all__ = [
     "MemoryUri",
     "SqliteUri",
     "ZooKeeperUri",
+    "back_up",
     "make_cluster_at",
     "open_store",
     "parse_uri",
+    "restore_at",
 ]
 
 FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH or zk://HOST:PORT,.../CHROOT"
@@ -219,6 +226,52 @@ async def make_cluster_at(uri: ClusterUri) -> tuple[str, bool]:
         is_new = await make_cluster(store, os.urandom)
         assert store.cluster is not None
         return store.cluster, is_new
+
+
+async def back_up(uri: ClusterUri, path: str, *, made_ms: int) -> tuple[str, int]:
+    """Save the metadata of a cluster, which may be working, in a new file.
+
+    Args:
+        uri: The cluster.
+        path: The backup file.
+        made_ms: Wall clock, in milliseconds since 1970.
+
+    Returns:
+        The cluster's id, and the number of saved nodes.
+
+    Raises:
+        InvalidArgument: ``path`` is there already.
+        ClusterNotFound: There is no cluster.
+        LedgerLogError: As for ``open_store`` and ``write_backup``. No file was made.
+    """
+    async with open_store(uri) as store:
+        assert store.cluster is not None
+        with write_backup(path) as writer:
+            match uri:
+                case SqliteUri(path=file) | FileUri(metadata_path=file):
+                    save_now = partial(save_sqlite, file, writer, made_ms=made_ms)
+                    await trio.to_thread.run_sync(save_now)
+                    await store.sync()
+                case _:
+                    await save(store, writer, made_ms=made_ms)
+        return store.cluster, writer.nodes
+
+
+async def restore_at(uri: ClusterUri, path: str, *, now_ms: int) -> Restored:
+    """Make the metadata store at ``uri`` say what a backup says; see ``meta.restore``.
+
+    Args:
+        uri: Where the store is. If there is none, it is made.
+        path: The backup file.
+        now_ms: Wall clock, in milliseconds since 1970.
+
+    Raises:
+        StorageCorrupt, IncompatibleVersion: The backup is damaged, or of a newer format. Nothing was changed.
+        LedgerLogError: As for ``restore`` and for opening the store.
+    """
+    backup = open_backup(path)
+    async with _open_any(uri, create=True) as store:
+        return await restore(store, backup, now_ms=now_ms)
 
 
 def _open_any(uri: ClusterUri, *, create: bool) -> AbstractAsyncContextManager[MetadataStore]:

@@ -12,6 +12,7 @@ import enum
 
 import attrs
 
+from ledgerlog.limits import LEDGER_KEY_BYTES
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -57,11 +58,15 @@ class BookieInfo:
     speaks: ProtocolSupport = attrs.field(factory=ProtocolSupport)
     """The protocol versions and features that the bookie speaks. Version 0.1 does not say it: it speaks
     version 1 and knows no feature."""
+    listing_key: bytes = attrs.field(default=b"", repr=False)
+    """The secret with which the bookie lists its ledgers and their keys (``wire.ledgers``). b"": it does not
+    know that request."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         fences = {"fences_through": self.fences_through} if self.fences_through >= 0 else {}
+        listing = {"listing_key": self.listing_key} if self.listing_key else {}
         return encode_record(
             {
                 "v": _FORMAT,
@@ -75,6 +80,7 @@ class BookieInfo:
                 "protocol_max": self.speaks.highest,
                 "features": list(self.speaks.features),
                 **fences,
+                **listing,
             },
             lambda data: BookieInfo.decode_untrusted(data, self.bookie_id),
             unknown=self.unknown,
@@ -95,6 +101,7 @@ class BookieInfo:
             if fields.optional("fences_through", int) is None
             else fields.integer("fences_through"),
             speaks=_support(fields),
+            listing_key=_listing_key(fields),
             unknown=fields.unknown(),
         )
 
@@ -194,6 +201,13 @@ class Cookie:
             else tuple(fields.sequence("begun_tokens", str)),
             unknown=fields.unknown(),
         )
+
+
+def _listing_key(fields: Fields) -> bytes:
+    key = fields.optional("listing_key", bytes) or b""
+    if key and len(key) != LEDGER_KEY_BYTES:
+        fields.fail(f"the field 'listing_key' has {len(key)} bytes, not {LEDGER_KEY_BYTES}")
+    return key
 
 
 def _support(fields: Fields) -> ProtocolSupport:

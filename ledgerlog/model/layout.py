@@ -17,6 +17,8 @@
     snapshots/HHHHHHHHHHHHHHHH      the ledgers that hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and its holder
     elections/NAME/candidates/ID    a candidate (ephemeral)
+    restored                        there from a restore of a backup until somebody accepts what that lost
+                                    (``model.restoration``)
     repair/...                      the nodes of auto-recovery: see ``model.repair``
 
 A log's name and its record are separate nodes. So a log that is deleted and made again has another record
@@ -44,6 +46,8 @@ CURSORS = "cursors"
 SPLICES = "splices"
 ARCHIVES = "archives"
 DESTINATIONS = "destinations"
+ELECTIONS = "elections"
+RESTORED = "restored"
 
 REPAIR = "repair"
 REPAIR_SETTINGS = "repair/settings"
@@ -56,6 +60,32 @@ REPAIR_AUDIT = "repair/audit"
 
 LEDGER_COUNTER = "ledger"
 LOG_COUNTER = "log"
+
+LASTING_ROOTS = (
+    CLUSTER,
+    LEDGERS,  # Before the logs: a backup adds the ledgers that a log has listed since.
+    COOKIES,
+    LOG_RECORDS,
+    LOG_NAMES,
+    CURSORS,
+    SPLICES,
+    ARCHIVES,
+    DESTINATIONS,
+    SNAPSHOTS,
+    ELECTIONS,
+    REPAIR,
+)
+"""The nodes above everything that a backup has, in the order in which it is read."""
+
+
+def is_lasting(path: str) -> bool:
+    """Return whether a node may outlive the session that made it, so that a backup must have it."""
+    parts = path.split("/")
+    if parts[0] == ELECTIONS:
+        return not (len(parts) > 2 and parts[2] == "candidates")
+    if parts[0] == REPAIR:
+        return "/".join(parts[:2]) not in (REPAIR_LOCKS, REPAIR_WORKERS, REPAIR_PROGRESS)
+    return parts[0] not in (BOOKIES, RESTORED)
 
 
 def ledger_path(ledger_id: int) -> str:
@@ -183,7 +213,7 @@ def log_record_of(component: str) -> int:
 
 def election_path(name: str) -> str:
     """Return the path of an election's record. Slashes are spelled %2F, as for logs."""
-    return f"elections/{name.replace('/', '%2F')}"
+    return f"{ELECTIONS}/{name.replace('/', '%2F')}"
 
 
 def snapshots_path(incarnation: int) -> str:

@@ -10,6 +10,7 @@ the rules that must hold before the record is written:
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
     touched      only the version changes: a writer that read the record before must read it again
     spliced      CLOSED ledgers that were written apart become part of the log, counted at once
+    brought_back a CLOSED ledger that a restore from a backup had forgotten is in the list again
     merged       neighbours whose records lie in one archived file become one segment, named by the first
     recovered    nobody leads any more: epoch + 1, everything is counted, the next leader adds a ledger
     sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added any more
@@ -399,6 +400,21 @@ class LogMetadata:
             token=token,
         )
         return changed, [segment.ledger_id for segment in self.segments[:keep]]
+
+    def brought_back(self, ledger_id: int, epoch: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
+        """Return the record with a CLOSED ledger at its end that a restore had forgotten.
+
+        Args:
+            ledger_id: The ledger.
+            epoch: The epoch of the leader that made it, at most the present one.
+            counts: Its size. It has records.
+            token: A random value of the caller.
+        """
+        assert not self.sealed, "a sealed log takes no ledger"
+        assert not self.open_segments, "segments are counted in order"
+        assert counts.record_count > 0, "a ledger without records is not worth a segment"
+        segment = LogSegment(ledger_id, epoch, self.counted_end).with_counts(counts)
+        return attrs.evolve(self, segments=(*self._without(ledger_id), segment), token=token)
 
     def merged(self, first_ledger: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
         """Merge the counted segments from ``first_ledger`` up to ``end_offset`` into one.

@@ -141,7 +141,7 @@ async def pass_over_metadata(
 
 async def pass_over_now(
     client: LedgerClient,
-    board: RepairQueue,
+    queue: RepairQueue,
     *,
     draining: Collection[BookieId] = (),
     within_s: float = math.inf,
@@ -152,7 +152,7 @@ async def pass_over_now(
 
     Args:
         client: The client whose store is read.
-        board: The repair queue, to read the registrations.
+        queue: The repair queue, to read the registrations.
         draining: The bookies that are to be emptied.
         within_s: End after this many seconds, with the findings until then.
 
@@ -160,12 +160,12 @@ async def pass_over_now(
         MetadataUnavailable: The metadata store could not be reached.
         MetadataCorrupt: A node below ``ledgers`` is no ledger's.
     """
-    there = (await board.registered()).keys() - frozenset(draining)
+    there = (await queue.registered()).keys() - frozenset(draining)
     found = await pass_over_metadata(client, lambda bookie: bookie not in there, within_s=within_s)
     if not found.affected:
         return found
     # A bookie that registered during the pass may be in a ledger that was created during it.
-    there |= (await board.registered()).keys() - frozenset(draining)
+    there |= (await queue.registered()).keys() - frozenset(draining)
     affected = {}
     for ledger_id, hit in found.affected.items():
         if still_gone := tuple(bookie for bookie in hit if bookie not in there):

@@ -78,45 +78,45 @@ async def decommission(
     If this is cancelled or fails, the bookie goes on being emptied until ``RepairQueue.keep`` takes the
     request back. To wait again, call this again.
     """
-    board = RepairQueue(client)
-    draining = await board.drain(check_bookie_id(bookie_id))
+    queue = RepairQueue(client)
+    draining = await queue.drain(check_bookie_id(bookie_id))
     looks = 0
     while looks < 2:
         found = await pass_over_metadata(client, bookie_id.__eq__)
-        emptying = await _emptying(board, bookie_id, list(found.affected), found.damaged)
+        emptying = await _emptying(queue, bookie_id, list(found.affected), found.damaged)
         say(emptying)
-        asked, unknown = await board.requests()
+        asked, unknown = await queue.requests()
         if bookie_id in unknown:
             raise MetadataCorrupt(f"whether bookie {bookie_id} is to be emptied: {unknown[bookie_id]}")
         if bookie_id not in asked:
             raise InvalidArgument(f"bookie {bookie_id} is to be kept: somebody took the request back")
-        is_clean = not found.affected and not found.damaged and not await board.is_writable(bookie_id)
+        is_clean = not found.affected and not found.damaged and not await queue.is_writable(bookie_id)
         looks = looks + 1 if is_clean else 0
         if not looks:
             await trio.sleep(_LOOK_S)
         elif looks == 1:
             await trio.sleep(_RECOVERED_S if found.in_recovery else _SETTLED_S)
-    await board.forget_cookie(draining)
+    await queue.forget_cookie(draining)
     try:
-        if not await board.is_registered(bookie_id):
-            await board.end_request(draining)
+        if not await queue.is_registered(bookie_id):
+            await queue.end_request(draining)
     except (MetadataError, MetadataCorrupt) as cause:
         logger.warning("bookie=%s is out of service; the auditor tidies up behind it: %s", bookie_id, cause)
     return draining
 
 
 async def _emptying(
-    board: RepairQueue, bookie_id: BookieId, left: list[int], damaged: Collection[int]
+    queue: RepairQueue, bookie_id: BookieId, left: list[int], damaged: Collection[int]
 ) -> Emptying:
     troubles = dict.fromkeys(damaged, "its metadata is damaged: it may name the bookie")
     for ledger_id in left[:100]:
         try:
-            task = await board.task(ledger_id)
+            task = await queue.task(ledger_id)
         except MetadataCorrupt as damage:
             troubles[ledger_id] = str(damage)
             continue
         if task is not None and task[0].trouble is not None:
             troubles[ledger_id] = task[0].trouble
-    workers = await board.workers()
+    workers = await queue.workers()
     count = len(left) + len(damaged)
     return Emptying(bookie_id=bookie_id, ledgers_left=count, workers=len(workers), troubles=troubles)

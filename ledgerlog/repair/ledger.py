@@ -137,9 +137,9 @@ class _Attempt:
 class LedgerRepair:
     """Repairs ledgers, each from its task. What it remembers is about ledgers that wait."""
 
-    def __init__(self, client: LedgerClient, board: RepairQueue, copying: Copying) -> None:
+    def __init__(self, client: LedgerClient, queue: RepairQueue, copying: Copying) -> None:
         self._client = client
-        self._board = board
+        self._board = queue
         self._copying = copying
         self._registry = LedgerRegistry(client.store, client.environment)
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}

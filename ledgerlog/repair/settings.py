@@ -32,10 +32,10 @@ class SettingsInForce:
     ``name`` is the process's name in log messages.
     """
 
-    def __init__(self, board: RepairQueue, *, name: str) -> None:
+    def __init__(self, queue: RepairQueue, *, name: str) -> None:
         self.damage: str | None = None
         """Why the stored settings could not be read the last time; None if they could."""
-        self._board = board
+        self._board = queue
         self._name = name
         self._last: RepairSettings | None = None
 

@@ -82,10 +82,10 @@ async def post_tasks(client: LedgerClient, ailments: Ailments) -> MarkedForRepai
         MetadataUnavailable: The metadata store did not answer. Some tasks may have been made; you may call
             this again.
     """
-    board = RepairQueue(client)
+    queue = RepairQueue(client)
     changed = 0
     for ledger_id in ailments.ledgers:
-        changed += await board.post(
+        changed += await queue.post(
             ledger_id,
             incomplete=sorted(ailments.incomplete.get(ledger_id, ())),
             damaged=sorted(ailments.damaged.get(ledger_id, ())),

@@ -153,8 +153,8 @@ class Process:
                 try:
                     yield incarnation, store
                 except BaseExceptionGroup as group:
-                    # Ignore what a dying process meets at its closed doors, and the faults that follow. A bug
-                    # that shows only then must still come out.
+                    # Ignore the faults of a process that is dying: its network, disk and store already refuse
+                    # its calls. A bug that shows only then must still come out.
                     rest = group.split((NodeCrashed, LedgerLogError))[1] if incarnation.is_dead else group
                     if rest is not None:
                         raise rest from None

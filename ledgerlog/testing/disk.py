@@ -9,8 +9,9 @@ The model keeps the promises of those contracts, and breaks everything that they
   the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
   *process is killed* during the write, the write is in the page cache or was never made. What is in the cache
   becomes durable only with the next sync of the file, and a power cut before that may lose it.
-* **Names.** Changes of names become durable with ``sync_directory``, in order. A power cut keeps any number
-  of the first of the other changes. If a directory's own name is lost, its files are lost too.
+* **Names.** Changes of names become durable with ``sync_directory``, in order. Of the changes that were not
+synced, a power cut keeps only the first few, perhaps none or all. If a directory's own name is lost, its
+files are lost too.
 * **The index.** A batch is durable when ``write`` returns. A batch that a crash interrupts is there or not.
 
 Faults, which the cluster injects:
@@ -373,7 +374,8 @@ def _apply(change: _NameChange, files: dict[str, _Inode], directories: dict[str,
 
 
 class _Door:
-    """What the disk and the indexes of one life of a process share: time, and the process's door."""
+    """The base of the disk and the indexes of one life of a process: each call takes time and passes its door
+    (see ``testing.process``)."""
 
     def __init__(self, platter: Platter, incarnation: Incarnation) -> None:
         self.platter = platter

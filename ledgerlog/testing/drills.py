@@ -62,7 +62,7 @@ PLAYS = (
     ("hold", "push", "push", "wait", "recover", "lose for recovery", "recover"),
     ("hold", "push", "push", "wait", "recover", "wait", "recover"),
 )
-"""How drills may begin. The details of each step are drawn."""
+"""The known beginnings of drills. The details of each step are drawn."""
 
 OUTCOME_S = (0.01, 0.03, 0.1)
 """How long, in seconds, an owner waits at the end for the outcome of its entries."""

@@ -60,7 +60,7 @@ class Call:
 
     verb: str
     """The method's name: "get", "create", "set", "delete", "children", "transaction", "next_id",
-    "highest_id" or "sync"."""
+    "highest_id", "skip_ids" or "sync"."""
     path: str = ""
     """The path, or the name of the counter. Empty for "transaction" and "sync"."""
     operations: tuple[Operation, ...] = ()
@@ -69,7 +69,7 @@ class Call:
     @property
     def is_write(self) -> bool:
         """Whether the call may change the store."""
-        return bool(self.operations) or self.verb in ("transaction", "next_id")
+        return bool(self.operations) or self.verb in ("transaction", "next_id", "skip_ids")
 
     def __str__(self) -> str:
         if self.verb == "transaction":
@@ -200,7 +200,8 @@ class StaleReplica:
 
 
 def answer_lost_behind(path: str, act: Callable[[], Awaitable[object]]) -> Fault:
-    """The first write of ``path`` is applied, then somebody does ``act``, and then its answer is lost."""
+    """Return a fault: the first write of ``path`` takes effect, then ``act()`` runs, and the write's answer
+    is lost."""
     is_done = False
 
     async def fault(call: Call, go_on: GoOn) -> Any:
@@ -260,8 +261,8 @@ class CalledStore:
     def cluster(self) -> str | None:
         return self.inner.cluster
 
-    def belong_to(self, cluster: str) -> None:
-        self.inner.belong_to(cluster)
+    def belong_to(self, cluster: str, *, through_restores: bool = False) -> None:
+        self.inner.belong_to(cluster, through_restores=through_restores)
 
     async def get(self, path: str) -> Versioned | None:
         found: Versioned | None = await self._call(Call("get", path), lambda: self.inner.get(path))
@@ -298,6 +299,9 @@ class CalledStore:
     async def highest_id(self, counter: str) -> int:
         highest: int = await self._call(Call("highest_id", counter), lambda: self.inner.highest_id(counter))
         return highest
+
+    async def skip_ids(self, counter: str, through: int) -> None:
+        await self._call(Call("skip_ids", counter), lambda: self.inner.skip_ids(counter, through))
 
     async def sync(self) -> None:
         await self._call(Call("sync"), self.inner.sync)

@@ -122,7 +122,7 @@ class History:
 
     @property
     def open_ends(self) -> int:
-        """How many records were sent whose outcome nobody knows."""
+        """How many sent records have an unknown outcome."""
         return sum(len(call.names) for call in self.calls if not call.acks and not call.is_refused)
 
 

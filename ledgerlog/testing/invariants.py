@@ -106,13 +106,14 @@ class GodView:
         self.acked_by_quorum: dict[int, int] = {}
         """The highest entry of each ledger that was acknowledged before the ledger was closed."""
         self.last_verdict: dict[int, int] = {}
-        """For each ledger, the lowest entry that is proven never to have been and never to be acknowledged.
-        ``wire_rules`` maintains it."""
+        """For each ledger, the lowest entry for which there is a proof that it was never acknowledged and
+        never will be. ``wire_rules`` maintains it."""
         self.prove_close: Callable[[LedgerMetadata, Incarnation | None], None] = lambda closed, who: None
         """Called when a recoverer closes a ledger, to check that it may. ``wire_rules`` sets it."""
         self._tree = SimTree()
         self._holders: dict[tuple[int, int], dict[str, int]] = {}
-        """For each entry, the bookies that hold it, each with the number of its first record of it."""
+        """For each entry, the bookies that hold it. Each comes with the number of its first record that has
+        the entry."""
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], int] = {}
         """For each bookie and ledger, the number of the record that fenced it."""

@@ -14,7 +14,7 @@ Directed faults aim at situations that are known to break replicated logs. Rando
                          bookie, which has it, breaks. So entries are half confirmed when the ensemble
                          changes. Often the metadata store is slow meanwhile, which prolongs the change
     reset at a fence     when a bookie has confirmed a fence, the client's connections to another one break.
-                         So the fence of the other bookie is lost, and it is read unfenced
+                         So the fence of that other bookie is lost, and the client reads it unfenced
     power cut after a fence   the bookie that has just confirmed a fence loses power, and comes back
 """
 

@@ -12,7 +12,7 @@ ordered pair of hosts. Each direction has its own state:
 
 A connection has two *channels*. Each channel keeps the order of its data; there is no order between
 connections. Data travels in pieces, cut where the seed decides. A channel holds at most ``buffer_bytes`` in
-flight and unread. If it is full, the sender has sent a part and waits.
+flight and unread. If it is full, the sender waits with the rest of its data.
 
 **Ends of processes.** If a process is killed, its kernel closes what it had open. The peer receives the data
 that was sent before, and then the end or a reset. If its machine loses power, nobody is told: the peers are

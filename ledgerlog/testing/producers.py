@@ -5,17 +5,17 @@ to the current leader until it is acknowledged. They send a record again if the 
 first attempt may still be under way, at this leader or at a leader that was deposed since. Now and then they
 also repeat an acknowledged record. A request is not withdrawn, so an old one may reach a later leader.
 
-Two processes consume the log under one cursor that pins it. The result of the records (how many of each
-producer they have seen) is in the cursor's properties, so it moves together with the cursor's offset. A
-consumer that loses that race, or that is interrupted, starts again from the cursor. The log keeps no more
-than it has to (``RetentionPolicy(max_bytes=1)``), so everything that the cursor does not pin vanishes. A
-sweeper deletes what crashes have left, however young it is.
+Two processes consume the log under one cursor that pins it. Their state (how many records of each producer
+they have seen) is in the cursor's properties, so it moves together with the cursor's offset. A consumer that
+loses that race, or that is interrupted, starts again from the cursor. The log keeps no more than it has to
+(``RetentionPolicy(max_bytes=1)``), so everything that the cursor does not pin vanishes. A sweeper deletes
+what crashes have left, however young it is.
 
 At every moment each (producer, sequence) has one offset, and each offset has one (producer, sequence). This
 must hold for every source: a first acknowledgement, a repeated one, or a reader. A consumer finds each record
 of a producer once, in order and without holes. Nothing that the cursor pins is ever dropped. ``invariants``
-checks that only its maker deletes a ledger that a log may still list. At the end everything that was ever in
-doubt is sent again. It must be answered with the same offsets, and the log must hold as many records as the
+checks that only its maker deletes a ledger that a log may still list. At the end all records whose outcome
+was ever in doubt are sent again. They must get the same offsets, and the log must hold as many records as the
 producers have numbered.
 """
 

@@ -28,7 +28,7 @@ Run = Callable[[tuple[int, ...]], Report]
 
 @attrs.frozen
 class Shrunk:
-    """The remainder of a failing run."""
+    """A failing run with as few faults as possible."""
 
     report: Report
     """The report of the smallest run that fails."""

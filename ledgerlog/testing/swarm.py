@@ -1,17 +1,17 @@
 """The parameters of one simulated run, drawn from its seed: its cluster, its workloads and its faults.
 
-A run with every fault at full rate only fails. Many runs with a few kinds of faults each find more. So each
-seed draws a *swarm*: the shape of the cluster, the workloads, the kinds of faults, their rate, and how many
-bookies may be down at once.
+If a run has every fault at full rate, nothing in it succeeds. Many runs with a few kinds of faults each find
+more. So each seed draws a *swarm*: the shape of the cluster, the workloads, the kinds of faults, their rate,
+and how many bookies may be down at once.
 
 **Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` runs have 0.3 to 24
 seconds and up to 30 records. A small run is about a tenth of the work. Most bugs need only a handful of
 requests that meet at the wrong moment.
 
 **The budget for damage.** Bits rot on so few bookies that every acknowledged entry keeps an intact copy, and
-that the others can form ensembles without them. These are at most ``ack quorum - 1`` bookies, and at most as
-many as there are beyond the ensemble. With more damage, a protocol can only refuse. In other runs ``ack
-quorum - 1`` bookies acknowledge entries before they sync them, and lose some with each crash.
+that the others can form ensembles without them. So bits rot on at most ``ack quorum - 1`` bookies, and on no
+more bookies than an ensemble can do without. With more damage, a protocol can only refuse. In other runs
+``ack quorum - 1`` bookies acknowledge entries before they sync them, and lose some with each crash.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut after a fence")
-"""Kinds of faults that aim at situations that are known to break. They are drawn more often than the
-others."""
+"""Kinds of faults that aim at situations that are known to break replicated logs. They are drawn more often
+than the others."""
 
 FAULTS = (
     # processes

@@ -8,7 +8,7 @@ For bookies:
     AckDurable          a bookie acknowledges an add only when its entries are durable there
     FenceBeforeReply    a bookie confirms a fence, or answers a recovery read, only after its fence is durable
     ServedIsDurable     a bookie gives out an entry only if it is durable there
-    ServedIsIntact      it gives it out only with the bytes that were written, and reports damage as damage
+    ServedIsIntact      it gives an entry out only with the bytes that were written, and reports damage
     HeldIsNotDenied     it never denies an entry that was durable there when it was asked, damaged or not
                         (rule 8)
     FencedReadComplete  its answer to a recovery read denies no entry that was durable there before the fence
@@ -28,7 +28,7 @@ For recoverers:
     RecoveryAnnounced   a ledger is fenced only after the metadata says that it is in recovery
     FenceCoverage       reading begins when the confirmed fences cover the last ensemble (A.0, T26)
     RecoveryTargets     an entry is asked for only at bookies that have it in the frozen ensemble, and no
-                        entry below the frozen fragment is
+                        entry below the frozen fragment is asked for
     FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32). Other
                         recovery adds are copies by repair, of entries that can no longer change. They tell no
                         LAC after what is certainly committed, and no LAFR (rules 20 and 23)
@@ -536,8 +536,7 @@ class WireView:
         through = min(asked.last, header.argument)
         slot = frozen.ensemble.index(bookie)
         recoverer.answers.append(_Answer(bookie, slot, asked.first, through, asked.entry_count, found))
-        # After the last entry that was ever sent, the first entry of each write set stands for all later
-        # ones.
+        # Beyond the last entry that was ever sent, one entry for each write set stands for all later entries.
         beyond = max(self._pushed.get(header.ledger_id, NO_ENTRY), asked.first) + asked.entry_count
         for entry_id in range(asked.first, min(through, beyond) + 1, asked.entry_count):
             if entry_id not in found:

@@ -3,8 +3,8 @@
 A run has three phases:
 
 1. **Trouble.** The workloads of the swarm run (``WORKLOADS``: leaders that contend for a log, ledgers with
-   racing recoverers, a user's service, producers that repeat everything). The residents run beside them, and
-   a nemesis carries out its plan of faults (``nemesis``).
+   racing recoverers, a user's service, producers that repeat everything). Residents (see below) run beside
+   them, and a nemesis carries out its plan of faults (``nemesis``).
 2. **Healing.** The network, the disks and the metadata are healed, every bookie is started, and the clients
    are ended. From now on everything must work again in bounded time (``world.CONVERGE_S``).
 3. **Judgement.** Each workload compares the stored data with what its processes were told. During all phases

@@ -52,6 +52,10 @@ early if the bookie must look at many entries; a reply without pairs never ends 
 **SCRUB** asks the bookie to read the entries from ``first`` to ``last`` and check their digests, at most
 ``argument`` bytes of them. ``count`` is the number of classes by which it adds up the digests. ``wire.scrub``
 describes the body of the reply, which is complete through ``argument``.
+
+**LEDGERS** asks of which ledgers, from the one in ``ledger`` on, the bookie holds entries. ``key`` is the
+bookie's listing key. ``wire.ledgers`` describes the body of the reply, which is complete through the ledger
+in ``argument``. Status UNKNOWN: the bookie may have lost others.
 """
 
 from __future__ import annotations
@@ -86,6 +90,7 @@ class Kind(enum.IntEnum):
     LIST = 7
     INFO = 8
     SCRUB = 9
+    LEDGERS = 10
 
 
 _KINDS = frozenset(kind.value for kind in Kind)

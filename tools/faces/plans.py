@@ -104,10 +104,13 @@ BLOCKING = Plan(
         (r"\basync (?=with|for|context|iterator)", ""),
         (r"\bawait ", ""),
         # A checkpoint is a point at which a task can be cancelled.
-        (r"Always a checkpoint, before the record is taken: cancelled, it", "If interrupted before that, it"),
+        (
+            r"Always a checkpoint, before\s+the record is taken: if you cancel it there, the record is",
+            "If it is interrupted before it takes the record, the record is",
+        ),
         (r"\s*Always a checkpoint\.", ""),
         (r"Cheap; not a checkpoint\.", "Cheap."),
-        (r"It is a checkpoint whenever", "It waits whenever"),
+        (r"Iterating is a checkpoint whenever", "Iterating waits whenever"),
         # Ctrl-C cancels the call of a thread.
         (r"\ba cancellation", "an interruption"),
         (r"\bcancellation", "interruption"),

@@ -10,6 +10,7 @@ from ledgerlog.errors import LogNotFound, NotEnoughBookies
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.meta.belonging import check_cluster
 from ledgerlog.model.layout import CLUSTER
 
 __all__ = ["archive_log", "open_archiver", "retire_gone"]
@@ -63,7 +64,7 @@ async def _cluster_id(client: LedgerClient) -> str:
     node = await client.store.get(CLUSTER)
     if node is None:
         raise NotEnoughBookies("no bookie has ever served this cluster: there is nothing to archive")
-    return node.value.decode("ascii", "replace")
+    return check_cluster(node.value)
 
 
 async def archive_log(

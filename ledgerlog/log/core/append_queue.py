@@ -1,31 +1,31 @@
-"""The records that a log writer has taken and not yet answered: from records to entries and back.
+"""The queue of a log writer: it packs records into entries, and answers them once the entries are confirmed.
 
 Records gather in batches. A batch becomes one entry when it is sent. All its records are acknowledged
 together, once that entry and every entry sent before it are confirmed:
 
     add             the record joins the open batch: a list append and a few counters
     first_to_send   returns the oldest batch, with its offsets; ``on_sent`` says which entry it became
-    on_confirmed    a ledger has confirmed its entries up to one; returns the last answered ticket
+    on_confirmed    a ledger has confirmed all entries up to a given one; returns the last answered ticket
     resolve         the leadership is over; gives every batch its final verdict
 
 **Tickets and offsets.** Every record gets a ticket when it is added. Tickets are never reused, and a caller
-waits for its record's ticket. The offset is fixed only when the batch is sent. Until then the record can be
-taken back if its caller is cancelled, and the records behind it move up, so offsets stay dense. ``tail`` is
-the offset that the next record would get now.
+waits for its record's ticket. The offset is fixed only when the batch is sent. Until then, the record can be
+taken back if its caller is cancelled. The records behind it then move up, so offsets have no holes. ``tail``
+is the offset that the next record would get now.
 
 **One order.** Batches are sent, confirmed and acknowledged in the order of their tickets, whatever ledgers
-they went to. If a newer ledger confirms entries early, they wait until the older ledger has confirmed all of
-its own (C05). The queue ensures this: it only ever takes the head of ``_sent``.
+they went to. If a newer ledger confirms entries early, their batches wait until the older ledger has
+confirmed all of its entries (C05). The queue ensures this: it answers only the head of ``_sent``.
 
 **Conditions.** A record added with ``expected`` is written at that offset or not at all. The queue checks it
 when the record is added, and again if a record before it is taken back.
 
 **Verdicts.** A batch that was sent ends DURABLE, LOST (surely not in the log) or UNKNOWN. A batch that was
-never sent is LOST. ``resolve`` explains what follows from the entry where recovery ended a ledger.
+never sent is LOST. ``resolve`` decides this from the entry at which recovery closed each ledger.
 
-Invariants: ``tail`` = ``next_offset`` + the queued records that are not dropped. The window counts are the
-sums over both queues without dropped records. Batches in ``_sent`` have growing tickets, and their offsets
-join without a gap.
+Invariants: ``tail`` = ``next_offset`` + the queued records that are not dropped. ``records_outstanding`` and
+``bytes_outstanding`` cover the records in ``_queued`` and ``_sent`` that are not dropped. Batches in
+``_sent`` have growing tickets, and their offsets join without a gap.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from ledgerlog.model.record import Ack, tuple_new
 __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
 RECORD_OVERHEAD = 4
-"""Bytes that a record takes in an entry besides its own. They hold its length."""
+"""Bytes that an entry needs for each record in addition to the record itself. They hold its length."""
 
 _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
 """The most bytes that an entry needs to name the producer of a run of records."""
@@ -127,7 +127,7 @@ class Batch:
         self.entry_id = NO_ENTRY
         self.first_offset = -1
         self.expected: list[tuple[int, int]] | None = None
-        """Each slot with a condition, and the offset at which alone its record is written."""
+        """The slots with a condition. Each comes with the only offset at which its record may be written."""
         self.dropped: dict[int, OffsetMismatch | None] | None = None
         """The slots that were dropped. The value is None if the record was taken back, or the error if its
         condition failed."""
@@ -147,7 +147,7 @@ class Batch:
         return [record for slot, record in enumerate(self.records) if slot not in self.dropped]
 
     def live_slot(self, slot: int) -> int:
-        """Return the slot that a record has in the entry, which leaves dropped records out."""
+        """Return the slot that a record gets in the entry. Dropped records get none."""
         return slot - bisect_left(self._dropped_slots, slot) if self.dropped else slot
 
     def number(self, producer_id: str, slot: int, count: int, first_sequence: int) -> None:
@@ -166,7 +166,7 @@ class Batch:
         self.cost += _NUMBERED_OVERHEAD
 
     def live_numbered(self) -> list[NumberedRecords]:
-        """Return ``numbered`` by the slots of the entry."""
+        """Return ``numbered`` with the slots of the entry instead of those of the batch."""
         if not self.dropped:
             return self.numbered or []
         return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]
@@ -222,7 +222,7 @@ class AppendQueue:
         entry_bytes: A batch takes records up to this many bytes, their lengths included. One larger record
             gets a batch for itself.
         window_records: How many records may be taken and not answered.
-        window_bytes: The same in bytes of records.
+        window_bytes: How many bytes of records may be taken and not answered.
 
     Raises:
         InvalidArgument: A bound is out of range.
@@ -394,7 +394,7 @@ class AppendQueue:
 
         Args:
             records: The records.
-            cost: What they take in the entry, from ``group_cost``.
+            cost: The bytes that they take in the entry, from ``group_cost``.
         """
         batch = self._open
         if batch is None or batch.cost + cost > self._entry_bytes:
@@ -540,24 +540,24 @@ class AppendQueue:
     def resolve(self, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
         """Give every batch its verdict, because the leadership is over.
 
-        A batch is in its ledger if its entry is not beyond the ledger's last entry. A batch in a newer ledger
-        is in the log only if every batch sent to the older ledger is, because the newer ledger counts as
-        empty otherwise. Three rules follow:
+        A batch is in its ledger if its entry is not beyond the ledger's last entry. If any batch of the older
+        ledger is missing there, the newer ledger counts as empty. So a batch in the newer ledger is in the
+        log only if all batches of the older ledger are. Three rules follow:
 
         - The first lost batch loses all batches behind it.
-        - Behind an unknown batch, no batch can be known to be in the log.
-        - If a batch is lost in a short ledger, an operator decides about the newer ledger, so the batches
-          there are unknown.
+        - Behind an unknown batch, no batch is DURABLE.
+        - If a batch is lost in a short ledger (an accepted loss ended it early), an operator decides about
+          the newer ledger, so the batches there are unknown.
 
         For example, batches became entries 5 and 6 of ledger 1 and entry 0 of ledger 2. If recovery ended
         ledger 1 at entry 5, the first batch is durable and the other two are lost.
 
         Args:
             ends: The last entry of each ledger that is known to be CLOSED.
-            short: Those of these ledgers that an accepted loss ended.
+            short: The ledgers in ``ends`` that an accepted loss ended.
 
         Returns:
-            The last ticket that is answered by a durable batch.
+            The last ticket of the last durable batch.
         """
         verdict = BatchState.DURABLE
         lost_in: int | None = None

@@ -1,45 +1,47 @@
-"""Making whole ledgers part of a log, once: the decisions of one commit.
+"""The decisions of one commit, which makes whole ledgers part of a log exactly once.
 
 A job that writes in parallel may have to write everything again after a failure. So it writes to ledgers that
 are in no log (*staged* ledgers), closes them, and then splices them. The splice is one transaction on the
-metadata store. It appends the ledgers to the log's list, labels them as the log's, and moves the mark of
-their producer (``model.attach``). The batch is in the log if and only if that transaction took effect. A task
-that comes too late, or runs twice, has only written to ledgers that no list names.
+metadata store. It appends the ledgers to the log's list, labels them as the log's, and moves the *mark* of
+their producer, a record of its last batch (``model.attach``). The batch is in the log if and only if that
+transaction took effect. A task that comes too late, or runs twice, has only written to ledgers that no list
+names.
 
     READ      read the log's record, the producer's mark and the staged ledgers    -> on_read
     RECOVER   recover ``recovering`` to CLOSED and look at its entries             -> on_recovered
     WRITE     the transaction: ``record``, ``mark``, and the ledgers' labels       -> on_written, else
                                                                                       on_unsettled
-    DONE      the batch is in the log; ``was_there`` if it was so before this commit
-    FAILED    ``failure``; nothing was spliced, or surely not by this commit
+    DONE      the batch is in the log; ``was_there`` tells whether it was there before this commit
+    FAILED    ``failure`` says why; this commit spliced nothing
 
-**Once.** The mark shows which batches are in the log. A batch is there if it is the mark's batch and as many
-records are staged, or if it is an older batch of the same run. If the answer to a transaction was lost,
-reading everything again settles it in the same way. The lost transaction may still arrive, but then either
-its versions are gone, or it is the very same transaction. If it arrives after the mark was read, the labels
-of the ledgers show it. Without a producer, only the ledgers show it: they carry the log's labels exactly if
-their transaction took effect.
+**Once.** The mark shows which batches are in the log. A batch is in the log if it has the mark's number and
+the mark's count of records. So is every older batch of the same run. If the answer to a transaction was lost,
+reading everything again settles it in the same way. The lost transaction may still reach the store. If the
+records have changed by then, it fails. If they have not, it does the same as its repetition. If it takes
+effect after the mark was read, the labels of the ledgers show it. Without a producer there is no mark. Then
+only the labels count: the ledgers carry the log's labels if and only if their transaction took effect.
 
 **Who leads.** The first commit of a run takes the log over, as any leader does. It recovers and counts the
-open ledgers and raises the epoch, so a forgotten writer fails instead of going on beside the run. Later
-commits of the run must find the epoch that the mark names. If they do not, another writer has taken over, and
-the run gets LostLeadership. A run also gets LostLeadership if another run of the same producer has followed
-it. So of two drivers on one checkpoint, one fails.
+open ledgers and raises the epoch, so a writer that was left running fails instead of appending beside the
+run. Later commits of the run must find the epoch that the mark names. If they do not, another writer has
+taken over, and the run gets LostLeadership. A run also gets LostLeadership if another run of the same
+producer has followed it. So if two drivers use one checkpoint, one of them fails.
 
 **The traps.** All of these raise ``SpliceRefused``:
 
-- The mark names another source. The producer has lost its checkpoint. Its batches begin at 0 again, and they
-  would all pass for done.
+- The mark names another source. The producer has lost its checkpoint. Its batches begin at 0 again, and all
+  of them would be taken for done.
 - A new run sends a batch below the mark. A driver writes down that a batch is done before it begins the next
-  one, so a new run repeats the last batch and no older one. Such a run has a checkpoint that was put back to
-  an older state. Its batches have the numbers of other batches and may hold other rows.
+  one, so a new run repeats the last batch and no older one. A run that sends an older batch has a checkpoint
+  that was put back to an older state. Its batches reuse the numbers of batches in the log and may hold other
+  rows.
 - The batch has the mark's number and another count of records. It is another batch.
-- The batch is beyond the next one. The log lacks the batches between: it was deleted and created again, or
-  the metadata store was put back to an older state.
+- The batch skips numbers. The log lacks the batches between, because the log was deleted and created again,
+  or because the metadata store was put back to an older state.
 - The log ends before the mark. The metadata store was put back to an older state.
 
-A mark that version 0.1 wrote has no count and no end. Of its batch only the number is compared. The next
-batch completes the mark.
+A mark that version 0.1 wrote has no count and no end, so only the batch number is compared. The next batch
+completes the mark.
 """
 
 from __future__ import annotations
@@ -89,18 +91,18 @@ class Commit:
     """One batch to splice."""
 
     producer: str | None
-    """The producer that numbers the batches. None: nobody does, and only the labels of the staged ledgers
-    tell whether the batch is in the log."""
+    """The producer that numbers the batches. None if the batches have no numbers: then only the labels of the
+    staged ledgers tell whether the batch is in the log."""
     source: str
     """Identifies the producer's checkpoint. Another source means that the checkpoint was lost."""
     run: str
-    """Identifies one run of the producer."""
+    """Identifies one run of the producer: one start of its job."""
     batch: int
     """The number of the batch."""
     staged: tuple[Staged, ...]
     """The staged ledgers, in the order of their records in the log, without empty ones."""
     gaps: bool = False
-    """Whether the producer may pass over numbers."""
+    """Whether the producer may skip batch numbers."""
 
     @property
     def records(self) -> int:
@@ -215,7 +217,8 @@ class Splice:
         self.ledgers = {ledger.metadata.ledger_id: ledger for ledger in ledgers if ledger is not None}
         self._now_ms = now_ms
         if metadata is None:
-            # A log's marks and ledgers are deleted after its record, so what they say means nothing any more.
+            # A log's record is deleted first, then its marks and ledgers. Without the record they mean
+            # nothing.
             self._fail(LogNotFound(self._name))
             return
         if self._is_there():
@@ -287,9 +290,10 @@ class Splice:
         """Return why the batch in the log with this number may be another batch; None if it is this one."""
         commit, mark = self._commit, self.base_mark
         assert mark is not None, "without a producer these very ledgers are there"
-        # If each run has a checkpoint of its own (one was copied), the other run's batch of that number may
-        # hold other rows, and this run's batches would all pass for done. After an attempt whose answer was
-        # lost, the run that followed may have found this very batch, so this is not checked then.
+        # Two runs may use two copies of one checkpoint. Then the other run's batch of this number may hold
+        # other rows, and all batches of this run would be taken for done. Do not check this after an attempt
+        # whose answer was lost: that attempt may have put this very batch into the log before the other run
+        # began.
         followed = None if self._was_tried else self._followed()
         if followed is not None:
             return followed

@@ -50,9 +50,9 @@ empty, and the leader does not hand it out for deletion.
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
 leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that
 followed them. For example, the older ledger ends at offset 90 and the newer one begins at 100. Nothing in the
-newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty. The
-log then holds all records that its writer submitted up to some record, in order. Every entry carries its
-offset, so the gap is visible (``count_segment``).
+newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty. So the
+log holds an unbroken prefix of the records that its writer submitted. The gap is visible, because every entry
+carries its offset (``count_segment``).
 
 **Unless a loss was accepted.** ``ledger recover --accept-loss`` may end the older ledger before entries that
 were acknowledged. Then entries of the newer ledger may have been acknowledged too. So if an accepted loss
@@ -94,7 +94,7 @@ __all__ = [
 
 @attrs.frozen(kw_only=True)
 class LedgerSpan:
-    """What the first and the last entry of a closed ledger say."""
+    """The contents of a closed ledger, according to its first and last entry."""
 
     first_offset: int
     """The offset of the first record."""
@@ -296,7 +296,7 @@ class Takeover:
 
     @property
     def gaps_made(self) -> tuple[Gap, ...]:
-        """At the end, the gaps that this takeover made, also by a write whose answer was lost."""
+        """At the end, the gaps that this takeover made, including those of a write whose answer was lost."""
         assert self.need is TakeoverNeed.DONE
         assert self.record is not None
         made = self._tried_gaps | set(self._new_gaps())
@@ -503,8 +503,8 @@ class LeaderChain:
 
     @property
     def may_roll_by_policy(self) -> bool:
-        """Whether a roll by policy may begin now. A long list forbids it; ``want_roll`` works all the
-        same."""
+        """Whether a roll by policy may begin now. A long list of ledgers forbids it, but not
+        ``want_roll``."""
         return (
             self.failure is None
             and not self._finishing

@@ -1,5 +1,4 @@
-"""One leadership of a log: the only owner of the records it has taken, sent and confirmed, and of how it
-ends.
+"""One leadership of a log. It alone keeps account of its records (taken, sent, confirmed) and of its end.
 
 It has three parts, and each part keeps its own rules:
 
@@ -17,10 +16,10 @@ when a ledger is drained, and why nothing more is taken or sent.
     leave           the user leaves the writer
     end             give every append that is not answered its verdict
 
-**Rolls by policy.** Each bound of the roll policy is used up to some fraction. At ``SPARE_AT`` the leadership
-asks for the next ledger, and at 1 it asks for the roll. For example, with ``max_records=100`` the 75th record
-asks for the ledger and the 100th for the roll. If the roll must wait for the one before it, the next ``look``
-asks again.
+**Rolls by policy.** For each bound of the roll policy, the current ledger has used up some fraction. When the
+largest fraction reaches ``SPARE_AT``, the leadership asks for the next ledger. At 1 it asks for the roll. For
+example, with ``max_records=100`` the 75th record asks for the ledger and the 100th for the roll. If the roll
+must wait for the one before it, the next ``look`` asks again.
 
 **The end.** ``refusal`` says why nothing more is taken, ``failure`` why nothing more is sent. The first
 failure stands; ``on_successor`` may only make it more precise.
@@ -65,11 +64,11 @@ class SentCheckpoint:
 
     @property
     def is_old(self) -> bool:
-        """Whether so much follows the checkpoint that replaying it would make a takeover slow.
+        """Whether a takeover would be slow, because it replays all entries behind the checkpoint.
 
-        A large table needs more behind it before it counts as old: 32 times its size in bytes of records, or
-        one entry for each 32 bytes of it. For example, after a table of 64 KiB that is 2 MiB of records, or
-        2048 entries.
+        The checkpoint of a large table counts as old later: after 32 times the table's size in bytes of
+        records, or after one entry for each 32 bytes of the table. For example, after a table of 64 KiB that
+        is 2 MiB of records, or 2048 entries.
         """
         return self.byte_length >= max(LOG_CHECKPOINT_BYTES, 32 * self.size) or self.entries >= max(
             LOG_CHECKPOINT_ENTRIES, self.size // 32
@@ -97,7 +96,7 @@ class SentSegment:
         return SegmentCounts(self.record_count, self.byte_length, self.first_ms, self.last_ms)
 
     def used(self, policy: RollPolicy) -> float:
-        """Return the used fraction of the policy's tightest bound, without age."""
+        """Return the largest used fraction among the policy's bounds, age left out."""
         used = 0.0
         if policy.max_bytes is not None:
             used = self.byte_length / policy.max_bytes
@@ -215,8 +214,8 @@ class Leadership:
     def look(self, now: float) -> None:
         """Bring the parts in line.
 
-        Follow a roll that was written, end with a chain that has failed, report a drained ledger to the
-        chain, and ask for a roll that is due.
+        Follow a roll that was written, end the leadership if the chain has failed, report a drained ledger to
+        the chain, and ask for a roll that is due.
         """
         chain = self.chain
         if chain.current != self.segment.ledger_id:

@@ -10,19 +10,21 @@ For example, a producer's last sequence is 7. Sequence 8 is new, and 7 is a dupl
 OutOfSequence unless ``gaps`` is set.
 
 ``on_taken`` notes which batch took a record, ``on_sent`` the offset that it got. Records with a sequence are
-never taken back. So every taken record is sent, or the leadership ends and the table with it.
+never taken back. So every taken record is sent, or the leadership ends and its table is dropped.
 
 **How the next leader gets the table.** Every entry says which of its records belong to which producer. Some
 entries are *checkpoints*: the whole table at the checkpoint's offset. The first entry of a ledger is one, and
-others follow from time to time. Each entry also names the newest checkpoint of its ledger. So the next leader
-reads the last entry of the newest segment with records, the checkpoint that this entry names, and the entries
-between. That is about ``limits.LOG_CHECKPOINT_BYTES``, however long the log is. An entry is in the log only
-if all entries before it are, so the table matches exactly the records in the log.
+others follow from time to time (``SentCheckpoint.is_old`` in ``log.core.leadership``). Each entry also names
+the newest checkpoint of its ledger. So the next leader reads the last entry of the newest segment with
+records, the checkpoint that this entry names, and the entries between. That is about
+``limits.LOG_CHECKPOINT_BYTES``, however long the log is. An entry is in the log only if all entries before it
+are, so the table matches exactly the records in the log.
 
 **Bounds.** The table has at most ``Dedupe.max_producers`` producers, each with its last
-``limits.LOG_PRODUCER_RUNS_MAX`` runs. A producer that has appended nothing for ``keep_s`` may be forgotten to
-make room for another. No producer is forgotten earlier. If there is no room, a new producer is refused. The
-clock is the leader's, and it only decides which producers may be forgotten.
+``limits.LOG_PRODUCER_RUNS_MAX`` runs (ranges of consecutive sequences). A producer that has appended nothing
+for ``keep_s`` may be forgotten to make room for another. No producer is forgotten earlier. If there is no
+room, a new producer is refused. The clock is the leader's, and it only decides which producers may be
+forgotten.
 
 Invariants: ``_states`` is in the order of last use. Every producer with records in flight has a state. A
 producer's newest run ends with its last sent sequence.
@@ -52,7 +54,7 @@ class Producers:
         self.policy = policy
         self._states: dict[str, ProducerState] = {}
         self._in_flight: dict[str, deque[tuple[SequenceRange, Batch]]] = {}
-        """Runs that were taken and are not known to be durable. Their ``first_offset`` is their first slot in
+        """Runs that were taken and are not known to be durable. Here ``first_offset`` is the first slot in
         the batch."""
 
     def __len__(self) -> int:
@@ -65,7 +67,8 @@ class Producers:
     # --- from the log ---------------------------------------------------------------------------
 
     def load(self, states: Iterable[ProducerState]) -> None:
-        """Start from a checkpoint. If it has more than ``max_producers``, they stay until they are old."""
+        """Start from a checkpoint. If it has more than ``max_producers`` producers, all stay until they are
+        old."""
         self._states = {state.producer_id: state for state in states}
 
     def replay(self, numbered: Iterable[NumberedRecords], first_offset: int, timestamp_ms: int) -> None:
@@ -104,8 +107,8 @@ class Producers:
             now_ms: The leader's clock.
 
         Returns:
-            The places of the first records, those that were appended before. The others are new: the next
-            call of this leadership may take them.
+            The places of the records that were appended before. These come first. The others are new: the
+            next call of this leadership may take them.
 
         Raises:
             OutOfSequence: A sequence does not continue the producer's; take none of the records.

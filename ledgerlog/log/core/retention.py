@@ -15,8 +15,8 @@ one. The first ledger goes, because 1200 bytes remain without it. The second one
 would remain.
 
 If a ledger has no readable records, neither RETENTION nor PIN holds it, unless the log has no retention at
-all. The ledgers before the first held one go (``let_go``). Callers that drop ledgers ask nothing else, and
-``why_kept`` tells an operator the same holds in words.
+all. The ledgers before the first held one go; ``let_go`` counts them. Every caller that drops ledgers uses
+``let_go``. For operators, ``why_kept`` gives the same holds in words.
 """
 
 from __future__ import annotations

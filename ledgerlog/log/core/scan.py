@@ -1,21 +1,22 @@
 """Planning a parallel read of a log: from the ledgers' contents to parts of about equal weight.
 
-A scan is planned in one place and carried out in many. This module is the plan, a function of numbers alone.
-It knows offsets, entries and bytes, and neither bookies nor engines.
+A scan is planned in one place and carried out in many. This module makes the plan, from numbers alone:
+offsets, entries and bytes.
 
-**Ranges** are half-open and of dense offsets, everywhere. A ``Stretch`` is the part of a log that one ledger
+**Ranges** of offsets are half-open and without holes. A ``Stretch`` is the part of a log that one ledger
 holds. The stretches of a log adjoin each other, except for lost records before a stretch
 (``Stretch.lost_before``). ``cut`` takes a range out of the stretches, as one ``Piece`` for each ledger.
 ``share`` makes parts of the pieces: it splits a piece that is too heavy for one part, and packs light
 neighbours into one part. So a log of ten thousand small ledgers does not become ten thousand tasks. Pieces
 stay in order: if you read part after part, you read the log.
 
-The plan does not cut at fragments. The metadata says with which entry a fragment begins, and no more. Its
-offset would cost the planner a read, and a part would gain nothing by it, because entries are striped over
-bookies within a fragment as well.
+The plan does not cut at fragments. The metadata names the first entry of a fragment, but not its offset. To
+learn the offset, the planner would have to read the entry. Parts would gain nothing by it, because entries
+are striped over bookies within a fragment too.
 
-**Weights** are bytes of records, taken to be spread evenly over a ledger, plus a fixed cost for each record
-and each ledger. So a cut is right by count, and only about right by bytes.
+The **weight** of a piece is its bytes, plus a fixed cost for each record and each ledger. The plan assumes
+that a ledger's bytes are spread evenly over its records. So a cut is exact by count, and approximate by
+bytes.
 
 **Admission** (``admit``) does the same arithmetic for one micro-batch of a stream over several logs. It
 decides how far the stream may go in each log so that all logs together stay within a number of records and of
@@ -35,10 +36,10 @@ from ledgerlog.model.record import AttachedLedger
 __all__ = ["LEDGER_WEIGHT", "RECORD_WEIGHT", "Backlog", "Piece", "Stretch", "admit", "cut", "share"]
 
 RECORD_WEIGHT = 32
-"""The weight of a record besides its bytes."""
+"""The weight of a record in addition to its bytes."""
 
 LEDGER_WEIGHT = 256 * 1024
-"""The weight of a ledger besides its records: a reader has to find it and ask for it."""
+"""The weight of a ledger in addition to its records: a reader has to find it and ask for it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,8 +57,8 @@ class Stretch:
     last_entry: int | None
     """The last entry that may be read. None for a closed ledger, whose metadata has it."""
     spliced: AttachedLedger | None = None
-    """The offsets and times that the log gives the records of a ledger that was written apart; None for other
-    ledgers."""
+    """For a ledger that was written apart and spliced: the offsets and times that the log gives its records.
+    None for other ledgers."""
     lost_before: int = 0
     """How many offsets between the stretch before it and ``start`` were lost. They are in no piece."""
 
@@ -132,9 +133,9 @@ def share(
 
     Args:
         pieces: The pieces, in order.
-        max_bytes: About the most weight of one part.
+        max_bytes: The approximate limit of one part's weight.
         max_records: The most records of one part; None for no such bound.
-        min_parts: Make at least this many parts, if there are so many records.
+        min_parts: Make at least this many parts, if there are enough records.
     """
     assert max_bytes > 0
     assert max_records is None or max_records > 0

@@ -185,9 +185,9 @@ class ZooKeeperStore:
     def cluster(self) -> str | None:
         return self._belonging.cluster
 
-    def belong_to(self, cluster: str) -> None:
+    def belong_to(self, cluster: str, *, through_restores: bool = False) -> None:
         is_new = self.cluster is None
-        self._belonging.belong_to(cluster)
+        self._belonging.belong_to(cluster, through_restores=through_restores)
         if is_new:
             self._begin_proof()
 
@@ -242,6 +242,10 @@ class ZooKeeperStore:
     async def highest_id(self, counter: str) -> int:
         check_path(counter)
         return await self._conversation.within_deadline(partial(self._tree.highest_id, counter))
+
+    async def skip_ids(self, counter: str, through: int) -> None:
+        check_path(counter)
+        await self._conversation.within_deadline(partial(self._tree.skip_ids, counter, through))
 
     async def sync(self) -> None:
         await self._conversation.within_deadline(self._tree.sync)
@@ -405,6 +409,7 @@ class ZooKeeperStore:
                 return
             assert found is not None, "it was judged"
             check = CheckZnode(self._names.value(CLUSTER), found[1].version)
+        self._tree.forget_generations()
         self._use_session(number)
         self._conversation.use(number, check)
         for path, attached in self._attached.items():

@@ -228,6 +228,19 @@ class Tree:
                 self._generations[counter] = generation
                 return generation * IDS_PER_GENERATION + result[0] - 1
 
+    def forget_generations(self) -> None:
+        """Look for the counters' generations anew: a restore may have begun others."""
+        self._generations.clear()
+
+    async def skip_ids(self, counter: str, through: int, attempt: Attempt) -> None:
+        """Give out no number up to ``through`` from now on, by beginning a later generation."""
+        if await self.highest_id(counter, attempt) >= through:
+            return
+        znode = self._generation_znode(counter, through // IDS_PER_GENERATION + 1)
+        for directory in _and_above(znode):
+            await self._conversation.write([MakeZnode(directory)], attempt, is_repeatable=True)
+        self._generations.pop(counter, None)
+
     async def highest_id(self, counter: str, attempt: Attempt) -> int:
         """Return the highest number that the counter has given out; -1 if none."""
         await self.sync(attempt)

@@ -1,0 +1,152 @@
+"""Finding the bookies of an open ledger whose metadata come from a backup.
+
+A backup may say ``{a, b, c}`` of an open ledger whose writer went on with ``{a, d, e}`` afterwards. A
+recovery that asks only a, b and c hears from b and c that an entry does not exist, and closes the ledger
+before it, although a, d and e have acknowledged it. So a restore marks each open ledger
+(``model.restoration.AS_IN_BACKUP_LABEL``), and a recovery of a marked ledger begins here:
+
+1. Fence the ledger on every bookie of the cluster, and ask each which entries it holds.
+2. Write metadata with one fragment. Its ensemble has the members that the backup names, every bookie that
+   holds something or may (limbo), and every bookie that did not answer. Each entry's write set is all of
+   them.
+
+The rules of recovery then hold as they are. An acknowledged entry is on an ack quorum of the new ensemble, so
+no negative quorum can deny it. At most ``ack_quorum - 1`` bookies may stay silent, as in any recovery. The
+price: repair later copies each entry of this ledger to the whole new ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from ledgerlog.concurrency.gathering import gather_each
+from ledgerlog.errors import BookieUnavailable, RecoveryFailed
+from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.ledger.core.writer import MetadataIntent
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.ranges import list_range
+from ledgerlog.limits import ENSEMBLE_MAX, REQUEST_TIMEOUT_S
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import Fragment, LedgerMetadata
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL
+from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.wire.frame import Kind, Status
+
+__all__ = ["needs_holders", "with_holders", "write_holders"]
+
+_ASKED_AT_ONCE = 32
+
+
+def needs_holders(metadata: LedgerMetadata) -> bool:
+    """Whether nobody has looked yet which bookies hold an open ledger of a backup."""
+    return AS_IN_BACKUP_LABEL in metadata.custom and not metadata.is_closed
+
+
+def with_holders(
+    metadata: LedgerMetadata,
+    *,
+    known: Sequence[BookieId],
+    holders: Sequence[BookieId],
+    silent: Sequence[BookieId],
+    token: bytes,
+) -> LedgerMetadata:
+    """Return the metadata with the bookies that hold the ledger, or may.
+
+    Args:
+        metadata: The metadata of the backup.
+        known: All bookies that have a cookie or are registered.
+        holders: Those that hold something of the ledger, or do not know.
+        silent: Those that do not answer.
+        token: A random value of the caller.
+
+    Raises:
+        RecoveryFailed: So many are silent that an acknowledged entry may be on them alone, or the ensemble
+            would be too large.
+    """
+    replication = metadata.replication
+    if len(silent) >= replication.ack_quorum:
+        raise RecoveryFailed(
+            metadata.ledger_id,
+            "its metadata come from a backup, so every bookie is asked which entries it holds, and "
+            f"{', '.join(silent)} did not answer. Start them, or decommission those that are gone for good",
+        )
+    named = metadata.last_fragment.ensemble
+    present = [bookie for bookie in named if bookie in known]
+    ensemble = list(dict.fromkeys([*present, *holders, *silent]))
+    gone = [bookie for bookie in named if bookie not in ensemble]
+    ensemble += gone[: max(0, replication.ack_quorum - len(ensemble))]  # It is never smaller than that.
+    if len(ensemble) > ENSEMBLE_MAX:
+        raise RecoveryFailed(
+            metadata.ledger_id, f"{len(ensemble)} bookies hold parts of it, more than {ENSEMBLE_MAX}"
+        )
+    size = len(ensemble)
+    return attrs.evolve(
+        metadata,
+        replication=Replication(size, size, replication.ack_quorum),
+        fragments=(Fragment(0, tuple(ensemble)),),
+        custom={label: value for label, value in metadata.custom.items() if label != AS_IN_BACKUP_LABEL},
+        token=token,
+    )
+
+
+async def write_holders(
+    metadata: LedgerMetadata,
+    version: int,
+    *,
+    registry: LedgerRegistry,
+    pool: ConnectionPool,
+    environment: Environment,
+    accept_unreachable: bool = False,
+) -> tuple[LedgerMetadata | None, int]:
+    """Ask every bookie, and write metadata with those that hold the ledger.
+
+    Args:
+        metadata: The metadata, which ``needs_holders``.
+        version: Their version.
+        registry: Reads and writes metadata.
+        pool: Connections to bookies.
+        environment: Makes tokens.
+        accept_unreachable: Treat bookies that do not answer as gone for good.
+
+    Returns:
+        The stored metadata and their version afterwards; ``(None, 0)`` if the ledger is gone.
+
+    Raises:
+        RecoveryFailed: As for ``with_holders``. You may try again.
+        MetadataUnavailable: The metadata store cannot be reached.
+    """
+    known = await registry.bookies()
+    holders: list[BookieId] = []
+    silent: list[BookieId] = []
+
+    async def ask(bookie: BookieId) -> None:
+        connection = pool.connection(bookie)
+        try:
+            reply = await connection.request(
+                Kind.FENCE, timeout_s=REQUEST_TIMEOUT_S, ledger_id=metadata.ledger_id, key=metadata.key
+            )
+        except BookieUnavailable:
+            silent.append(bookie)
+            return
+        status = reply.header.status
+        if status in (Status.UNAUTHORIZED, Status.NO_SUCH_LEDGER):
+            return  # It holds another ledger of this id, or has deleted it: nothing of this ledger.
+        listing = await list_range(connection, metadata.ledger_id, first=0) if status == Status.OK else None
+        if listing is None:
+            silent.append(bookie)
+        elif listing.pairs or listing.negative is Negative.UNKNOWN:
+            holders.append(bookie)
+
+    await gather_each(known, ask, at_once=_ASKED_AT_ONCE)
+    wanted = with_holders(
+        metadata,
+        known=known,
+        holders=sorted(holders),
+        silent=[] if accept_unreachable else sorted(silent),
+        token=environment.new_token(),
+    )
+    return await registry.attempt(MetadataIntent(wanted, version))

@@ -1,0 +1,129 @@
+"""Saving the content of a metadata store in a file, while the cluster works.
+
+**What a backup says** is true of each log at one instant: every ledger that a log's record in the backup
+lists is in the backup, unless it was missing from the store too. SQLite gives the whole state of one instant,
+by one read transaction. Other stores are read node by node: first the ledgers, then the records of logs.
+If a record lists a ledger that was made since, the ledger is read and saved as well. If that one is gone,
+truncation took it, and the record is read again. The
+counters come last, so they are never behind an id in the backup.
+
+Nodes that end with a session (registrations, locks, candidates) are not saved, nor is the record of an
+earlier restore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncGenerator
+
+from ledgerlog.errors import IncompatibleVersion, InvalidArgument, MetadataCorrupt, MetadataUnavailable
+from ledgerlog.meta.backup_file import BackupWriter
+from ledgerlog.meta.store import MetadataStore, Versioned
+from ledgerlog.model.layout import (
+    LASTING_ROOTS,
+    LEDGER_COUNTER,
+    LEDGERS,
+    LOG_COUNTER,
+    LOG_RECORDS,
+    is_lasting,
+    ledger_id_of,
+    ledger_path,
+    log_record_of,
+)
+from ledgerlog.model.log import LogMetadata
+
+__all__ = ["COUNTERS", "save", "walk"]
+
+COUNTERS = (LEDGER_COUNTER, LOG_COUNTER)
+
+_READINGS_MAX = 1000
+"""How often the record of a log is read that changes each time its ledgers are looked for."""
+
+
+async def walk(store: MetadataStore, *roots: str) -> AsyncGenerator[tuple[str, Versioned], None]:
+    """Yield each lasting node at and below ``roots``, a node before those below it."""
+    left = list(reversed(roots))
+    while left:
+        path = left.pop()
+        if not is_lasting(path):
+            continue
+        node = await store.get(path)
+        if node is not None:
+            yield path, node
+        left.extend(f"{path}/{name}" for name in reversed(await store.children(path)))
+
+
+async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> None:
+    """Write the content of a store that belongs to a cluster into a backup file.
+
+    Args:
+        store: The store.
+        writer: The file.
+        made_ms: Wall clock, in milliseconds since 1970.
+
+    Raises:
+        MetadataUnavailable: The store does not answer, or is no longer that of the cluster.
+    """
+    if store.cluster is None:
+        raise InvalidArgument("a backup is made of a store that belongs to a cluster")
+    await store.sync()
+    writer.begin(store.cluster, made_ms)
+    saved = array("Q")
+    """The ids of the saved ledgers, in growing order."""
+    async for path, node in walk(store, *LASTING_ROOTS):
+        if path.startswith(LEDGERS + "/"):
+            writer.node(path, node.value)
+            with contextlib.suppress(ValueError):  # What is not a ledger is saved as it is.
+                saved.append(ledger_id_of(*path.split("/")[1:]))
+        elif path.startswith(LOG_RECORDS + "/"):
+            await _save_log(store, writer, path, node, saved)
+        else:
+            writer.node(path, node.value)
+    counters = {counter: await store.highest_id(counter) for counter in COUNTERS}
+    await store.sync()  # It is still the right cluster's.
+    writer.end(counters)
+
+
+async def _save_log(
+    store: MetadataStore, writer: BackupWriter, path: str, record: Versioned, saved: array[int]
+) -> None:
+    """Save the record of a log together with the ledgers in it that were made since they were walked."""
+    found: Versioned | None = record
+    for _ in range(_READINGS_MAX):
+        if found is None:
+            return  # The log was deleted.
+        missing = [ledger_id for ledger_id in _ledgers_of(path, found) if not _is_in(saved, ledger_id)]
+        lost = False
+        for ledger_id in missing:
+            node = await store.get(ledger_path(ledger_id))
+            lost = lost or node is None
+            if node is not None:
+                writer.node(ledger_path(ledger_id), node.value)
+        if lost:
+            await store.sync()
+            again = await store.get(path)
+            if again is not None and again.version != found.version:
+                found = again
+                continue
+            found = again
+            if found is None:
+                return
+        writer.node(path, found.value)
+        return
+    raise MetadataUnavailable(f"{path} changed {_READINGS_MAX} times while it was saved; try again")
+
+
+def _ledgers_of(path: str, record: Versioned) -> list[int]:
+    try:
+        incarnation = log_record_of(path.rpartition("/")[2])
+        metadata = LogMetadata.decode_untrusted(record.value, incarnation)
+    except (ValueError, MetadataCorrupt, IncompatibleVersion):
+        return []  # It is saved as it is.
+    return [segment.ledger_id for segment in metadata.segments]
+
+
+def _is_in(saved: array[int], ledger_id: int) -> bool:
+    at = bisect_left(saved, ledger_id)
+    return at < len(saved) and saved[at] == ledger_id

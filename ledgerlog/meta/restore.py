@@ -1,0 +1,248 @@
+"""Bringing a metadata store back to what a backup says.
+
+**The order.** A crash at any step leaves a store that refuses everybody but another restore.
+
+    1  check: the backup is sound, and this version can read its records; the store is this cluster's or
+       empty, and nobody is registered
+    2  set the cluster's id to "restoring:" and the id: every session refuses the store from here on
+    3  move the counters past every id that anybody can hold (``model.restoration.first_new_id``)
+    4  write the record of the restore: bookies collect nothing from before it (``model.restoration``)
+    5  write the nodes of the backup, and delete all others
+    6  set the cluster's id back, with a new mark: no process from before the restore is served
+       (``meta.belonging``)
+
+**Ids.** The backup does not know which ids were given out after it, and bookies hold ledgers under them. A
+bookie may be down now and come back, so asking bookies would not be enough. The counters go past the backup,
+the present store, and the clock. That costs nothing on the wire and asks nobody. Epochs of logs and terms of
+elections move in the same way, and ledgers that were open are marked (``model.restoration.restored_value``).
+
+**Cookies.** The store may know bookies that were added after the backup. So the cookies in the store stay as
+they are, and only missing ones come from the backup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from array import array
+from bisect import bisect_left
+from contextlib import aclosing
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument, WrongCluster
+from ledgerlog.meta.backup import COUNTERS, walk
+from ledgerlog.meta.backup_file import Backup
+from ledgerlog.meta.belonging import RESTORING
+from ledgerlog.meta.settle import remove
+from ledgerlog.meta.store import Create, MetadataStore, NodeHasChildren, Operation, Set
+from ledgerlog.model.layout import (
+    CLUSTER,
+    COOKIES,
+    ELECTIONS,
+    LASTING_ROOTS,
+    LEDGER_COUNTER,
+    LEDGERS,
+    LOG_NAMES,
+    LOG_RECORDS,
+    READ_ONLY_BOOKIES,
+    REPAIR_WORKERS,
+    RESTORED,
+    WRITABLE_BOOKIES,
+    is_lasting,
+    ledger_id_of,
+    log_name_of,
+)
+from ledgerlog.model.restoration import Restoration, first_new_id, restored_value
+
+__all__ = ["Restored", "accept_loss", "restore"]
+
+_BATCH_NODES = 100
+_BATCH_BYTES = 256 * 1024
+_NAMED_MAX = 20
+
+
+@attrs.define
+class Restored:
+    """What a restore did."""
+
+    restoration: Restoration
+    """What the store says of the restore."""
+    was_empty: bool
+    """Whether the store held nothing before, so that nobody can say what was lost."""
+    nodes: int = 0
+    """Nodes that the store has now."""
+    lost_ledgers: int = 0
+    """Ledgers that the store had and the backup lacks."""
+    lost_ledger_ids: list[int] = attrs.field(factory=list)
+    """The first of them."""
+    lost_logs: list[str] = attrs.field(factory=list)
+    """Logs that the store had and the backup lacks."""
+    changed_logs: int = 0
+    """Records of logs that were taken back to an earlier state."""
+
+
+async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Restored:
+    """Make a store say what a backup says.
+
+    Args:
+        store: The store, which belongs to no cluster yet; see ``MetadataStore.belong_to``.
+        backup: The backup, which ``open_backup`` has checked.
+        now_ms: Wall clock, in milliseconds since 1970.
+
+    Returns:
+        What was done and lost.
+
+    Raises:
+        WrongCluster: The store is that of another cluster. Nothing was changed.
+        InvalidArgument: The cluster is live, or the store holds something that is no cluster's. Nothing was
+            changed.
+        IncompatibleVersion: A newer version wrote a node of the backup or of the store. Nothing was changed.
+        MetadataUnavailable: The store does not answer. If the restore has begun, the store refuses everybody;
+            restore again.
+    """
+    assert store.cluster is None, "a store that belongs to a cluster refuses to be restored"
+    await store.sync()
+    was_empty = await _check(store, backup)
+    known = max([await store.highest_id(counter) for counter in COUNTERS] + list(backup.counters.values()))
+    seen = array("Q")
+    for path, value in backup.read():
+        seen.append(_hash(path))
+        if path.startswith((LOG_RECORDS + "/", ELECTIONS + "/", LEDGERS + "/")):
+            node = await store.get(path)
+            restored_value(path, value, None if node is None else node.value, now_ms)  # Can it be moved?
+        with contextlib.suppress(ValueError):
+            if path.startswith(LEDGERS + "/"):
+                known = max(known, ledger_id_of(*path.split("/")[1:]))
+    seen = array("Q", sorted(seen))
+
+    await _put(store, CLUSTER, RESTORING + backup.cluster.encode())
+    floor = first_new_id(known, now_ms)
+    for counter in COUNTERS:
+        await store.skip_ids(counter, floor - 1)
+    restored = Restored(
+        Restoration(
+            floor=await store.highest_id(LEDGER_COUNTER) + 1,
+            counter=backup.counters.get(LEDGER_COUNTER, -1),
+            backup_ms=backup.made_ms,
+            restored_ms=now_ms,
+        ),
+        was_empty,
+    )
+    await _put(store, RESTORED, restored.restoration.encode())
+    await _write_nodes(store, backup, restored, now_ms)
+    await _delete_others(store, seen, restored)
+    await store.sync()
+    await _put(store, CLUSTER, f"{backup.cluster}:{restored.restoration.floor:x}".encode())
+    return restored
+
+
+async def accept_loss(store: MetadataStore) -> bool:
+    """Let bookies collect what the last restore has lost.
+
+    Returns:
+        Whether there was a restore whose loss was not accepted yet.
+    """
+    await store.sync()
+    return await remove(store, RESTORED)
+
+
+async def _check(store: MetadataStore, backup: Backup) -> bool:
+    """Return whether the store holds nothing; raise if it must not be restored."""
+    node = await store.get(CLUSTER)
+    if node is None:
+        async with aclosing(walk(store, *LASTING_ROOTS)) as there:
+            found = await anext(there, None)
+        if found is not None:
+            raise InvalidArgument(
+                f"the store has no cluster in it, and yet {found[0]!r}: is the path or chroot right? "
+                "An empty store can be restored"
+            )
+        return True
+    theirs = node.value.removeprefix(RESTORING).partition(b":")[0]
+    if theirs != backup.cluster.encode():
+        raise WrongCluster(
+            f"the store is that of cluster {theirs[:128].decode('ascii', 'replace')}, and {backup.path} is a "
+            f"backup of cluster {backup.cluster}: restore into an empty store, or take the right backup. "
+            "Nothing was changed"
+        )
+    alive = []
+    for place in (WRITABLE_BOOKIES, READ_ONLY_BOOKIES, REPAIR_WORKERS):
+        alive += [f"{place}/{name}" for name in await store.children(place)]
+    for name in await store.children(ELECTIONS):
+        place = f"{ELECTIONS}/{name}/candidates"
+        alive += [f"{place}/{candidate}" for candidate in await store.children(place)]
+    if alive:
+        more = f" and {len(alive) - 3} more" if len(alive) > 3 else ""
+        raise InvalidArgument(
+            f"the cluster is live: {', '.join(alive[:3])}{more}. Stop its bookies, repair and clients first, "
+            "and wait until their sessions have ended. Nothing was changed"
+        )
+    return False
+
+
+async def _put(store: MetadataStore, path: str, value: bytes) -> None:
+    node = await store.get(path)
+    if node is None:
+        await store.create(path, value)
+    else:
+        await store.set(path, value, version=node.version)
+
+
+async def _write_nodes(store: MetadataStore, backup: Backup, restored: Restored, now_ms: int) -> None:
+    batch: dict[str, Operation] = {}
+    size = 0
+
+    async def flush() -> None:
+        nonlocal size
+        if batch:
+            await store.transaction(list(batch.values()))
+        batch.clear()
+        size = 0
+
+    for path, value in backup.read():
+        if path == CLUSTER or not is_lasting(path):
+            continue
+        if path in batch or len(batch) >= _BATCH_NODES or size + len(value) > _BATCH_BYTES:
+            await flush()
+        restored.nodes += 1
+        node = await store.get(path)
+        written = restored_value(path, value, None if node is None else node.value, now_ms)
+        if node is None:
+            batch[path] = Create(path, written)
+        elif node.value != written and not path.startswith(COOKIES + "/"):
+            batch[path] = Set(path, written, node.version)
+            if path.startswith(LOG_RECORDS + "/") and node.value != value:
+                restored.changed_logs += 1
+        size += len(written)
+    await flush()
+
+
+async def _delete_others(store: MetadataStore, seen: array[int], restored: Restored) -> None:
+    """Delete the lasting nodes that the backup lacks, those below others first."""
+    others = [
+        path
+        async for path, _ in walk(store, *LASTING_ROOTS)
+        if path != CLUSTER and not path.startswith(COOKIES + "/") and not _is_in(seen, _hash(path))
+    ]
+    for path in reversed(others):
+        if path.startswith(LOG_NAMES + "/"):
+            restored.lost_logs.append(log_name_of(path.split("/")[1]))
+        with contextlib.suppress(NodeHasChildren):  # Of sessions that are ending; it is in nobody's way.
+            await remove(store, path)
+    for path in others:
+        if path.startswith(LEDGERS + "/"):
+            restored.lost_ledgers += 1
+            if len(restored.lost_ledger_ids) < _NAMED_MAX:
+                with contextlib.suppress(ValueError):
+                    restored.lost_ledger_ids.append(ledger_id_of(*path.split("/")[1:]))
+    restored.lost_logs.sort()
+
+
+def _hash(path: str) -> int:
+    return int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "little")
+
+
+def _is_in(seen: array[int], number: int) -> bool:
+    at = bisect_left(seen, number)
+    return at < len(seen) and seen[at] == number

@@ -1,0 +1,292 @@
+"""Bringing back ledgers that a restored metadata store has forgotten, into the logs that they continue.
+
+For each log, its forgotten ledgers are taken in the order in which they were written:
+
+1. Read the first entry of each. Its header says the epoch, the offset and the bytes before it.
+2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: what a
+   bookie holds beyond that was never acknowledged.
+3. A forgotten ledger comes back if it begins where the log ends, in no earlier epoch. Its metadata are made
+   again, marked as those of a backup, so its recovery asks all bookies (``ledger.holders``).
+4. The log's list gets it by a compare-and-set. Only then is it part of the log.
+
+A crash before step 4 leaves metadata with ``BROUGHT_BACK_LABEL`` that no list names; the next run goes on
+there. A ledger that does not continue its log is left out, and named: its offsets may belong to other
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from ledgerlog.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerNotFound,
+    LogNotFound,
+    NotEnoughBookies,
+    RecoveryFailed,
+)
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.core.writer import MetadataIntent
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.ranges import read_range
+from ledgerlog.log.core.chain import count_segment
+from ledgerlog.log.registry import LogRegistry, ledger_labels
+from ledgerlog.log.takeover import read_contents, recover
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import Create
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL, BROUGHT_BACK_LABEL
+from ledgerlog.repair.core.metadata_check import HeldOnly, MetadataCheck
+from ledgerlog.wire.records import EntryHeader, decode_header
+
+__all__ = ["BroughtBack", "LeftOut", "bring_back"]
+
+_FAILURES = (
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    LedgerNotFound,
+    NotEnoughBookies,
+    RecoveryFailed,
+)
+
+
+@attrs.frozen
+class BroughtBack:
+    """A ledger that is part of its log again."""
+
+    ledger_id: int
+    log: str
+    first_offset: int
+    records: int
+
+
+@attrs.frozen
+class LeftOut:
+    """A forgotten ledger that was not brought back."""
+
+    ledger_id: int
+    log: str | None
+    why: str
+
+
+class _NotNext(Exception):
+    """The ledger does not continue the log, for the reason in the message."""
+
+
+async def bring_back(client: LedgerClient, check: MetadataCheck) -> tuple[list[BroughtBack], list[LeftOut]]:
+    """Bring back what continues a log. Do it before any writer starts.
+
+    Args:
+        client: The client of the cluster.
+        check: What ``look_at_metadata`` has found.
+
+    Returns:
+        The ledgers that came back, and those that did not.
+
+    Raises:
+        InvalidArgument: There is no restore whose loss is not accepted, so nothing is forgotten.
+        MetadataUnavailable: The metadata store went away. Call this again.
+    """
+    if check.restoration is None:
+        raise InvalidArgument("no ledger is forgotten: there is no restore whose loss is not accepted yet")
+    back: list[BroughtBack] = []
+    left: list[LeftOut] = []
+    of_logs: dict[int, list[HeldOnly]] = {}
+    for ledger in check.forgotten:
+        if ledger.incarnation is None:
+            left.append(LeftOut(ledger.ledger_id, None, "no log of the metadata has made it"))
+        else:
+            of_logs.setdefault(ledger.incarnation, []).append(ledger)
+    for incarnation, forgotten in of_logs.items():
+        await _Log(client, incarnation, check.restoration.floor, back, left).bring_back(forgotten)
+    return back, left
+
+
+class _Log:
+    def __init__(
+        self,
+        client: LedgerClient,
+        incarnation: int,
+        floor: int,
+        back: list[BroughtBack],
+        left: list[LeftOut],
+    ) -> None:
+        self._client = client
+        self._floor = floor
+        self._incarnation = incarnation
+        self._logs = LogRegistry(client.store, client.environment)
+        self._ledgers = LedgerRegistry(client.store, client.environment)
+        self._back = back
+        self._left = left
+
+    async def bring_back(self, forgotten: Sequence[HeldOnly]) -> None:
+        first: list[tuple[EntryHeader, HeldOnly]] = []
+        for ledger in forgotten:
+            header = await self._first_header(ledger)
+            if header is None:
+                self._leave(ledger, "its first entry cannot be read")
+            else:
+                first.append((header, ledger))
+        first.sort(key=lambda one: (one[0].epoch, one[0].first_offset, one[1].ledger_id))
+        try:
+            await self._end_open([header for header, _ in first])
+        except _FAILURES as failure:
+            for _, ledger in first:
+                self._leave(ledger, f"the ledger before it cannot be ended: {failure}")
+            return
+        for at, (header, ledger) in enumerate(first):
+            later = [other for other, _ in first[at + 1 :]]
+            try:
+                await self._bring_one(ledger, header, later)
+            except (*_FAILURES, _NotNext) as failure:
+                self._leave(ledger, str(failure))
+
+    def _leave(self, ledger: HeldOnly, why: str) -> None:
+        self._left.append(LeftOut(ledger.ledger_id, ledger.log, why))
+
+    async def _read(self) -> LogMetadata:
+        record, _ = await self._logs.read(self._incarnation)
+        if record is None:
+            raise LogNotFound(str(self._incarnation))
+        return record
+
+    async def _first_header(self, ledger: HeldOnly) -> EntryHeader | None:
+        """What the first entry of a ledger says; None if no bookie can give it."""
+        for bookie in ledger.bookies:
+            connection = self._client.pool.connection(bookie)
+            answer = await read_range(connection, ledger.ledger_id, first=0, last=0)
+            payload = None if answer is None else answer.found.get(0)
+            if payload is not None:
+                try:
+                    return decode_header(payload, ledger_id=ledger.ledger_id, entry_id=0)
+                except EntryCorrupt:
+                    return None
+        return None
+
+    async def _end_open(self, first: Sequence[EntryHeader]) -> None:
+        record = await self._read()
+        if any(segment.ledger_id >= self._floor for segment in record.open_segments):
+            return  # A leader has come since the restore. Leave it alone.
+        for segment in record.open_segments:
+            closed = await self._client.ledgers.recover(segment.ledger_id)
+            await self._cut(closed, [h for h in first if h.epoch > segment.epoch])
+        if record.open_segments:
+            await recover(
+                self._client,
+                self._logs,
+                record.name,
+                self._incarnation,
+                accept_loss=False,
+                accept_unreachable=False,
+            )
+
+    async def _bring_one(self, ledger: HeldOnly, header: EntryHeader, later: Sequence[EntryHeader]) -> None:
+        record = await self._read()
+        self._check_place(record, header)
+        await self._make_metadata(ledger, header, record)
+        closed = await self._client.ledgers.recover(ledger.ledger_id)
+        closed = await self._cut(closed, [other for other in later if other.epoch > header.epoch])
+        contents = await read_contents(self._client.ledgers, closed)
+        counts = count_segment(ledger.ledger_id, record.counted_end, contents, follows_open=False)
+        if counts.record_count == 0:
+            raise _NotNext("it has no records")
+
+        async def change(now: LogMetadata, token: bytes) -> LogMetadata | None:
+            if now.index_of(ledger.ledger_id) is not None:
+                return None
+            self._check_place(now, header)
+            return now.brought_back(ledger.ledger_id, header.epoch, counts, token)
+
+        await self._logs.change(record.name, self._incarnation, change)
+        await self._change_ledger(
+            ledger.ledger_id,
+            lambda now, token: now.with_labels(
+                {label: value for label, value in now.custom.items() if label != BROUGHT_BACK_LABEL}, token
+            ),
+        )
+        self._back.append(
+            BroughtBack(ledger.ledger_id, record.name, header.first_offset, counts.record_count)
+        )
+
+    def _check_place(self, record: LogMetadata, header: EntryHeader) -> None:
+        """Raise _NotNext unless a ledger that begins so continues the log."""
+        if record.sealed:
+            raise _NotNext("its log is sealed")
+        if record.open_segments:
+            raise _NotNext(f"it begins at offset {header.first_offset}, and a leader has the log already")
+        last_epoch = record.segments[-1].epoch if record.segments else 0
+        is_next = (header.first_offset, header.bytes_before) == (record.counted_end, record.counted_bytes)
+        if not is_next or not last_epoch <= header.epoch <= record.epoch:
+            raise _NotNext(
+                f"it begins at offset {header.first_offset} in epoch {header.epoch}, and the log ends at "
+                f"{record.counted_end} in epoch {last_epoch}"
+            )
+
+    async def _make_metadata(self, ledger: HeldOnly, header: EntryHeader, record: LogMetadata) -> None:
+        size = len(ledger.bookies)
+        metadata = LedgerMetadata.create(
+            ledger_id=ledger.ledger_id,
+            replication=Replication(size, size, min(size, record.replication.ack_quorum)),
+            ensemble=ledger.bookies,
+            key=ledger.key,
+            token=self._client.environment.new_token(),
+            created_ms=self._client.environment.now_ms(),
+            custom={
+                **ledger_labels(record, header.epoch),
+                AS_IN_BACKUP_LABEL: b"",
+                BROUGHT_BACK_LABEL: b"",
+            },
+        )
+
+        async def write(_: bool) -> None:
+            if await self._ledgers.find(ledger.ledger_id) is None:
+                await self._client.store.transaction(
+                    [Create(ledger_path(ledger.ledger_id), metadata.encode())]
+                )
+
+        await settle(self._client.store, write, what=f"the return of ledger {ledger.ledger_id}")
+
+    async def _cut(self, closed: LedgerMetadata, later: Sequence[EntryHeader]) -> LedgerMetadata:
+        """End a ledger before the entries that a leader of a later epoch did not find."""
+        boundary = min((header.first_offset for header in later), default=None)
+        last = closed.last_entry
+        assert last is not None
+        if boundary is None or last == NO_ENTRY:
+            return closed
+        reader = await self._client.ledgers.open(closed.ledger_id)
+        while last >= 0:
+            (payload,) = await reader.read(last, last)
+            header = decode_header(payload, ledger_id=closed.ledger_id, entry_id=last)
+            if header.end_offset <= boundary:
+                break
+            last -= 1
+        if last == closed.last_entry:
+            return closed
+
+        def shorter(now: LedgerMetadata, token: bytes) -> LedgerMetadata:
+            fragments = tuple(f for f in now.fragments if f.first_entry <= last + 1)
+            return attrs.evolve(now, last_entry=last, fragments=fragments, token=token)
+
+        return await self._change_ledger(closed.ledger_id, shorter)
+
+    async def _change_ledger(
+        self, ledger_id: int, change: Callable[[LedgerMetadata, bytes], LedgerMetadata]
+    ) -> LedgerMetadata:
+        while True:
+            now, version = await self._ledgers.read(ledger_id)
+            wanted = change(now, self._client.environment.new_token())
+            stored, _ = await self._ledgers.attempt(MetadataIntent(wanted, version))
+            if stored is None:
+                raise LedgerNotFound(ledger_id)
+            if stored.token == wanted.token:
+                return stored

@@ -1,0 +1,186 @@
+"""Comparing the metadata with the ledgers that bookies list. No I/O.
+
+**Forgotten** is a ledger that bookies hold, that the metadata do not know, and whose id is from before a
+restore whose loss is not accepted yet. Without such a restore the ledger was *deleted*, and bookies will
+collect it. A ledger that was deleted before the backup, or since the restore, and that bookies had not
+collected, looks forgotten too: nobody can tell.
+
+A ledger of a log that no list names also counts as forgotten if its metadata were made again and the work was
+interrupted (``BROUGHT_BACK_LABEL``), or if it was OPEN in the backup: its leader may have listed it after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.log_key import INCARNATION_LABEL, is_key_of_log
+from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL, BROUGHT_BACK_LABEL, Restoration
+from ledgerlog.wire.ledgers import LedgerOnBookie
+
+__all__ = ["HeldOnly", "MetadataCheck", "NotHeld", "check_metadata"]
+
+
+@attrs.frozen(kw_only=True)
+class HeldOnly:
+    """A ledger that bookies hold and no metadata name."""
+
+    ledger_id: int
+    log: str | None
+    """The log that it was made for; None if no log of the metadata has this key."""
+    incarnation: int | None
+    """The incarnation of that log."""
+    last_entry: int
+    """The highest entry that a bookie holds."""
+    bookies: tuple[BookieId, ...]
+    """The bookies that hold entries of it."""
+    key: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen
+class NotHeld:
+    """A CLOSED ledger with entries that none of the bookies in its metadata holds."""
+
+    ledger_id: int
+    elsewhere: tuple[BookieId, ...]
+    """The bookies that do hold entries of it."""
+
+
+@attrs.frozen(kw_only=True)
+class MetadataCheck:
+    """What differs between the metadata and the bookies."""
+
+    ledgers: int
+    """Ledgers in the metadata."""
+    bookies: int
+    """Bookies that listed their ledgers."""
+    forgotten: tuple[HeldOnly, ...]
+    deleted: tuple[HeldOnly, ...]
+    """Bookies will collect them; no difference."""
+    not_held: tuple[NotHeld, ...]
+    missing: Mapping[str, tuple[int, ...]]
+    """By log, the ledgers of its list that neither the metadata nor an archive have."""
+    above_counter: tuple[int, ...]
+    """Ids that the store would give out again."""
+    unregistered: tuple[BookieId, ...]
+    silent: tuple[BookieId, ...]
+    """Registered bookies that did not list their ledgers."""
+    in_limbo: tuple[BookieId, ...]
+    unreadable: tuple[str, ...]
+    """Paths of nodes that cannot be decoded."""
+    restoration: Restoration | None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing differs but deleted ledgers."""
+        return not (
+            self.forgotten
+            or self.not_held
+            or self.missing
+            or self.above_counter
+            or self.unregistered
+            or self.silent
+            or self.unreadable
+        )
+
+
+def check_metadata(
+    *,
+    ledgers: Sequence[LedgerMetadata],
+    logs: Sequence[LogMetadata],
+    archived: Mapping[int, frozenset[int]],
+    highest: int,
+    restoration: Restoration | None,
+    cookies: Sequence[BookieId],
+    registered: Sequence[BookieId],
+    held: Mapping[BookieId, Sequence[LedgerOnBookie]],
+    in_limbo: Sequence[BookieId],
+    unreadable: Sequence[str],
+) -> MetadataCheck:
+    """Compare.
+
+    Args:
+        ledgers: The metadata of all ledgers, read before the bookies' lists.
+        logs: The records of all logs.
+        archived: By incarnation, the ledgers that lie in an archive.
+        highest: The highest ledger id that was given out.
+        restoration: The last restore whose loss is not accepted.
+        cookies: The bookies that have a cookie.
+        registered: The bookies that are registered.
+        held: The lists of those that answered.
+        in_limbo: Those of them that may have lost ledgers.
+        unreadable: Paths of nodes that cannot be decoded.
+    """
+    in_lists = {segment.ledger_id for log in logs for segment in log.segments}
+    known = {ledger.ledger_id for ledger in ledgers}
+    known -= {x.ledger_id for x in ledgers if BROUGHT_BACK_LABEL in x.custom and x.ledger_id not in in_lists}
+    if restoration is not None:
+        known -= {
+            x.ledger_id
+            for x in ledgers
+            if AS_IN_BACKUP_LABEL in x.custom
+            and INCARNATION_LABEL in x.custom
+            and x.ledger_id not in in_lists
+        }
+    holders: dict[int, dict[BookieId, LedgerOnBookie]] = {}
+    for bookie, listed in held.items():
+        for row in listed:
+            holders.setdefault(row.ledger_id, {})[bookie] = row
+    unreadable_paths = {*unreadable}
+    floor = 0 if restoration is None else restoration.floor
+    forgotten: list[HeldOnly] = []
+    deleted: list[HeldOnly] = []
+    for ledger_id in sorted(holders.keys() - known):
+        if ledger_path(ledger_id) not in unreadable_paths:
+            only = _held_only(ledger_id, holders[ledger_id], logs)
+            (forgotten if ledger_id < floor else deleted).append(only)
+    in_archives = frozenset().union(*archived.values())
+    not_held = []
+    for ledger in ledgers:
+        on = holders.get(ledger.ledger_id, {})
+        named = {bookie for fragment in ledger.fragments for bookie in fragment.ensemble}
+        has_entries = ledger.last_entry is not None and ledger.last_entry >= 0
+        if has_entries and not named & on.keys() and ledger.ledger_id not in in_archives:
+            not_held.append(NotHeld(ledger.ledger_id, tuple(sorted(on))))
+    stored = {ledger.ledger_id for ledger in ledgers}
+    missing: dict[str, tuple[int, ...]] = {}
+    for log in logs:
+        there = stored | archived.get(log.incarnation, frozenset())
+        lacking = tuple(s.ledger_id for s in log.segments if s.ledger_id not in there)
+        if lacking:
+            missing[log.name] = lacking
+    needed = {*cookies, *(b for x in ledgers for fragment in x.fragments for b in fragment.ensemble)}
+    return MetadataCheck(
+        ledgers=len(ledgers),
+        bookies=len(held),
+        forgotten=tuple(forgotten),
+        deleted=tuple(deleted),
+        not_held=tuple(not_held),
+        missing=missing,
+        above_counter=tuple(sorted(x for x in stored | holders.keys() if x > highest)),
+        unregistered=tuple(sorted(needed - {*registered})),
+        silent=tuple(sorted({*registered} - held.keys())),
+        in_limbo=tuple(sorted(in_limbo)),
+        unreadable=tuple(unreadable),
+        restoration=restoration,
+    )
+
+
+def _held_only(
+    ledger_id: int, on: Mapping[BookieId, LedgerOnBookie], logs: Sequence[LogMetadata]
+) -> HeldOnly:
+    key = next(iter(on.values())).key
+    log = next((log for log in logs if is_key_of_log(key, log.incarnation)), None)
+    return HeldOnly(
+        ledger_id=ledger_id,
+        log=None if log is None else log.name,
+        incarnation=None if log is None else log.incarnation,
+        last_entry=max(row.last_entry for row in on.values()),
+        bookies=tuple(sorted(on)),
+        key=key,
+    )
