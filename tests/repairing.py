@@ -87,11 +87,11 @@ async def start_repair(
 
 
 async def set_up(client: Client, **changes: object) -> RepairQueue:
-    """The board, with settings: everything at once unless told otherwise."""
-    board = RepairQueue(client.opened)
+    """The queue, with settings: everything at once unless told otherwise."""
+    queue = RepairQueue(client.opened)
     wanted = {"lost_after_ms": 2_000, "grace_ms": 2_000, **changes}
-    await board.change_settings(lambda now: attrs.evolve(now, **wanted))
-    return board
+    await queue.change_settings(lambda now: attrs.evolve(now, **wanted))
+    return queue
 
 
 async def written(
@@ -130,23 +130,23 @@ async def names(client: Client, ledger_id: int) -> set[str]:
     return {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
 
 
-async def quiet(board: RepairQueue) -> None:
+async def quiet(queue: RepairQueue) -> None:
     """Wait until no task is left."""
 
     async def is_quiet() -> bool:
-        return not await board.tasks()
+        return not await queue.tasks()
 
     await until(is_quiet)
 
 
-async def repaired(client: Client, board: RepairQueue, ledger_id: int, without: set[str]) -> None:
+async def repaired(client: Client, queue: RepairQueue, ledger_id: int, without: set[str]) -> None:
     """Wait until the ledger names none of these and no task is left."""
 
     async def is_repaired() -> bool:
         return not without & await names(client, ledger_id)
 
     await until(is_repaired)
-    await quiet(board)
+    await quiet(queue)
 
 
 async def assert_whole(client: Client, ledger_id: int, entries: int) -> None:
@@ -158,16 +158,16 @@ async def assert_whole(client: Client, ledger_id: int, entries: int) -> None:
     assert verification.damaged == []
 
 
-def board_has_tasks(board: RepairQueue) -> Callable[[], Awaitable[bool]]:
+def board_has_tasks(queue: RepairQueue) -> Callable[[], Awaitable[bool]]:
     async def condition() -> bool:
-        return bool(await board.tasks())
+        return bool(await queue.tasks())
 
     return condition
 
 
-def lock_is_taken(board: RepairQueue) -> Callable[[], Awaitable[bool]]:
+def lock_is_taken(queue: RepairQueue) -> Callable[[], Awaitable[bool]]:
     async def condition() -> bool:
-        return bool(await board.locks())
+        return bool(await queue.locks())
 
     return condition
 

@@ -579,6 +579,23 @@ async def test_ids_start_at_zero_and_grow_for_each_counter(
     assert await store.next_id("other") == 0
 
 
+@pytest.mark.parametrize("through", [0, 7, 2**40 + 5])
+async def test_skipped_ids_are_not_given_out(
+    store: MetadataStore, other: MetadataStore, through: int
+) -> None:
+    await store.skip_ids("ledger", through)
+    assert await other.highest_id("ledger") >= through
+    given = [await client.next_id("ledger") for client in (other, store)]
+    assert through < given[0] < given[1]
+    assert await store.highest_id("ledger") == given[1]
+
+
+async def test_skipping_ids_never_takes_a_counter_back(store: MetadataStore) -> None:
+    given = [await store.next_id("ledger") for _ in range(3)]
+    await store.skip_ids("ledger", given[1])
+    assert await store.next_id("ledger") > given[2]
+
+
 async def test_no_id_is_given_out_twice_to_concurrent_clients(
     store: MetadataStore, other: MetadataStore
 ) -> None:

@@ -46,6 +46,7 @@ from ledgerlog.model.repair import (
     RepairTask,
     WorkerProgress,
 )
+from ledgerlog.model.restoration import Restoration
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
@@ -63,6 +64,7 @@ from ledgerlog.wire.frame import (
     index_bytes,
 )
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello, encode_hello_reply
+from ledgerlog.wire.ledgers import LedgerOnBookie, decode_ledgers_untrusted, encode_ledgers
 from ledgerlog.wire.records import (
     Numbering,
     decode_checkpoint,
@@ -126,6 +128,9 @@ def _run_frame(data: bytes) -> bool:
             elif kind == Kind.SCRUB | REPLY:
                 report = decode_scrub_untrusted(frame.body)
                 expect(encode_scrub(report) == bytes(frame.body), "a report that is written differently")
+            elif kind == Kind.LEDGERS | REPLY:
+                ledgers = decode_ledgers_untrusted(frame.body)
+                expect(encode_ledgers(ledgers) == bytes(frame.body), "ledgers that are written differently")
             accepted = True
         except WireError:
             continue
@@ -181,6 +186,10 @@ def _frame_seeds() -> list[bytes]:
             Kind.SCRUB | REPLY,
             ledger_id=_LEDGER,
             index=encode_scrub(ScrubReport([(0, 4), (6, 6)], [(9, 9)], [(0, 0, 3, 9), (0, 1, 3, 1 << 33)])),
+        ),
+        encode_head(
+            Kind.LEDGERS | REPLY,
+            index=encode_ledgers([LedgerOnBookie(3, 0, bytes(16)), LedgerOnBookie(7, 9, b"k" * 16)]),
         ),
         encode_head(Kind.ADD | REPLY, request=12),
     ]
@@ -437,6 +446,11 @@ TARGETS = (
         "cookie",
         lambda data: Cookie.decode_untrusted(data, _BOOKIE),
         lambda: [Cookie(_BOOKIE, "instance", "cluster", ("journal", "data"))],
+    ),
+    metadata_target(
+        "restoration",
+        Restoration.decode_untrusted,
+        lambda: [Restoration(floor=9, counter=-1, backup_ms=1, restored_ms=2)],
     ),
     metadata_target(
         "election",

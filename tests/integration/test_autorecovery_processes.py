@@ -51,21 +51,21 @@ REPAIRED_S = 900.0
 
 
 async def set_up(cluster: Cluster, **changes: int | bool) -> RepairQueue:
-    board = RepairQueue(cluster.client)
+    queue = RepairQueue(cluster.client)
     wanted = {"lost_after_ms": 1_500, "grace_ms": 1_500, **changes}
-    await board.change_settings(lambda now: attrs.evolve(now, **wanted))
-    return board
+    await queue.change_settings(lambda now: attrs.evolve(now, **wanted))
+    return queue
 
 
 async def wait_repaired(
-    cluster: Cluster, board: RepairQueue, dead: set[str], *, within_s: float = REPAIRED_S
+    cluster: Cluster, queue: RepairQueue, dead: set[str], *, within_s: float = REPAIRED_S
 ) -> None:
     """Return when no ledger names the dead and nothing is left to do."""
     with trio.fail_after(within_s):
         while True:
             ledgers = await cluster.ledgers.list()
             naming = [e for e in ledgers if dead & await named(cluster, e)]
-            if not naming and not await board.tasks():
+            if not naming and not await queue.tasks():
                 return
             await trio.sleep(0.2)
 
@@ -99,7 +99,7 @@ async def leading_bookie(cluster: Cluster) -> str:
             await trio.sleep(0.05)
 
 
-async def copied_bytes(board: RepairQueue, at_least: int) -> int:
+async def copied_bytes(queue: RepairQueue, at_least: int) -> int:
     """What all workers have copied, once they have said that they are done.
 
     A worker publishes every few seconds: what is read first may be older than the work. So this waits until
@@ -107,7 +107,7 @@ async def copied_bytes(board: RepairQueue, at_least: int) -> int:
     """
     with trio.fail_after(PATIENCE_S):
         while True:
-            workers = (await board.workers()).values()
+            workers = (await queue.workers()).values()
             copied = sum(worker.copied_bytes for worker in workers)
             if copied >= at_least and not any(worker.work or worker.bytes_per_s for worker in workers):
                 return copied
@@ -156,7 +156,7 @@ async def repair_round(
     ``steady_appends`` before; what was seen."""
     cluster = local.cluster
     ledgers = cluster.ledgers
-    board = await set_up(cluster, lost_after_ms=lost_after_ms)
+    queue = await set_up(cluster, lost_after_ms=lost_after_ms)
     body = [b"%06d" % n + b"." * (size - 6) for n in range(entries)]
     for number in range(closed + abandoned):
         writer = await ledgers.create(replication=STRIPED if number % 4 == 3 else R332)
@@ -195,15 +195,15 @@ async def repair_round(
         began = trio.current_time()
         local.bookies[dead].kill()
         # What writers feel of the kill itself is over by then; what they feel of repair begins.
-        await until(board.locks)
+        await until(queue.locks)
         latencies.clear()
         with trio.fail_after(within_s):
-            while await board.tasks():  # noqa: ASYNC110 (the store tells no one; bounded by what the round may take)
+            while await queue.tasks():  # noqa: ASYNC110 (the store tells no one; bounded by what the round may take)
                 await trio.sleep(0.5)  # A closer look would be felt by the writers, who share this process.
         seconds = trio.current_time() - began
         await until(lambda: len(latencies) >= 2)
         nursery.cancel_scope.cancel()
-    copied = await copied_bytes(board, certain_bytes)
+    copied = await copied_bytes(queue, certain_bytes)
     due_bytes = 0
     for number, (ledger_id, metadata) in enumerate(named_before.items()):
         now = await ledgers.metadata(ledger_id)
@@ -221,7 +221,7 @@ async def repair_round(
         await writer.close()
     # What closed at its ack quorum a moment ago may have entries under way to the third bookie.
     await ledgerlog_ok("repair", "audit", "--entries", "all", uri=local.uri)
-    await wait_repaired(cluster, board, {dead}, within_s=within_s)
+    await wait_repaired(cluster, queue, {dead}, within_s=within_s)
     await verify_all(cluster)
     return Round(
         ledgers=closed + abandoned + writers,
@@ -281,17 +281,17 @@ async def test_two_gigabytes_come_back_beside_writers(capsys: pytest.CaptureFixt
 async def test_a_second_bookie_is_killed_during_the_repair(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
         cluster = local.cluster
-        board = await set_up(cluster, bytes_per_s=100_000)
+        queue = await set_up(cluster, bytes_per_s=100_000)
         for _ in range(12):
             writer = await cluster.ledgers.create(replication=R332)
             await writer.append_many([b"%04d" % n * 500 for n in range(50)])
             await writer.close()
         first, second = sorted(await named(cluster, (await cluster.ledgers.list())[0]))[:2]
         local.bookies[first].kill()
-        await until(board.locks)
+        await until(queue.locks)
         local.bookies[second].kill()
         await set_up(cluster, bytes_per_s=50_000_000)
-        await wait_repaired(cluster, board, {first, second})
+        await wait_repaired(cluster, queue, {first, second})
         await verify_all(cluster)
 
 
@@ -301,7 +301,7 @@ async def test_a_guaranteed_ledger_whose_writer_lost_two_of_five_bookies_ends_wh
 ) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=5, auto_recovery=True) as local:
         cluster = local.cluster
-        board = await set_up(cluster)
+        queue = await set_up(cluster)
         writer = await cluster.ledgers.create(replication=GUARANTEED)
         await write(writer, 15_000)
         dead = await kill(local, writer, [0, 1] if at_once else [0])
@@ -311,7 +311,7 @@ async def test_a_guaranteed_ledger_whose_writer_lost_two_of_five_bookies_ends_wh
         await write(writer, ENTRIES)
         with trio.fail_after(CLOSE_S):
             assert await writer.close() == ENTRIES - 1
-        await wait_repaired(cluster, board, set(dead))
+        await wait_repaired(cluster, queue, set(dead))
         said = json.loads(
             await ledgerlog_ok("ledger", "verify", str(writer.ledger_id), "--json", uri=local.uri)
         )
@@ -339,7 +339,7 @@ async def repair_processes(local: LocalCluster, path: Path, count: int) -> Async
 async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_work(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=4) as local:
         cluster = local.cluster
-        board = await set_up(cluster, bytes_per_s=20_000)
+        queue = await set_up(cluster, bytes_per_s=20_000)
         writer = await cluster.ledgers.create(replication=R332)
         # More than a worker copies before it heeds the rate, so that the lock is there to be seen.
         await writer.append_many([b"%04d" % n * 5000 for n in range(400)])
@@ -348,17 +348,17 @@ async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_wo
             await leading_bookie(cluster)
             dead = sorted(await named(cluster, writer.ledger_id))[0]
             local.bookies[dead].kill()
-            (token,) = (await until(board.locks)).values()
+            (token,) = (await until(queue.locks)).values()
 
             async def holder_says() -> str | None:
-                said = (await board.workers()).get(token)
+                said = (await queue.workers()).get(token)
                 return None if said is None else said.name
 
             holder = await until(holder_says)
             (process,) = [child for child in processes.running if child.name == holder]
             process.kill()
             await set_up(cluster, bytes_per_s=50_000_000)
-            await wait_repaired(cluster, board, {dead})
+            await wait_repaired(cluster, queue, {dead})
             await verify_all(cluster)
 
 
@@ -462,7 +462,7 @@ async def test_a_bookie_is_decommissioned_under_load(tmp_path: Path) -> None:
 async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=4, auto_recovery=True) as local:
         cluster = local.cluster
-        board = await set_up(cluster, lost_after_ms=3_600_000)
+        queue = await set_up(cluster, lost_after_ms=3_600_000)
         writer = await cluster.ledgers.create(replication=R332)
         await writer.append_many([b"%d" % n for n in range(100)])
         await writer.close()
@@ -473,14 +473,14 @@ async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_pa
         await local.bookies[away].wait()
 
         async def is_absent(expected: bool) -> bool:
-            record = await board.audit_record()
+            record = await queue.audit_record()
             return record is not None and (away in record.absent) == expected
 
         await until(lambda: is_absent(True))
         await local.start_serving(away)
         await until(lambda: is_absent(False))
-        assert await board.tasks() == []
-        assert sum(worker.copied_bytes for worker in (await board.workers()).values()) == 0
+        assert await queue.tasks() == []
+        assert sum(worker.copied_bytes for worker in (await queue.workers()).values()) == 0
         assert await cluster.ledgers.metadata(writer.ledger_id) == before
         await verify_all(cluster)
 
@@ -489,16 +489,16 @@ async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_pa
 async def test_zookeepers_leader_is_killed_during_a_repair(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=5, zookeepers=3, auto_recovery=True) as local:
         cluster = local.cluster
-        board = await set_up(cluster, bytes_per_s=200_000)
+        queue = await set_up(cluster, bytes_per_s=200_000)
         for _ in range(20):
             writer = await cluster.ledgers.create(replication=R332)
             await writer.append_many([b"%04d" % n * 500 for n in range(50)])
             await writer.close()
         dead = sorted(await named(cluster, (await cluster.ledgers.list())[0]))[0]
         local.bookies[dead].kill()
-        await until(board.locks)
+        await until(queue.locks)
         (leader,) = [name for name, server in local.servers.items() if await wait_serving(server) == "leader"]
         local.zookeepers[leader].kill()
         await set_up(cluster, bytes_per_s=50_000_000)
-        await wait_repaired(cluster, board, {dead})
+        await wait_repaired(cluster, queue, {dead})
         await verify_all(cluster)

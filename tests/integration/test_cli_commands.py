@@ -17,6 +17,7 @@ from ledgerlog import limits
 from ledgerlog.cli.lines import UNTERMINATED
 from ledgerlog.cli.main import cli
 from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.versions import SPOKEN
 from tests.waiting import PATIENCE_S
 
 
@@ -105,6 +106,8 @@ def test_lines_are_appended_read_and_shown_with_the_shapes_that_scripts_rely_on(
     assert [entry["entry"] for entry in entries] == list(range(verified["entries"]))
     (bookie,) = commands.lines("bookie", "list")
     assert (bookie["id"], bookie["state"]) == ("bookie-1", "writable")
+    assert (bookie["protocol"], bookie["features"]) == (list(SPOKEN.range), list(SPOKEN.features))
+    assert (bookie["journal_write_data"], bookie["ledgers_in_limbo"]) == (True, 0)
 
 
 def test_a_part_of_a_log_is_read_by_offset_position_time_and_word(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""Mutants of the auditor, the worker and the board between them."""
+"""Mutants of the auditor, the worker and the queue between them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MUTANTS = (
         "look_at_this_moment_misses_who_came_during_it",
         "rule 22",
         "pass_over_now",
-        "there |= (await board.registered()).keys() - frozenset(draining)",
+        "there |= (await queue.registered()).keys() - frozenset(draining)",
         "",
         f"{_BOARD}::test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it",
     ),

@@ -490,6 +490,34 @@ ANSWERS = (
 
 BOOT = (
     mutant(
+        "a_block_that_rotted_is_taken_for_garbage",
+        "A.5",
+        "JournalWalk.is_unwritten",
+        "self._skipped is not None or self._number == self._optional",
+        "True",
+        "tests/unit/test_bookie_segment.py::test_garbage_where_a_block_may_have_been_is_damage",
+    ),
+    mutant(
+        "a_start_goes_on_in_garbage",
+        "A.5",
+        "JournalWalk.on_segment",
+        """
+        if scan.is_garbage and self._skipped is None:
+            self.next_segment = scan.number + 1
+        """,
+        "",
+        "tests/unit/test_bookie_segment.py"
+        "::test_garbage_in_the_segment_of_an_optional_mark_is_no_damage_and_is_never_written_over",
+    ),
+    mutant(
+        "a_rebuild_takes_the_first_rotten_block_for_garbage",
+        "A.5",
+        "rebuild._beginning",
+        "ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=False, end=NOTHING_YET)",
+        "ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)",
+        "tests/storage/test_damage.py::test_no_index_is_made_from_a_journal_whose_first_block_rotted",
+    ),
+    mutant(
         "torn_tail_in_the_middle_is_cut",
         "storage",
         "JournalWalk.on_segment",

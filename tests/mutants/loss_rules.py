@@ -93,27 +93,20 @@ MUTANTS = (
     mutant(
         "a_bookie_in_limbo_denies_what_is_missing_before_rot",
         "A.3, rule 8",
-        "ReadResult.undenied",
-        "self.status in _UNREADABLE and self.through >= first",
+        "loss_marks.undenied",
+        "answer.status in _UNREADABLE and answer.through >= first",
         "False",
         f"{_TEST_VERDICTS}::test_in_limbo_what_is_missing_before_an_entry_that_cannot_be_read_is_not_denied",
     ),
     mutant(
         "a_bookie_in_limbo_denies",
         "A.3, D27.7, T10",
-        "ReadResult.undenied",
-        "self.status in _DENIALS or (self.status in _UNREADABLE and self.through >= first)",
+        "loss_marks.undenied",
+        "answer.status in _DENIALS or (answer.status in _UNREADABLE and answer.through >= first)",
         "False",
         f"{_TEST_VERDICTS}::test_in_limbo_nothing_is_denied_whether_the_ledger_is_known_or_not",
         _SCENARIO_2,
         _UNSYNCED_2,
-        also=(
-            Change(
-                "Engine.read",
-                "Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER",
-                "Status.NO_SUCH_LEDGER",
-            ),
-        ),
     ),
     mutant(
         "limbo_is_asked_after_the_look",
@@ -252,6 +245,18 @@ MUTANTS = (
         "await directory.replace_cookie(begun)",
         "",
         f"{_TEST_IDENTITY}::test_starts_are_counted_and_mark_nothing",
+    ),
+    mutant(
+        "a_generation_is_counted_before_the_directory_has_it_for_good",
+        "D27.13",
+        "StorageDirectory.replace_cookie",
+        """
+        await self.disk.rename(f"{path}/cookie.next", f"{path}/cookie")
+        await self.disk.sync_directory(path)
+        """,
+        'await self.disk.rename(f"{path}/cookie.next", f"{path}/cookie")',
+        "tests/storage/test_crash_generations.py"
+        "::test_no_crash_while_a_generation_is_counted_sends_a_sound_directory_into_limbo",
     ),
     mutant(
         "a_journal_that_was_rolled_back_alone_is_believed",

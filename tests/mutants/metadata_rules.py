@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import mutant
+from tests.mutants.mutant import Change, mutant
 
 _TEST_SESSION = "tests/unit/test_zookeeper_session.py"
 _TEST_PLAN = "tests/unit/test_zookeeper_plan.py"
@@ -82,9 +82,16 @@ MUTANTS = (
         "any_store_is_the_right_one",
         "rule 25",
         "Belonging.judge",
-        "found != self._cluster.encode()",
+        "found.partition(b':')[0] != self._cluster.encode()",
         "False",
         f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
+        also=(
+            Change(
+                "Belonging.judge",
+                "found != self._seen and self._seen is not None and not self._goes_through_restores",
+                "False",
+            ),
+        ),
     ),
     mutant(
         "a_file_that_was_replaced_is_not_noticed",

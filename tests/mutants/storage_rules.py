@@ -10,7 +10,7 @@ _CRASHES = "tests/storage/test_crash_states.py"
 _EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
 _ROTTEN = "tests/storage/test_damaged_files.py"
 _REBUILD = f"{_CRASHES}::test_the_index_made_again_from_the_other_files_says_the_same"
-_WITNESS_TEST = "tests/shells/test_deletion_oracle.py"
+_TEST_ORACLE = "tests/shells/test_deletion_oracle.py"
 
 MUTANTS = (
     mutant(
@@ -50,11 +50,11 @@ MUTANTS = (
         "rule 25",
         "MetadataDeletionOracle.surely_gone",
         """
-        if gone:
-            await store.sync()
+        await store.sync()
+        floor = await self._floor()
         """,
-        "",
-        f"{_WITNESS_TEST}::test_a_store_that_was_emptied_meanwhile_says_nothing_at_all",
+        "floor = await self._floor()",
+        f"{_TEST_ORACLE}::test_a_store_that_was_emptied_meanwhile_says_nothing_at_all",
     ),
     mutant(
         "replaced_log_is_taken_over_again",
@@ -173,7 +173,7 @@ MUTANTS = (
         "MetadataDeletionOracle.surely_gone",
         "await store.get(ledger_path(ledger_id)) is None",
         "True",
-        f"{_WITNESS_TEST}::test_a_listing_that_leaves_ledgers_out_deletes_none_of_them",
+        f"{_TEST_ORACLE}::test_a_listing_that_leaves_ledgers_out_deletes_none_of_them",
     ),
     mutant(
         "ids_of_another_store_are_gone",
@@ -181,7 +181,7 @@ MUTANTS = (
         "MetadataDeletionOracle.surely_gone",
         "ledger_id > highest",
         "ledger_id < 0",
-        f"{_WITNESS_TEST}::test_nothing_is_said_of_ids_that_were_never_given_out",
+        f"{_TEST_ORACLE}::test_nothing_is_said_of_ids_that_were_never_given_out",
     ),
     mutant(
         "a_deletion_takes_the_runs_of_the_ledgers_between",

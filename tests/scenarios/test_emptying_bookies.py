@@ -33,7 +33,7 @@ from tests.repairing import (
 
 async def test_a_bookie_is_emptied_under_load_without_disturbing_a_writer(clock: MockClock) -> None:
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         closed = [await written(client, 10) for _ in range(5)]
         writer = await client.ledgers.create(replication=R332)
@@ -58,7 +58,7 @@ async def test_a_bookie_is_emptied_under_load_without_disturbing_a_writer(clock:
             nursery.cancel_scope.cancel()
         assert looks[0].ledgers_left > 0
         assert looks[-1].ledgers_left == 0
-        assert await board.cookie(leaving) is None
+        assert await queue.cookie(leaving) is None
         await writer.flush()
         last = await writer.close()
         assert await idle.append(payload(1)) == 1, "nor one that was idle"
@@ -72,19 +72,19 @@ async def test_a_bookie_is_emptied_under_load_without_disturbing_a_writer(clock:
             await assert_whole(client, ledger_id, count)
         # The bookie runs on and stays read-only until it is stopped. Then nothing is left of the request.
         assert cluster.bookies[leaving].node.is_read_only
-        assert list(await board.draining()) == [leaving]
+        assert list(await queue.draining()) == [leaving]
         await cluster.bookies[leaving].stop()
         await set_up(client, bookie_check_ms=1_000)
 
         async def is_tidy() -> bool:
-            return await board.draining() == {}
+            return await queue.draining() == {}
 
         await until(is_tidy)
 
 
 async def test_a_bookie_that_alone_has_something_is_emptied_too(clock: MockClock) -> None:
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         alone = await written(client, 20, Replication(1, 1, 1))
         two = await written(client, 20, Replication(2, 2, 1))
@@ -94,13 +94,13 @@ async def test_a_bookie_that_alone_has_something_is_emptied_too(clock: MockClock
         with trio.fail_after(600):
             await decommission(client.opened, leaving, say=lambda _: None)
         for ledger_id in (alone, two):
-            await repaired(client, board, ledger_id, {leaving, other})
+            await repaired(client, queue, ledger_id, {leaving, other})
             await assert_whole(client, ledger_id, 20)
 
 
 async def test_two_bookies_are_emptied_at_once(clock: MockClock) -> None:
     async with open_cluster(bookies=6) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         ledgers = [await written(client, 20) for _ in range(6)]
         writer = await client.ledgers.create(replication=R332)
@@ -115,12 +115,12 @@ async def test_two_bookies_are_emptied_at_once(clock: MockClock) -> None:
         for ledger_id, entries in (*((e, 20) for e in ledgers), (writer.ledger_id, 2)):
             assert not leaving & await names(client, ledger_id)
             await assert_whole(client, ledger_id, entries)
-        assert not leaving & set(await board.known())
+        assert not leaving & set(await queue.known())
 
 
 async def test_emptying_the_last_spare_waits_for_another_and_may_be_interrupted(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         closed = await written(client, 20)
         writer = await client.ledgers.create(replication=R332)
@@ -131,7 +131,7 @@ async def test_emptying_the_last_spare_waits_for_another_and_may_be_interrupted(
         assert looks[-1].ledgers_left == 2
         assert all("NotEnoughBookies" in looks[-1].troubles[e] for e in (closed, writer.ledger_id))
         assert await writer.append(payload(1)) == 1, "nobody stops a writer for it"
-        assert await board.cookie("b1") is not None
+        assert await queue.cookie("b1") is not None
         await cluster.add_bookie()
         with trio.fail_after(600):
             await decommission(client.opened, "b1", say=looks.append)
@@ -161,27 +161,27 @@ async def test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named(clock: 
         ]
         with trio.fail_after(600):
             await decommission(client.opened, target, say=lambda _: None)
-        board = await set_up(client, bytes_per_s=10_000_000)
-        await repaired(client, board, ledger_id, {lost, target})
+        queue = await set_up(client, bytes_per_s=10_000_000)
+        await repaired(client, queue, ledger_id, {lost, target})
         for value in noted.values:
             assert target not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
 
 
 async def test_an_emptied_bookie_may_be_kept_after_all(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, paused=True)
+        queue = await set_up(client, paused=True)
         await start_repair(cluster)
         await written(client, 5)
-        await board.drain("b1")
+        await queue.drain("b1")
         await eventually(lambda: cluster.bookies["b1"].node.is_read_only)
-        assert await board.keep("b1")
+        assert await queue.keep("b1")
         await eventually(lambda: not cluster.bookies["b1"].node.is_read_only)
-        assert not await board.keep("b1")
+        assert not await queue.keep("b1")
 
 
 async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         await written(client, 5)
         with trio.fail_after(600):
@@ -194,7 +194,7 @@ async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another
         await bookie.start()
         await trio.sleep(10)
         assert not bookie.node.is_read_only
-        assert await board.draining() == {}
+        assert await queue.draining() == {}
 
 
 async def test_a_ledger_whose_metadata_is_damaged_is_said_to_hold_the_emptying_up(clock: MockClock) -> None:

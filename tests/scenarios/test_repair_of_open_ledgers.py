@@ -32,28 +32,28 @@ from tests.repairing import (
 
 async def test_rule_20_the_last_fragment_of_a_live_writer_is_left_to_him(clock: MockClock) -> None:
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         writer = await client.ledgers.create(replication=R332)
         await writer.append_many([payload(n) for n in range(10)])
         (lost,) = writer.metadata.last_fragment.ensemble[:1]
         await cluster.bookies[lost].kill()
         await writer.append_many([payload(n) for n in range(10, 20)])
-        await repaired(client, board, writer.ledger_id, {lost})
+        await repaired(client, queue, writer.ledger_id, {lost})
         # The writer was never disturbed, and it keeps the change that repair made to the older fragment.
         await writer.append_many([payload(n) for n in range(20, 30)])
         other = writer.metadata.last_fragment.ensemble[0]
         await cluster.bookies[other].kill()
         await writer.append_many([payload(n) for n in range(30, 40)])
         assert await writer.close() == 39
-        await repaired(client, board, writer.ledger_id, {lost, other})
+        await repaired(client, queue, writer.ledger_id, {lost, other})
         await assert_whole(client, writer.ledger_id, 40)
         assert await client.contents(writer.ledger_id) == [payload(n) for n in range(40)]
 
 
 async def test_rule_20_without_a_spare_a_live_writer_is_not_stopped(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         writer = await client.ledgers.create(replication=R332)
         await writer.append(payload(0))
@@ -61,13 +61,13 @@ async def test_rule_20_without_a_spare_a_live_writer_is_not_stopped(clock: MockC
         for n in range(1, 100):
             assert await writer.append(payload(n)) == n
             await trio.sleep(3)
-        found = await board.task(writer.ledger_id)
+        found = await queue.task(writer.ledger_id)
         assert found is not None
         assert "NotEnoughBookies" in (found[0].trouble or "")
         await cluster.add_bookie()
         await trio.sleep(30)
         await writer.append(payload(100))
-        await repaired(client, board, writer.ledger_id, {"b1"})
+        await repaired(client, queue, writer.ledger_id, {"b1"})
         assert await writer.close() == 100
         await assert_whole(client, writer.ledger_id, 101)
 
@@ -76,17 +76,17 @@ async def test_rule_20_an_open_ledger_without_a_writer_is_recovered_after_the_gr
     clock: MockClock,
 ) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, grace_ms=100_000)
+        queue = await set_up(client, grace_ms=100_000)
         ledger_id = await written(client, 10, close=False)
         await start_repair(cluster)
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
         await trio.sleep(80)
         assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN
-        found = await board.task(ledger_id)
+        found = await queue.task(ledger_id)
         assert found is not None
         assert found[0].trouble == f"its writer may still replace {lost}"
-        await repaired(client, board, ledger_id, {lost})
+        await repaired(client, queue, ledger_id, {lost})
         assert (await client.ledgers.metadata(ledger_id)).last_entry == 9
         await assert_whole(client, ledger_id, 10)
 
@@ -95,20 +95,20 @@ async def test_rule_20_a_bookie_that_is_back_within_the_grace_period_costs_no_re
     clock: MockClock,
 ) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, grace_ms=100_000)
+        queue = await set_up(client, grace_ms=100_000)
         ledger_id = await written(client, 10, close=False)
         await start_repair(cluster)
         (away,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[away].kill(session_s=0)
-        await until(board_has_tasks(board))
+        await until(board_has_tasks(queue))
         await cluster.bookies[away].start()
-        await quiet(board)
+        await quiet(queue)
         assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN
 
 
 async def test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10, close=False)
         (away,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[away].kill(session_s=0)
@@ -129,14 +129,14 @@ async def test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again(clock: M
             verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
         assert verdict.is_done
         assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN
-        assert await board.tasks() == []
+        assert await queue.tasks() == []
 
 
 async def test_an_open_ledger_whose_last_bookies_are_all_gone_stays_open_and_says_what_to_do(
     clock: MockClock,
 ) -> None:
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         # One ledger has entries and the other has none. Without their bookies nobody can tell.
         ledgers = [await written(client, count, close=False) for count in (10, 0)]
         await start_repair(cluster)
@@ -152,21 +152,21 @@ async def test_an_open_ledger_whose_last_bookies_are_all_gone_stays_open_and_say
         for ledger_id, was in zip(ledgers, before, strict=True):
             assert await client.ledgers.metadata(ledger_id) == was
             assert was.state is LedgerState.OPEN
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
             assert found is not None
             trouble = found[0].trouble or ""
             assert all(bookie in trouble for bookie in lost[ledger_id])
             assert f"'ledgerlog ledger recover {ledger_id} --accept-loss'" in trouble
         for bookie in sorted({bookie for of in lost.values() for bookie in of}):
             await cluster.bookies[bookie].start()
-        await quiet(board)
+        await quiet(queue)
         for ledger_id, was in zip(ledgers, before, strict=True):
             assert await client.ledgers.metadata(ledger_id) == was, "and nobody had to be fenced"
 
 
 async def test_a_writer_whose_bookies_all_lost_their_registration_is_not_fenced(clock: MockClock) -> None:
     async with open_cluster(bookies=6) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         writer = await client.ledgers.create(replication=R332)
         away = writer.metadata.last_fragment.ensemble
@@ -176,25 +176,25 @@ async def test_a_writer_whose_bookies_all_lost_their_registration_is_not_fenced(
         for n in range(100):
             assert await writer.append(payload(n)) == n
             await trio.sleep(3)
-        found = await board.task(writer.ledger_id)
+        found = await queue.task(writer.ledger_id)
         assert found is not None
         assert "it is not closed" in (found[0].trouble or "")
         for bookie in away:
             cluster.bookies[bookie].store.reconnect()
-        await quiet(board)
+        await quiet(queue)
         assert await writer.append(payload(100)) == 100
         assert await writer.close() == 100
 
 
 async def test_an_idle_writer_leaves_a_lost_bookie_and_is_not_fenced(clock: MockClock) -> None:
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         await start_repair(cluster)
         idle = [await client.ledgers.create(replication=R332) for _ in range(2)]
         await idle[0].append(payload(0))
         await cluster.bookies["b1"].kill()
         await trio.sleep(100)
-        await quiet(board)
+        await quiet(queue)
         for writer in idle:
             await writer.append(payload(1))
             await writer.close()

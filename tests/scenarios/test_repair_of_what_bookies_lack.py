@@ -22,7 +22,7 @@ async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_giv
     it.
     """
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         writer = await client.ledgers.create(replication=R332)
         await writer.append_many([payload(n) for n in range(5)])
         slow = writer.metadata.last_fragment.ensemble[2]
@@ -40,7 +40,7 @@ async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_giv
             return not (await client.ledgers.verify(writer.ledger_id)).under_replicated
 
         await until(is_whole)
-        await quiet(board)
+        await quiet(queue)
         assert process.copied == 4
         assert len((await client.ledgers.metadata(writer.ledger_id)).fragments) == 1
 
@@ -69,7 +69,7 @@ async def test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone(c
 
 async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10, size=100)
         damaged = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble[1]
         bookie = cluster.bookies[damaged]
@@ -78,14 +78,14 @@ async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -
         await bookie.start()
         await start_repair(cluster)
         await set_up(client, entry_check_ms=10_000)
-        await repaired(client, board, ledger_id, {damaged})
+        await repaired(client, queue, ledger_id, {damaged})
         await assert_whole(client, ledger_id, 10)
 
 
 async def test_a_bookie_that_has_repaired_its_damage_keeps_its_place(clock: MockClock) -> None:
     """The bookie copied the rotten entries again. No other bookie could take its place."""
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         process = await start_repair(cluster)
         ledger_id = await written(client, 10, size=100)
         bookie = cluster.bookies["b1"]
@@ -94,23 +94,23 @@ async def test_a_bookie_that_has_repaired_its_damage_keeps_its_place(clock: Mock
         await bookie.stop()
         assert bookie.flip_byte(payload(4)) > 0
         await bookie.start()
-        await board.post(ledger_id, damaged=["b1"])
+        await queue.post(ledger_id, damaged=["b1"])
 
         async def has_reason() -> bool:
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
             return found is not None and "NotEnoughBookies" in (found[0].trouble or "")
 
         await until(has_reason)
         cluster.network.heal()
         assert await bookie.node.engine.scrubber.scrub() == 1
-        await quiet(board)
+        await quiet(queue)
         assert process.copied == 0, "the bookie did it"
         await assert_whole(client, ledger_id, 10)
 
 
 async def test_a_long_hole_is_filled_by_ranges_at_the_rate_that_was_set(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=1_000_000)
+        queue = await set_up(client, bytes_per_s=1_000_000)
         writer = await client.ledgers.create(replication=R332)
         await writer.append(payload(0, 1_000))
         slow = writer.metadata.last_fragment.ensemble[2]
@@ -119,10 +119,10 @@ async def test_a_long_hole_is_filled_by_ranges_at_the_rate_that_was_set(clock: M
         await writer.close()
         cluster.network.reset(client.host, slow)
         cluster.network.heal()
-        await board.post(writer.ledger_id, incomplete=[slow])
+        await queue.post(writer.ledger_id, incomplete=[slow])
         process = await start_repair(cluster)
         began = trio.current_time()
-        await quiet(board)
+        await quiet(queue)
         assert process.copied_bytes == 5_000_000
         assert 3.5 < trio.current_time() - began < 8
         await assert_whole(client, writer.ledger_id, 5_001)
@@ -130,7 +130,7 @@ async def test_a_long_hole_is_filled_by_ranges_at_the_rate_that_was_set(clock: M
 
 async def test_a_bookie_is_not_made_to_read_a_damaged_ledger_at_each_try(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10, size=100)
         bookie = cluster.bookies["b1"]
         for others in ("b2", "b3"):
@@ -145,7 +145,7 @@ async def test_a_bookie_is_not_made_to_read_a_damaged_ledger_at_each_try(clock: 
                 reads.append(bookie)
                 return await super().is_sound(metadata, bookie)
 
-        repair = LedgerRepair(client.opened, board, Noting(client.opened, Pacer(1_000_000)))
+        repair = LedgerRepair(client.opened, queue, Noting(client.opened, Pacer(1_000_000)))
         task = RepairTask(ledger_id=ledger_id, damaged=("b1",))
         for _ in range(10):
             assert not (await repair.run(task, grace_s=0.0, say=lambda _: None)).is_done

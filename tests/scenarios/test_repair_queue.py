@@ -39,91 +39,91 @@ from tests.repairing import (
 async def test_a_task_that_grows_while_it_is_worked_on_is_not_removed(clock: MockClock) -> None:
     """Rule 22: a task is removed at the version that was read, and only by a worker whose session lives."""
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
-        worker = await board.register_worker()
-        assert await board.post(7, lost=["b1"])
-        found = await board.task(7)
+        queue = await set_up(client)
+        worker = await queue.register_worker()
+        assert await queue.post(7, lost=["b1"])
+        found = await queue.task(7)
         assert found is not None
-        assert await board.post(7, lost=["b2"])
-        assert not await board.post(7, lost=["b1"]), "it names both"
-        assert not await board.remove(7, found[1], worker)
-        found = await board.task(7)
+        assert await queue.post(7, lost=["b2"])
+        assert not await queue.post(7, lost=["b1"]), "it names both"
+        assert not await queue.remove(7, found[1], worker)
+        found = await queue.task(7)
         assert found is not None
         assert found[0].lost == ("b1", "b2")
-        assert await board.remove(7, found[1], worker)
-        assert await board.tasks() == []
+        assert await queue.remove(7, found[1], worker)
+        assert await queue.tasks() == []
 
 
 async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as one, cluster.client() as other:
-        mine, board = RepairQueue(one.opened), RepairQueue(other.opened)
+        mine, queue = RepairQueue(one.opened), RepairQueue(other.opened)
         worker = await mine.register_worker()
-        await board.post(7, lost=["b1"])
+        await queue.post(7, lost=["b1"])
         assert await mine.lock(7, worker)
         before = await mine.task(7)
         assert before is not None
         one.store.inner.expire_session()
         # Another worker does the task. Then a new task is made, with the same version as the first.
-        second = await board.register_worker()
-        assert await board.lock(7, second)
-        found = await board.task(7)
+        second = await queue.register_worker()
+        assert await queue.lock(7, second)
+        found = await queue.task(7)
         assert found is not None
-        assert await board.remove(7, found[1], second)
-        await board.post(7, lost=["b2"])
-        again = await board.task(7)
+        assert await queue.remove(7, found[1], second)
+        await queue.post(7, lost=["b2"])
+        again = await queue.task(7)
         assert again is not None
         assert again[1] == before[1], "versions come back"
         assert not await mine.remove(7, before[1], worker)
         await mine.unlock(7, worker)
-        assert list(await board.locks()) == [7], "nor does it let go of somebody else's lock"
-        assert await board.tasks() == [7]
+        assert list(await queue.locks()) == [7], "nor does it let go of somebody else's lock"
+        assert await queue.tasks() == [7]
 
 
 async def test_a_worker_that_dies_with_a_lock_is_followed_by_another(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=1_000)
+        queue = await set_up(client, bytes_per_s=1_000)
         ledger_id = await written(client, 40, size=20_000)
         processes = {name: await start_repair(cluster, name) for name in ("repair-1", "repair-2")}
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        await until(lock_is_taken(board))
-        (token,) = (await board.locks()).values()
-        holder = (await board.workers())[token].name
+        await until(lock_is_taken(queue))
+        (token,) = (await queue.locks()).values()
+        holder = (await queue.workers())[token].name
         await processes.pop(holder).kill()
-        assert list(await board.locks()) == [ledger_id], "the lock outlives it by its session"
+        assert list(await queue.locks()) == [ledger_id], "the lock outlives it by its session"
         await set_up(client, bytes_per_s=10_000_000)
-        await repaired(client, board, ledger_id, {lost})
+        await repaired(client, queue, ledger_id, {lost})
         await assert_whole(client, ledger_id, 40)
-        assert await board.locks() == {}
+        assert await queue.locks() == {}
 
 
 async def test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=200_000)
+        queue = await set_up(client, bytes_per_s=200_000)
         ledger_id = await written(client, 40, size=20_000)
         process = await start_repair(cluster)
         session = process.store.session
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        await until(lock_is_taken(board))
+        await until(lock_is_taken(queue))
         process.store.disconnect()
         await trio.sleep(3)
         process.store.reconnect()
         assert process.store.session is session
-        assert list(await board.locks()) == [ledger_id], "its session holds it on"
+        assert list(await queue.locks()) == [ledger_id], "its session holds it on"
         with trio.fail_after(120):
-            await repaired(client, board, ledger_id, {lost})
+            await repaired(client, queue, ledger_id, {lost})
         await assert_whole(client, ledger_id, 40)
 
 
 async def test_lost_answers_of_the_store_are_settled_by_looking(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, paused=True)
+        queue = await set_up(client, paused=True)
         ledger_id = await written(client, 10)
         process = await start_repair(cluster)
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        await until(board_has_tasks(board))
+        await until(board_has_tasks(queue))
         await set_up(client, paused=False)
         for _ in range(20):
             process.store.lost_answers = 1
@@ -131,50 +131,50 @@ async def test_lost_answers_of_the_store_are_settled_by_looking(clock: MockClock
             process.store.lost_answers, process.store.lost_writes = 0, 1
             await trio.sleep(0.3)
             process.store.lost_writes = 0
-        await repaired(client, board, ledger_id, {lost})
+        await repaired(client, queue, ledger_id, {lost})
         await assert_whole(client, ledger_id, 10)
-        assert await board.locks() == {}
+        assert await queue.locks() == {}
 
 
 async def test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledgers = [await written(client, 5) for _ in range(4)]
         await client.opened.store.create(repair_task_path(ledgers[0]), b"not a task")
         await start_repair(cluster)
         lost = set.intersection(*[await names(client, e) for e in ledgers]).pop()
         await cluster.bookies[lost].kill(session_s=0)
         for ledger_id in ledgers:
-            await repaired(client, board, ledger_id, {lost})
+            await repaired(client, queue, ledger_id, {lost})
             await assert_whole(client, ledger_id, 5)
 
 
 async def test_while_it_is_paused_tasks_are_made_and_nothing_is_copied(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, paused=True)
+        queue = await set_up(client, paused=True)
         ledger_id = await written(client, 20)
         process = await start_repair(cluster)
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        await until(board_has_tasks(board))
+        await until(board_has_tasks(queue))
         await trio.sleep(600)
-        assert await board.tasks() == [ledger_id]
+        assert await queue.tasks() == [ledger_id]
         assert process.copied == 0
         await set_up(client, paused=False)
-        await repaired(client, board, ledger_id, {lost})
+        await repaired(client, queue, ledger_id, {lost})
         await assert_whole(client, ledger_id, 20)
 
 
 async def test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wait(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=20_000)
+        queue = await set_up(client, bytes_per_s=20_000)
         ledgers = [await written(client, 20, size=1_000) for _ in range(8)]
         process = await start_repair(cluster)
         (lost,) = sorted(await names(client, ledgers[0]))[:1]
         await cluster.bookies[lost].kill(session_s=0)
         await eventually(lambda: process.copied > 0)
         began, before = trio.current_time(), process.copied_bytes
-        await quiet(board)
+        await quiet(queue)
         took, copied = trio.current_time() - began, process.copied_bytes - before
         assert copied >= 60_000
         assert copied <= 20_000 * (took + 0.25) + 20_000
@@ -183,7 +183,7 @@ async def test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wai
 
 async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, cluster_bytes_per_s=40_000)
+        queue = await set_up(client, cluster_bytes_per_s=40_000)
         ledgers = [await written(client, 20, size=1_000) for _ in range(12)]
         processes = [await start_repair(cluster, f"repair-{n}") for n in range(4)]
         await trio.sleep(15)  # Each process has seen the others by now.
@@ -195,7 +195,7 @@ async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
             return sum(process.copied_bytes for process in processes)
 
         began, before = trio.current_time(), copied()
-        await quiet(board)
+        await quiet(queue)
         took = trio.current_time() - began
         assert copied() - before >= 100_000
         # Each process may also begin with a burst, and one piece more.
@@ -209,11 +209,11 @@ async def no_settings(call: Call) -> None:
 
 async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, paused=True)
+        queue = await set_up(client, paused=True)
         ledger_id = await written(client, 120, size=10_000)
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        assert await board.post(ledger_id, lost=[lost])
+        assert await queue.post(ledger_id, lost=[lost])
         store = FaultyStore(cluster.tree, before(no_settings))
         process = await start_repair(cluster, store=store)
         await trio.sleep(100)
@@ -223,7 +223,7 @@ async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: Mock
         assert process.copied == 0, "it would have copied a burst of the default rate"
         store.faults.clear()
         began = trio.current_time()
-        await repaired(client, board, ledger_id, {lost})
+        await repaired(client, queue, ledger_id, {lost})
         assert process.copied_bytes == 1_200_000
         # There are three pieces in some order. Each piece but the last makes the next one wait.
         assert 60 < trio.current_time() - began < 120
@@ -231,7 +231,7 @@ async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: Mock
 
 async def test_a_task_that_is_stuck_names_nobody_who_is_back(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10)
         await start_repair(cluster)
         for bookie in ("b1", "b2"):
@@ -239,7 +239,7 @@ async def test_a_task_that_is_stuck_names_nobody_who_is_back(clock: MockClock) -
 
         def stands_for(*lost: str) -> Callable[[], Awaitable[bool]]:
             async def condition() -> bool:
-                found = await board.task(ledger_id)
+                found = await queue.task(ledger_id)
                 return found is not None and found[0].lost == lost and found[0].trouble is not None
 
             return condition
@@ -248,7 +248,7 @@ async def test_a_task_that_is_stuck_names_nobody_who_is_back(clock: MockClock) -
         await cluster.bookies["b1"].start()
         await until(stands_for("b2"))
         await cluster.bookies["b2"].start()
-        await quiet(board)
+        await quiet(queue)
         await assert_whole(client, ledger_id, 10)
 
 
@@ -256,10 +256,10 @@ async def test_a_task_names_who_lacks_entries_that_nobody_has_and_who_is_emptied
     clock: MockClock,
 ) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10)
-        await board.drain("b3")
-        repair = LedgerRepair(client.opened, board, Copying(client.opened, Pacer(1_000_000)))
+        await queue.drain("b3")
+        repair = LedgerRepair(client.opened, queue, Copying(client.opened, Pacer(1_000_000)))
         task = RepairTask(ledger_id=ledger_id, lost=("b1",), damaged=("b2",), incomplete=("b1", "b2"))
         verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
         # No bookie could take the place of the bookie that is being emptied. The other bookies are back and
@@ -270,7 +270,7 @@ async def test_a_task_names_who_lacks_entries_that_nobody_has_and_who_is_emptied
 
 async def test_a_task_names_nobody_whose_place_was_given_away(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10, size=100)
         damaged, lost, _ = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
         bookie = cluster.bookies[damaged]
@@ -279,7 +279,7 @@ async def test_a_task_names_nobody_whose_place_was_given_away(clock: MockClock) 
         await bookie.start()
         await cluster.bookies[lost].kill(session_s=0)
         await trio.sleep(1)
-        repair = LedgerRepair(client.opened, board, Copying(client.opened, Pacer(1_000_000)))
+        repair = LedgerRepair(client.opened, queue, Copying(client.opened, Pacer(1_000_000)))
         task = RepairTask(ledger_id=ledger_id, lost=(lost,), damaged=(damaged,), incomplete=(damaged,))
         verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
         # One bookie was available for two places.
@@ -289,7 +289,7 @@ async def test_a_task_names_nobody_whose_place_was_given_away(clock: MockClock) 
 
 async def test_what_status_says_is_lost_is_not_there_now(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, paused=True)
+        queue = await set_up(client, paused=True)
         ledger_id = await written(client, 10)
         await start_repair(cluster)
         away, gone, _ = sorted(await names(client, ledger_id))
@@ -306,7 +306,7 @@ async def test_what_status_says_is_lost_is_not_there_now(clock: MockClock) -> No
         await until(both_are_lost)
         await cluster.bookies[away].start()
         assert await lost() == [gone], "workers are paused, and nobody has looked at the task since"
-        await board.drain(away)
+        await queue.drain(away)
         assert await lost() == [away, gone]
 
 
@@ -315,7 +315,7 @@ async def test_tries_that_fail_are_few_however_many_tasks_wait(clock: MockClock)
     too.
     """
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledgers = [await written(client, 1) for _ in range(60)]
         tries = 0
 
@@ -329,7 +329,7 @@ async def test_tries_that_fail_are_few_however_many_tasks_wait(clock: MockClock)
         await cluster.bookies["b1"].kill(session_s=0)
 
         async def all_have_a_reason() -> bool:
-            found = [await board.task(ledger_id) for ledger_id in ledgers]
+            found = [await queue.task(ledger_id) for ledger_id in ledgers]
             return all(task is not None and task[0].trouble is not None for task in found)
 
         await until(all_have_a_reason)
@@ -342,32 +342,32 @@ async def test_tries_that_fail_are_few_however_many_tasks_wait(clock: MockClock)
         store.before_get = None
         await cluster.add_bookie()
         began = trio.current_time()
-        await quiet(board)
+        await quiet(queue)
         assert trio.current_time() - began < 10, "what succeeds does not wait for it"
 
 
 async def test_a_shorter_grace_holds_for_who_waits_already(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, grace_ms=10**9)
+        queue = await set_up(client, grace_ms=10**9)
         ledger_id = await written(client, 10, close=False)
         await start_repair(cluster)
         (lost, *_) = await names(client, ledger_id)
         await cluster.bookies[lost].kill(session_s=0)
 
         async def waits() -> bool:
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
             return found is not None and found[0].trouble == f"its writer may still replace {lost}"
 
         await until(waits)
         await set_up(client, grace_ms=1_000)
         with trio.fail_after(60):
-            await repaired(client, board, ledger_id, {lost})
+            await repaired(client, queue, ledger_id, {lost})
 
 
 async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: MockClock) -> None:
     """Two of five bookies die while no auto-recovery runs."""
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client, paused=True)
+        queue = await set_up(client, paused=True)
         ledgers = [await written(client, count) for count in (0, 1, 10, 3, 7, 2)]
         dead = ("b2", "b4")
         for bookie in dead:
@@ -387,7 +387,7 @@ async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: Mock
         await start_repair(cluster)
 
         async def all_have_tasks() -> bool:
-            return set(await board.tasks()) == hit
+            return set(await queue.tasks()) == hit
 
         await until(all_have_tasks)
         assert await said() == (len(hit), len(hit))
@@ -417,7 +417,7 @@ async def test_an_audit_says_of_a_bookie_that_comes_back_during_it_no_untruth(
 
 
 async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: MockClock) -> None:
-    class BoardBefore(RepairQueue):
+    class QueueBefore(RepairQueue):
         """A queue whose first look finds b1 not registered yet."""
 
         looks = 0
@@ -431,6 +431,6 @@ async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: 
         await set_up(client, paused=True)
         ledger_id = await written(client, 1)
         assert "b1" in await names(client, ledger_id)
-        board = BoardBefore(client.opened)
-        assert (await pass_over_now(client.opened, board)).affected == {}
-        assert board.looks == 2
+        queue = QueueBefore(client.opened)
+        assert (await pass_over_now(client.opened, queue)).affected == {}
+        assert queue.looks == 2

@@ -32,37 +32,37 @@ from tests.repairing import (
 
 async def test_a_ledger_that_is_deleted_during_its_repair_is_let_go(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=1_000)
+        queue = await set_up(client, bytes_per_s=1_000)
         ledger_id = await written(client, 60, size=20_000)
         process = await start_repair(cluster)
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        await until(lock_is_taken(board))
+        await until(lock_is_taken(queue))
         await client.ledgers.delete(ledger_id)
         await set_up(client, bytes_per_s=10_000_000)
-        await quiet(board)
-        assert await board.locks() == {}
+        await quiet(queue)
+        assert await queue.locks() == {}
         assert process.service.worker.repaired == 1
 
 
 async def test_a_second_bookie_is_lost_during_the_repair(clock: MockClock) -> None:
     async with open_cluster(bookies=6) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=20_000)
+        queue = await set_up(client, bytes_per_s=20_000)
         ledgers = [await written(client, 20, size=10_000) for _ in range(4)]
         await start_repair(cluster)
         first, second = sorted(await names(client, ledgers[0]))[:2]
         await cluster.bookies[first].kill(session_s=0)
-        await until(lock_is_taken(board))
+        await until(lock_is_taken(queue))
         await cluster.bookies[second].kill()
         await set_up(client, bytes_per_s=10_000_000)
         for ledger_id in ledgers:
-            await repaired(client, board, ledger_id, {first, second})
+            await repaired(client, queue, ledger_id, {first, second})
             await assert_whole(client, ledger_id, 20)
 
 
 async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=20_000)
+        queue = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 200, size=10_000)
         process = await start_repair(cluster)
         named = await names(client, ledger_id)
@@ -77,7 +77,7 @@ async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
         ]
         await cluster.bookies[stored[0]].kill(session_s=0)
         await set_up(client, bytes_per_s=10_000_000)
-        await repaired(client, board, ledger_id, {lost, stored[0]})
+        await repaired(client, queue, ledger_id, {lost, stored[0]})
         await assert_whole(client, ledger_id, 200)
 
 
@@ -107,12 +107,12 @@ async def lose_two_until_one_spare_has_all(
 async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: MockClock) -> None:
     """The new bookie has every copy, and dies while another new bookie still receives its own."""
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=20_000)
+        queue = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
         noted = NotedWrites(ledger_path(ledger_id))
         lost, dead = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, noted)
         await cluster.bookies[dead].kill(session_s=60)  # The store does not notice the death for long.
-        await repaired(client, board, ledger_id, {*lost, dead})
+        await repaired(client, queue, ledger_id, {*lost, dead})
         await assert_whole(client, ledger_id, 40)
         assert noted.values
         for value in noted.values:
@@ -122,13 +122,13 @@ async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: 
 async def test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_named(clock: MockClock) -> None:
     """The new bookie serves on, and nobody would miss it: the auditor asked earlier which ledgers name it."""
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=20_000)
+        queue = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
         noted = NotedWrites(ledger_path(ledger_id))
         lost, cut_off = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, noted)
         cluster.bookies[cut_off].store.disconnect()
         cluster.bookies[cut_off].store.inner.expire_session()
-        await repaired(client, board, ledger_id, lost)
+        await repaired(client, queue, ledger_id, lost)
         assert noted.values
         for value in noted.values:
             assert cut_off not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
@@ -136,7 +136,7 @@ async def test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_na
 
 async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock) -> None:
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
-        board = await set_up(client, bytes_per_s=10_000_000)
+        queue = await set_up(client, bytes_per_s=10_000_000)
         ledger_id = await written(client, 300, size=10_000)
         metadata = await client.ledgers.metadata(ledger_id)
         refusing, other = (b.bookie_id for b in cluster.spares(metadata.last_fragment.ensemble))
@@ -152,31 +152,31 @@ async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock)
         (lost, *_) = metadata.last_fragment.ensemble
         await cluster.bookies[lost].kill(session_s=0)
         await start_repair(cluster)
-        await repaired(client, board, ledger_id, {lost})
+        await repaired(client, queue, ledger_id, {lost})
         await assert_whole(client, ledger_id, 300)
         assert await names(client, ledger_id) == {*metadata.last_fragment.ensemble[1:], other}
 
 
 async def test_too_few_bookies_leave_a_task_with_its_reason_until_one_comes(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10)
         await start_repair(cluster)
         await cluster.bookies["b1"].kill(session_s=0)
 
         async def has_reason() -> bool:
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
             return found is not None and "NotEnoughBookies" in (found[0].trouble or "")
 
         await until(has_reason)
         await cluster.add_bookie()
-        await repaired(client, board, ledger_id, {"b1"})
+        await repaired(client, queue, ledger_id, {"b1"})
         await assert_whole(client, ledger_id, 10)
 
 
 async def test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 10, Replication(1, 1, 1))
         await start_repair(cluster)
         (only,) = await names(client, ledger_id)
@@ -184,19 +184,19 @@ async def test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so(c
         await cluster.bookies[only].kill(session_s=0)
 
         async def has_reason() -> bool:
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
             return found is not None and found[0].trouble is not None
 
         await until(has_reason)
         assert await client.ledgers.metadata(ledger_id) == before
         await cluster.bookies[only].start()
-        await quiet(board)
+        await quiet(queue)
         await assert_whole(client, ledger_id, 10)
 
 
 async def test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others(clock: MockClock) -> None:
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         writer = await client.ledgers.create(replication=Replication(2, 2, 1))
         await writer.append_many([payload(n) for n in range(5)])
         first = set(writer.metadata.last_fragment.ensemble)
@@ -218,14 +218,14 @@ async def test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others(cl
             return not {also, *first}.intersection(*(f.ensemble for f in fragments[1:]))
 
         async def has_reason() -> bool:
-            found = await board.task(writer.ledger_id)
+            found = await queue.task(writer.ledger_id)
             return found is not None and "entry 0 of ledger" in (found[0].trouble or "")
 
         await until(is_repaired)
         await until(has_reason)
         for bookie in sorted(first):
             await cluster.bookies[bookie].start()
-        await quiet(board)
+        await quiet(queue)
         await assert_whole(client, writer.ledger_id, last + 1)
 
 
@@ -233,7 +233,7 @@ async def test_a_lost_bookie_whose_entries_nobody_has_does_not_hold_up_another_o
     clock: MockClock,
 ) -> None:
     async with open_cluster(bookies=9) as cluster, cluster.client() as client:
-        board = await set_up(client)
+        queue = await set_up(client)
         ledger_id = await written(client, 20, Replication(5, 2, 1))
         ensemble = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
         # With these bookies lost, the entries of slots 0 and 1 alone have no other bookie. Slots 2 and 4 have
@@ -251,11 +251,11 @@ async def test_a_lost_bookie_whose_entries_nobody_has_does_not_hold_up_another_o
         assert (now[0], now[1]) == (lost[0], lost[1]), "only where somebody may still find their entries"
 
         async def is_said() -> bool:
-            found = await board.task(ledger_id)
+            found = await queue.task(ledger_id)
             return found is not None and found[0].lost == tuple(sorted((lost[0], lost[1])))
 
         await until(is_said)
         for slot in (0, 1):
             await cluster.bookies[lost[slot]].start()
-        await quiet(board)
+        await quiet(queue)
         await assert_whole(client, ledger_id, 20)

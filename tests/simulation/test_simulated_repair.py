@@ -29,8 +29,8 @@ class Repairers:
         self.services: list[AutoRecovery] = []
 
     async def run(self, cluster: Cluster) -> None:
-        board = RepairQueue(cluster.client)
-        await board.change_settings(
+        queue = RepairQueue(cluster.client)
+        await queue.change_settings(
             lambda now: attrs.evolve(
                 now,
                 lost_after_ms=200,

@@ -92,10 +92,10 @@ async def test_the_holes_that_were_made_are_found_marked_and_mended(
         marked = await post_tasks(client.opened, ailments)
         assert (marked.ledgers, marked.changed, marked.undecided) == (1, 1, 0)
         assert (await post_tasks(client.opened, ailments)).changed == 0
-        board = await set_up(client)
-        assert await board.tasks() == [ledger_id]
+        queue = await set_up(client)
+        assert await queue.tasks() == [ledger_id]
         await start_repair(cluster)
-        await quiet(board)
+        await quiet(queue)
         assert await audit(cluster, client, mode=mode) == []
         assert (await client.ledgers.verify(ledger_id)).under_replicated == []
         assert whole != ledger_id
@@ -124,14 +124,14 @@ async def test_what_rotted_and_what_differs_is_found_by_a_scrub_alone_and_is_men
             *missing,
             ("b3", 33, 33, 2, "corrupt"),
         ]
-        board = await set_up(client)
+        queue = await set_up(client)
         ailments = Ailments()
         for row in rows:
             if row.first_entry == 21:
                 ailments.add(row.ledger_id, row.bookie, row.kind)
         await post_tasks(client.opened, ailments)
         await start_repair(cluster)
-        await quiet(board)
+        await quiet(queue)
         metadata = await client.ledgers.metadata(ledger_id)
         assert metadata.fragments[0].ensemble == ("b4", "b2", "b3"), "who has it rotten is replaced"
         left = await audit(cluster, client, mode="scrub")
@@ -201,12 +201,12 @@ async def test_what_is_deleted_or_repaired_between_two_looks_is_no_row(autojump_
         async def meanwhile() -> None:
             await trio.sleep(3)  # All were looked at once.
             await client.ledgers.delete(deleted)
-            board = await set_up(client)
+            queue = await set_up(client)
             ailments = Ailments()
             ailments.add(mended, "b1", FaultKind.MISSING.value)
             await post_tasks(client.opened, ailments)
             await start_repair(cluster)
-            await quiet(board)
+            await quiet(queue)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(meanwhile)

@@ -65,11 +65,11 @@ async def hollow(client: LedgerClient, entries: int = 50) -> Hole:
 
 async def mend(client: LedgerClient, ledger_id: int) -> None:
     """Let auto-recovery work until the ledger's task is done."""
-    board = RepairQueue(client)
+    queue = RepairQueue(client)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(AutoRecovery(client, name="repair of a test").run)
-            while ledger_id in await board.tasks():  # noqa: ASYNC110 (the store says when)
+            while ledger_id in await queue.tasks():  # noqa: ASYNC110 (the store says when)
                 await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
 

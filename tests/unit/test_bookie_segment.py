@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from bookie.core.block import PAGE_BYTES, SECTOR_BYTES
@@ -20,7 +21,8 @@ from ledgerlog.errors import StorageCorrupt
 
 SIZE = 16 * PAGE_BYTES
 NONCE = b"n" * 16
-FRESH = ReplayStart(1, 1, is_optional=True, end=JournalPosition(0, 0, 0))
+FRESH = ReplayStart(1, 1, is_optional=False, end=JournalPosition(0, 0, 0))
+OPTIONAL = attrs.evolve(FRESH, is_optional=True)
 
 
 class Writer:
@@ -56,15 +58,15 @@ class Writer:
         self.commit.offer_segment(self._segment(number))
         assert self.commit.leave_segment()
 
-    def scan(self, number: int = 1, stop: int | None = None) -> SegmentScan:
+    def scan(self, number: int = 1, stop: int | None = None, *, is_unwritten: bool = False) -> SegmentScan:
         image = memoryview(self.images[number - 1])
         header = SegmentHeader.decode(bytes(image[:PAGE_BYTES]), path="f", number=number, instance="b")
-        return scan_segment(image, header, path="f", sequence=None, stop=stop)
+        return scan_segment(image, header, path="f", sequence=None, stop=stop, is_unwritten=is_unwritten)
 
     def walk(self, mark: ReplayStart = FRESH) -> JournalWalk:
         walk = JournalWalk(mark)
         for number in range(mark.segment, len(self.images) + 1):
-            walk.on_segment(self.scan(number), f"segment {number}")
+            walk.on_segment(self.scan(number, is_unwritten=walk.is_unwritten), f"segment {number}")
         return walk
 
 
@@ -250,6 +252,52 @@ def test_an_emptied_segment_between_others_is_damage(writer: Writer) -> None:
     writer.images[1][start:stop] = bytes(stop - start)
     writer.roll()
     writer.block()
+    with pytest.raises(StorageCorrupt, match="segment 2"):
+        writer.walk()
+
+
+def garble(image: bytearray) -> None:
+    image[PAGE_BYTES:] = b"\x5a" * (len(image) - PAGE_BYTES)
+
+
+def test_garbage_where_a_block_may_have_been_is_damage(writer: Writer) -> None:
+    writer.block()
+    writer.roll()
+    garble(writer.images[1])
+    with pytest.raises(StorageCorrupt, match="at byte 4096: a damaged block"):
+        writer.walk()
+
+
+def test_garbage_in_the_segment_of_an_optional_mark_is_no_damage_and_is_never_written_over(
+    writer: Writer,
+) -> None:
+    garble(writer.images[0])
+    with pytest.raises(StorageCorrupt, match="at byte 4096: a damaged block"):
+        writer.walk()
+    assert writer.walk(OPTIONAL).next_segment == 2
+    writer.roll()
+    assert writer.walk(OPTIONAL).next_segment == 2
+    writer.block()
+    with pytest.raises(StorageCorrupt, match="an empty segment"):
+        writer.walk(OPTIONAL)
+
+
+def test_garbage_behind_a_segment_that_was_never_written_is_no_damage(writer: Writer) -> None:
+    _, stop = writer.block()
+    writer.roll()
+    writer.roll()
+    garble(writer.images[2])
+    walk = writer.walk()
+    assert walk.end == JournalPosition(1, stop, 1)
+    assert walk.next_segment == 2
+
+
+def test_a_torn_block_behind_a_segment_that_was_never_written_is_damage(writer: Writer) -> None:
+    writer.block()
+    writer.roll()
+    writer.roll()
+    start, _ = writer.block(2)
+    writer.images[2][start + PAGE_BYTES : start + 2 * PAGE_BYTES] = bytes(PAGE_BYTES)
     with pytest.raises(StorageCorrupt, match="segment 2"):
         writer.walk()
 

@@ -50,6 +50,7 @@ from ledgerlog.model.repair import (
     RepairTask,
     WorkerProgress,
 )
+from ledgerlog.model.restoration import Restoration
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
 from ledgerlog.wire.beats import Beat, BeatKind
@@ -61,6 +62,7 @@ from ledgerlog.wire.frame import (
     encode_pairs,
 )
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello, encode_hello_reply
+from ledgerlog.wire.ledgers import LedgerOnBookie, decode_ledgers_untrusted, encode_ledgers
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
 from ledgerlog.wire.records import (
     Numbering,
@@ -288,6 +290,17 @@ CODECS: dict[str, Codec] = {
         lambda data, value: ElectionState.decode_untrusted(data, "e"),
         lambda data: ElectionState(candidate=text_of(data)),
     ),
+    "restoration": Codec(
+        fields_of(
+            Restoration,
+            floor=numbers,
+            counter=st.just(-1) | numbers,
+            backup_ms=numbers,
+            restored_ms=numbers,
+        ),
+        raw,
+        lambda data, value: Restoration.decode_untrusted(data),
+    ),
     "cursor": Codec(
         fields_of(
             CursorState,
@@ -444,6 +457,16 @@ CODECS: dict[str, Codec] = {
         fields_of(ScrubReport, sound=pairs, unsound=pairs, sums=sums),
         encode_scrub,
         lambda data, value: decode_scrub_untrusted(memoryview(data)),
+    ),
+    "ledgers of a bookie": Codec(
+        fields_of(
+            lambda **row: [LedgerOnBookie(**row)],
+            ledger_id=numbers,
+            last_entry=numbers,
+            key=st.binary(max_size=17),
+        ),
+        encode_ledgers,
+        lambda data, value: decode_ledgers_untrusted(memoryview(data)),
     ),
     "command": Codec(
         fields_of(Envelope, timestamp_ms=numbers, seed=numbers, request_id=texts, data=blobs),

@@ -41,6 +41,7 @@ RECORDS = (
 REWRITTEN_WHOLE = {
     "name of a log": "made and deleted, never changed",
     "progress of repair": "ephemeral: one worker makes and changes it",
+    "restoration": "each restore makes a new one, and accepting its loss removes it",
     "list of snapshots": "a list, with a test of its own below",
 }
 """The other metadata records, and why they have no attribute for the keys."""

@@ -113,7 +113,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # The same API without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
     # The auditor is elected.
-    "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election"),
+    # Forgotten ledgers come back into the logs that they continue.
+    "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election", "ledgerlog.log"),
     # Logs in Spark. Its processes have no event loop of their own, so it uses the portal.
     "ledgerlog.spark": (
         *BELOW_TOOLS,
@@ -269,6 +270,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.machine.directory",
         "ledgerlog.durable_directories",
         "ledgerlog.meta.sqlite*",
+        "ledgerlog.meta.backup_file",
         # It makes clusters, whose ids are random.
         "ledgerlog.meta.uri",
         "ledgerlog.meta.zookeeper",

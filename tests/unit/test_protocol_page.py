@@ -78,6 +78,19 @@ def test_nothing_quoted_is_of_a_kind_that_nobody_checks() -> None:
     assert [name for name in QUOTED if not re.fullmatch(kinds, name)] == []
 
 
+def test_the_twelve_rules_to_read_first_are_each_whole_in_a_file_that_the_architecture_names() -> None:
+    section = PAGE.partition("## Twelve rules to read first")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, 13))
+    files = {int(number): re.findall(r"`([\w/]+\.py)`", where) for number, _, where, _ in rows}
+    assert all(files.values())
+    assert sum(len(each) == 1 for each in files.values()) >= 9
+    assert all("`test_" in tests for *_, tests in rows)
+    architecture = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    found = architecture.partition("## Where a rule is")[2].partition("\n## ")[0]
+    assert [file for each in files.values() for file in each if f"`{file}`" not in found] == []
+
+
 def test_every_invariant_of_the_model_checker_is_on_the_page_and_the_other_way_round() -> None:
     source = (ROOT / "tests" / "model" / "invariants.py").read_text(encoding="utf-8")
     checked = set(re.findall(r'Violation\(\s*"(\w+)"', source))

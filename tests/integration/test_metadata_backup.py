@@ -1,0 +1,194 @@
+"""``ledgerlog metadata backup`` and ``restore`` as commands, on clusters of processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
+
+import ledgerlog
+from ledgerlog.cli.local_cluster import local_cluster
+from ledgerlog.cli.processes import open_children
+from ledgerlog.errors import WrongCluster
+from ledgerlog.meta.sqlite_file import read_snapshot
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.meta.uri import back_up, make_cluster_at, parse_uri
+from tests.integration.running_cluster import RunningCluster, ledgerlog_ok, start_cluster
+from tests.integration.running_cluster import ledgerlog as run_ledgerlog
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.processes
+
+
+@asynccontextmanager
+async def served(path: Path) -> AsyncIterator[RunningCluster]:
+    """A cluster of processes that has stopped by itself when the body is left."""
+    async with open_children() as children:
+        running = await start_cluster(children, path)
+        yield running
+        running.child.send_signal(signal.SIGINT)
+        with trio.fail_after(PATIENCE_S):
+            assert await running.child.wait() == 0
+
+
+async def said(*args: str, uri: str, stdin: bytes | None = None) -> dict[str, Any]:
+    """The object that a command prints."""
+    found: dict[str, Any] = json.loads(await ledgerlog_ok(*args, "--json", uri=uri, stdin=stdin))
+    return found
+
+
+async def refused(*args: str, uri: str) -> str:
+    """The one line with which a command refuses."""
+    ran = await run_ledgerlog(*args, uri=uri)
+    assert ran.status == 1
+    assert ran.stdout == b""
+    (line,) = ran.stderr.splitlines()
+    return line
+
+
+def nodes(uri: str) -> list[tuple[str, bytes] | tuple[str, int]]:
+    """What the metadata file says."""
+    return list(read_snapshot(uri.removeprefix("sqlite:")))
+
+
+async def test_a_cluster_is_restored_and_writes_at_once(tmp_path: Path) -> None:
+    backup = str(tmp_path / "backup")
+    async with served(tmp_path / "cluster") as running:
+        uri = running.uri
+        await ledgerlog_ok("log", "create", "x", uri=uri)
+        await ledgerlog_ok("log", "append", "x", uri=uri, stdin=b"one\ntwo\n")
+        made = await said("metadata", "backup", backup, uri=uri)
+        assert made["file"] == backup
+        assert "is there already" in await refused("metadata", "backup", backup, uri=uri)
+        await ledgerlog_ok("log", "append", "x", uri=uri, stdin=b"three\n")
+        await ledgerlog_ok("log", "create", "later", uri=uri)
+        await ledgerlog_ok("log", "append", "later", uri=uri, stdin=b"lost\n")
+        lost = {ledger["id"] for ledger in await _lines("ledger", "list", uri=uri)}
+        assert "the cluster is live" in await refused("metadata", "restore", backup, uri=uri)
+        assert await ledgerlog_ok("log", "read", "later", "--raw", uri=uri) == b"lost\n"
+    restored = await said("metadata", "restore", backup, uri=uri)
+    assert restored["compared"]
+    assert restored["lost_logs"] == ["later"]
+    assert restored["lost_ledgers"] == len(restored["lost_ledger_ids"]) > 0
+    assert {*restored["lost_ledger_ids"]} < lost
+    assert restored["first_new_ledger"] > max(lost)
+    async with served(tmp_path / "cluster") as running:
+        ran = await run_ledgerlog("metadata", "check", "--bring-back", "--json", uri=uri)
+        assert ran.status == 1, "what the log 'later' had is named and stays"
+        checked = json.loads(ran.stdout)
+        assert [(ledger["log"], ledger["records"]) for ledger in checked["brought_back"]] == [("x", 1)]
+        assert {ledger["log"] for ledger in checked["left_out"]} == {None}
+        assert [x["id"] for x in checked["forgotten"]] == [x["ledger_id"] for x in checked["left_out"]]
+        appended = await said("log", "append", "x", uri=uri, stdin=b"four\n")
+        assert appended["first_offset"] == 3
+        assert await ledgerlog_ok("log", "read", "x", "--raw", uri=uri) == b"one\ntwo\nthree\nfour\n"
+        ids = [ledger["id"] for ledger in await _lines("ledger", "list", uri=uri)]
+        assert max(ids) >= restored["first_new_ledger"]
+        assert await said("metadata", "restore", "--accept-loss", uri=uri) == {"accepted": True}
+        checked = await said("metadata", "check", uri=uri)
+        assert checked["sound"]
+
+
+async def _lines(*args: str, uri: str) -> list[dict[str, Any]]:
+    out = await ledgerlog_ok(*args, "--json", uri=uri)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+async def _all_serve(uri: str) -> bool:
+    return len(await _lines("bookie", "list", uri=uri)) == 3
+
+
+async def test_what_is_no_backup_of_this_cluster_is_refused_in_one_line_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    uri = f"sqlite:{tmp_path / 'metadata'}"
+    for name in ("metadata", "other"):
+        where = parse_uri(f"sqlite:{tmp_path / name}")
+        await make_cluster_at(where)
+        await back_up(where, str(tmp_path / f"{name}.backup"), made_ms=1)
+    sound = (tmp_path / "metadata.backup").read_bytes()
+    head = sound[:8] + (2).to_bytes(4, "little")
+    flipped = bytearray(sound)
+    flipped[len(sound) // 2] ^= 1
+    bad = {
+        "cut": (sound[: len(sound) // 2], "cut short"),
+        "flipped": (bytes(flipped), "checksum"),
+        "text": (b"hello, this is no backup\n", "no backup"),
+        "newer": (head + zlib.crc32(head).to_bytes(4, "little") + sound[16:], "has format 2"),
+        "of another cluster": ((tmp_path / "other.backup").read_bytes(), "a backup of cluster"),
+    }
+    before = nodes(uri)
+    for name, (content, why) in bad.items():
+        file = tmp_path / name
+        file.write_bytes(content)
+        line = await refused("metadata", "restore", str(file), uri=uri)
+        assert why in line
+        assert str(file) in line
+        assert nodes(uri) == before
+    assert "cannot be read" in await refused("metadata", "restore", str(tmp_path / "typo"), uri=uri)
+    assert nodes(uri) == before
+    none = f"sqlite:{tmp_path / 'none'}"
+    assert "no backup" in await refused("metadata", "restore", str(tmp_path / "text"), uri=none)
+    assert not (tmp_path / "none").exists()
+    assert "there is no cluster" in await refused("metadata", "backup", str(tmp_path / "new"), uri=none)
+    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "new").exists()
+
+
+async def test_a_zookeeper_that_was_emptied_is_restored_under_live_bookies(tmp_path: Path) -> None:
+    """Versions of znodes begin at 0 again, so a client from before it must not write by accident."""
+    backup = str(tmp_path / "backup")
+    async with local_cluster(tmp_path / "cluster", bookies=3, zookeepers=1) as local:
+        uri = local.uri
+        await ledgerlog_ok("log", "create", "x", uri=uri)
+        await ledgerlog_ok("log", "append", "x", uri=uri, stdin=b"one\n")
+        await ledgerlog_ok("metadata", "backup", backup, uri=uri)
+        last = max(ledger["id"] for ledger in await _lines("ledger", "list", uri=uri))
+        await ledgerlog_ok("log", "create", "later", uri=uri)
+        await ledgerlog_ok("log", "append", "later", uri=uri, stdin=b"lost\n")
+        assert "the cluster is live" in await refused("metadata", "restore", backup, uri=uri)
+        await trio.to_thread.run_sync(_empty, uri.removeprefix("zk://"))
+        restored = await said("metadata", "restore", backup, uri=uri)
+        assert not restored["compared"]
+        assert restored["first_new_ledger"] > last
+
+        with trio.fail_after(PATIENCE_S):
+            while not await _all_serve(uri):  # noqa: ASYNC110 (other processes register)
+                await trio.sleep(0.1)
+        with trio.fail_after(PATIENCE_S):
+            # At first it may still be refused because the store was empty when it looked last.
+            while "restored from a backup after this process" not in await _refusal(local.cluster.store):  # noqa: ASYNC110 (it is the store that changes)
+                await trio.sleep(0.1)
+        appended = await said("log", "append", "x", uri=uri, stdin=b"two\n")
+        assert appended["first_offset"] == 1
+        assert await ledgerlog_ok("log", "read", "x", "--raw", uri=uri) == b"one\ntwo\n"
+        async with ledgerlog.connect(uri) as cluster:
+            assert min((await cluster.ledgers.list())[1:]) >= restored["first_new_ledger"]
+
+
+async def _refusal(store: MetadataStore) -> str:
+    with pytest.raises(WrongCluster) as refused:
+        await store.create("cursors", b"")
+    return str(refused.value)
+
+
+def _empty(hosts: str) -> None:
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        for name in client.get_children("/"):
+            if name != "zookeeper":
+                with suppress(NotEmptyError):  # A bookie has just registered again; it is refused next.
+                    client.delete(f"/{name}", recursive=True)
+    finally:
+        client.stop()
+        client.close()

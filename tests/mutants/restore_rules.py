@@ -1,0 +1,208 @@
+"""Mutants of backups and restores of the metadata store."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_TEST_RESTORED = "tests/scenarios/test_restored_metadata.py"
+_TEST_ORACLE = "tests/shells/test_deletion_oracle.py"
+
+MUTANTS = (
+    mutant(
+        "a_restored_store_gives_out_ids_that_bookies_hold",
+        "A.8",
+        "restoration._past",
+        "max(by_clock, ((highest >> bits) + 1) << bits)",
+        "highest + 1",
+        f"{_TEST_RESTORED}::test_after_a_restore_the_cluster_writes_at_once_under_ids_that_no_bookie_holds",
+    ),
+    mutant(
+        "an_epoch_goes_back_with_a_backup",
+        "A.8",
+        "restoration._later_log",
+        "attrs.evolve(log, epoch=first_new_epoch(highest, now_ms), token=_TOKEN).encode()",
+        "value",
+        f"{_TEST_RESTORED}::test_epochs_and_terms_never_go_back",
+    ),
+    mutant(
+        "a_term_goes_back_with_a_backup",
+        "A.8",
+        "restoration._later_election",
+        "highest = max(highest, ElectionState.decode_untrusted(present, name).term)",
+        "",
+        f"{_TEST_RESTORED}::test_epochs_and_terms_never_go_back",
+    ),
+    mutant(
+        "what_a_backup_lacks_is_collected",
+        "A.8, rule 25",
+        "MetadataDeletionOracle.surely_gone",
+        "gone = [ledger_id for ledger_id in gone if ledger_id >= floor]",
+        "",
+        f"{_TEST_ORACLE}::test_after_a_restore_nothing_from_before_it_is_gone_until_somebody_accepts_that",
+    ),
+    mutant(
+        "a_recovery_trusts_the_ensemble_of_a_backup",
+        "A.8",
+        "holders.needs_holders",
+        "AS_IN_BACKUP_LABEL in metadata.custom and not metadata.is_closed",
+        "False",
+        f"{_TEST_RESTORED}::test_a_ledger_whose_ensemble_changed_after_the_backup_is_not_closed_short",
+    ),
+    mutant(
+        "a_recovery_after_a_restore_does_not_wait_for_silent_bookies",
+        "A.8",
+        "holders.with_holders",
+        "len(silent) >= replication.ack_quorum",
+        "False",
+        f"{_TEST_RESTORED}::test_a_recovery_after_a_restore_waits_for_as_many_bookies_as_an_acknowledgement_has",
+    ),
+    mutant(
+        "a_process_from_before_a_restore_is_served",
+        "A.8",
+        "Belonging.judge",
+        "found != self._seen and self._seen is not None and not self._goes_through_restores",
+        "False",
+        f"{_TEST_RESTORED}::test_a_process_from_before_a_restore_is_refused_and_a_bookie_goes_on",
+    ),
+    mutant(
+        "a_live_cluster_is_restored",
+        "A.8",
+        "restore._check",
+        """
+        alive += [f"{place}/{name}" for name in await store.children(place)]
+        """,
+        "pass",
+        f"{_TEST_RESTORED}::test_a_live_cluster_is_not_restored",
+    ),
+    mutant(
+        "a_backup_of_another_cluster_is_restored",
+        "A.8",
+        "restore._check",
+        "theirs != backup.cluster.encode()",
+        "False",
+        f"{_TEST_RESTORED}::test_a_backup_of_another_cluster_is_refused",
+    ),
+    mutant(
+        "a_ledger_comes_back_into_a_log_that_it_does_not_continue",
+        "A.8",
+        "bringing_back._Log._check_place",
+        "not is_next or not last_epoch <= header.epoch <= record.epoch",
+        "False",
+        f"{_TEST_RESTORED}::test_what_does_not_continue_its_log_is_named_and_kept",
+    ),
+    mutant(
+        "any_log_takes_a_ledger_back",
+        "A.8",
+        "log_key.is_key_of_log",
+        "key[_RANDOM_BYTES:] == _tag(start, str(incarnation).encode())",
+        "True",
+        f"{_TEST_RESTORED}::test_what_bookies_hold_of_a_log_is_brought_back_into_it[False]",
+    ),
+    mutant(
+        "what_a_later_leader_cut_off_comes_back",
+        "A.8",
+        "bringing_back._Log._cut",
+        "header.end_offset <= boundary",
+        "True",
+        f"{_TEST_RESTORED}::test_entries_that_the_next_leader_had_cut_off_stay_cut_off",
+    ),
+    mutant(
+        "a_roll_during_a_look_is_a_difference",
+        "A.8",
+        "metadata_check.look_at_metadata",
+        "await store.get(ledger_path(number)) is None",
+        "True",
+        f"{_TEST_RESTORED}::test_a_roll_while_the_metadata_are_read_is_no_difference",
+    ),
+    mutant(
+        "a_ledger_that_nobody_holds_is_no_difference",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        "not named & on.keys()",
+        "False",
+        f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
+    ),
+    mutant(
+        "a_ledger_that_is_missing_is_no_difference",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        "s.ledger_id not in there",
+        "False",
+        f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
+    ),
+    mutant(
+        "a_bookie_that_is_down_is_no_difference",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        "needed - {*registered}",
+        "set()",
+        f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
+    ),
+    mutant(
+        "an_interrupted_bringing_back_is_forgotten",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        """
+        known -= {
+            x.ledger_id for x in ledgers if BROUGHT_BACK_LABEL in x.custom and x.ledger_id not in in_lists
+        }
+        """,
+        "",
+        f"{_TEST_RESTORED}::test_an_interrupted_bringing_back_is_done_again",
+    ),
+    mutant(
+        "strangers_list_the_keys_of_ledgers",
+        "A.8",
+        "Requests._ledgers",
+        "not compare_digest(header.key, self._shared.listing_key)",
+        "False",
+        "tests/shells/test_server.py::test_ledgers_and_their_keys_are_listed_for_who_brings_the_listing_key",
+    ),
+    mutant(
+        "ledgers_in_memory_only_are_not_listed",
+        "A.8",
+        "LedgerTable.held_from",
+        """
+        look_at_memory()
+        rows_found, through = await self._catalogue.ledgers_from(first, maximum)
+        for ledger_id, row in rows_found:
+            last = NO_ENTRY if row.is_deleted else row.last_entry
+            held.setdefault(ledger_id, LedgerOnBookie(ledger_id, last, row.key))
+        look_at_memory()
+        """,
+        """
+        rows_found, through = await self._catalogue.ledgers_from(first, maximum)
+        for ledger_id, row in rows_found:
+            last = NO_ENTRY if row.is_deleted else row.last_entry
+            held.setdefault(ledger_id, LedgerOnBookie(ledger_id, last, row.key))
+        """,
+        "tests/shells/test_server.py::test_ledgers_and_their_keys_are_listed_for_who_brings_the_listing_key",
+    ),
+    mutant(
+        "a_backup_lacks_ledgers_that_a_log_has_listed_since",
+        "A.8",
+        "backup._save_log",
+        """
+        if node is not None:
+            writer.node(ledger_path(ledger_id), node.value)
+        """,
+        "pass",
+        f"{_TEST_RESTORED}::test_a_backup_has_the_ledgers_that_a_log_lists_since_they_were_read",
+    ),
+    mutant(
+        "half_a_restore_is_served",
+        "A.8",
+        "restore.restore",
+        "await _put(store, CLUSTER, RESTORING + backup.cluster.encode())",
+        "",
+        f"{_TEST_RESTORED}::test_a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_another",
+    ),
+    mutant(
+        "a_record_of_a_newer_version_is_restored_with_its_old_epoch",
+        "A.8",
+        "restoration.restored_value",
+        "raise",
+        "return value",
+        f"{_TEST_RESTORED}::test_a_backup_with_records_of_a_newer_version_is_refused",
+    ),
+)
