@@ -44,6 +44,8 @@ INSTANCE_KEY = b"I"
 MARK_KEY = b"M"
 SEGMENT_PREFIX = b"S"
 LOG_PREFIX = b"E"
+BEHIND_ALL_KEYS = b"\xff"
+"""Behind every key that this module makes."""
 
 _LEDGER_KEY = struct.Struct(">cQ")
 _RUN_KEY = struct.Struct(">cQQ")
@@ -116,6 +118,11 @@ def _value(key: bytes, value: bytes, path: str) -> bytes:
     if len(value) < _CHECKSUM.size or _CHECKSUM.pack(checksum(key + bare)) != value[-_CHECKSUM.size :]:
         raise StorageCorrupt(path, None, f"the checksum of the index row {key.hex()} does not match")
     return bare
+
+
+def check_row(key: bytes, value: bytes, path: str) -> None:
+    """Check the checksum of a row of any kind. Raises StorageCorrupt if it does not match."""
+    _value(key, value, path)
 
 
 def _unpack(layout: struct.Struct, key: bytes, value: bytes, path: str) -> tuple[Any, ...]:

@@ -42,9 +42,10 @@ import attrs
 import click
 import trio
 
+from bookie.server.healing import serve_and_heal
 from bookie.server.identity import establish_identity
 from bookie.server.limbo import Peers
-from bookie.server.node import open_bookie
+from bookie.server.node import BookieNode, open_bookie
 from bookie.server.options import read_config
 from bookie.storage.disk.descriptors import connections_within, raise_limit
 from bookie.storage.engine.config import StorageConfig
@@ -58,6 +59,8 @@ from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
+
+logger = logging.getLogger(__name__)
 
 _journal_dir = click.option(
     "--journal-dir",
@@ -202,14 +205,15 @@ def run(
         descriptors = raise_limit()
 
     async def serve(stop: trio.Event) -> None:
-        async with (
-            open_store(uri) as store,
-            open_bookie(
+        is_announced = False
+
+        def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
+            return open_bookie(
                 path,
                 store,
                 bookie_id=bookie_id,
                 network=TcpNetwork(),
-                listen=listen,
+                listen=again_at or listen,
                 advertise=advertise,
                 random_bytes=os.urandom,
                 config=storage,
@@ -218,22 +222,31 @@ def run(
                 journal_directory=journal_directory,
                 fix_cookie=fix_cookie,
                 repair_damage=repair_damage,
+                heals_index=again_at is not None,
                 peers=partial(_open_peers, store),
                 connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
-            ) as node,
-        ):
+            )
+
+        async def body(node: BookieNode) -> None:
+            nonlocal is_announced
             # All objects that exist now stay until the end, so the garbage collector need not visit them
             # again.
             gc.collect()
             gc.freeze()
-            if as_json:
+            if is_announced:
+                logger.warning("bookie=%s: it serves again", node.bookie_id)
+            elif as_json:
                 _print_json({"id": node.bookie_id, "address": node.address, "instance": node.info.instance})
             else:
                 click.echo(f"bookie {node.bookie_id} serving on {node.address}")
+            is_announced = True
             if not auto_recovery:
                 await stop.wait()
                 return
             await _look_after_the_cluster(store, node.bookie_id, stop)
+
+        async with open_store(uri) as store:
+            await serve_and_heal(open_node, body)
 
     with _failures():
         trio.run(_until_signalled, serve)

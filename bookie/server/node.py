@@ -62,7 +62,7 @@ from bookie.server.identity import establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
-from bookie.server.repairing import repair_directory
+from bookie.server.repairing import heal_index, repair_directory
 from bookie.server.server import BookieServer
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
@@ -102,6 +102,10 @@ class BookieNode:
     """The server that accepts clients."""
     repair: LimboRepair
     """Takes ledgers out of limbo, if there are any."""
+    listens_at: str
+    """The address that the server listens at; ``address`` may be another one."""
+    has_sound_index: bool
+    """False if the index was found damaged and could not be made again."""
     rot: CorruptionRepair
     """Copies damaged entries from other bookies."""
     _registration: Registration
@@ -161,6 +165,7 @@ async def open_bookie(
     journal_directory: str | None = None,
     fix_cookie: bool = False,
     repair_damage: bool = False,
+    heals_index: bool = False,
     peers: OpenPeers | None = None,
     connections_max: int | None = None,
 ) -> AsyncIterator[BookieNode]:
@@ -184,6 +189,7 @@ async def open_bookie(
         journal_directory: The directory of the journal, if it is not in ``path``.
         fix_cookie: Take a directory that was emptied or exchanged into service (see ``identity``).
         repair_damage: If the directory is damaged so that it does not start, salvage it (see ``repairing``).
+        heals_index: The index was found damaged: make it again from the files (see ``healing``).
         peers: Opens the access to other bookies, which repair copies missing entries from. None: the bookie
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
@@ -224,7 +230,12 @@ async def open_bookie(
         )
         generations = Generations(store, directory, cookie, random_bytes)
         engine_config = config or StorageConfig()
-        if repair_damage:
+        has_sound_index = True
+        if heals_index:
+            has_sound_index = await heal_index(
+                store, directory, random_bytes=random_bytes, may_salvage=repair_damage
+            )
+        elif repair_damage:
             await repair_directory(store, directory, random_bytes=random_bytes, config=engine_config)
         marks = await settle_marks(store, directory)
         new_nonce = partial(random_bytes, NONCE_BYTES)
@@ -254,7 +265,17 @@ async def open_bookie(
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
             rot = CorruptionRepair(cookie.bookie_id, engine, peers)
-            node = BookieNode(info, cookie, engine, server, repair, rot, registration)
+            node = BookieNode(
+                info,
+                cookie,
+                engine,
+                server,
+                repair,
+                listener.address,
+                has_sound_index,
+                rot,
+                registration,
+            )
             watch = DiskWatch(
                 cookie.bookie_id,
                 engine,

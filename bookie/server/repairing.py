@@ -1,6 +1,7 @@
 """Repair of a directory with which a bookie does not start.
 
-    1  try: a start and a clean stop, without clients. If it succeeds, nothing is repaired
+    1  try: start, read the whole index and stop cleanly, without clients. If that succeeds, nothing is
+       repaired
     2  mark the loss, durably: every ledger that exists is fenced and in limbo. If the marks themselves are
        damaged, they are set aside first; no start takes missing marks for sound ones
     3  salvage the files (``bookie.storage.upkeep.salvage``)
@@ -9,6 +10,9 @@ The order matters: from step 2 on, the bookie denies no entry that it may have a
 that a lost fence would have refused, whatever step 3 finds. While it serves, the repair of ledgers in limbo
 copies what is missing from other bookies (``limbo``), and then what was set aside is removed.
 
+**A damaged index** by itself is no loss, because it can be made from the files (``heal_index``). Only if a
+file is damaged too, the order above holds.
+
 Repair touches only directories whose cookie is sound: the cookie says whose files they are. A newer format
 is refused as always, and never taken for damage.
 """
@@ -16,6 +20,7 @@ is refused as always, and never taken for damage.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from bookie.core.block import NONCE_BYTES
@@ -25,6 +30,7 @@ from bookie.storage.disk.loss_marks import marks_path, read_marks, write_marks
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.opening import open_engine, refuse_newer
+from bookie.storage.upkeep.rebuild import rebuild_index
 from bookie.storage.upkeep.salvage import Salvaged, salvage, set_aside
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.meta.store import MetadataStore
@@ -59,12 +65,56 @@ async def repair_directory(
     await refuse_newer(directory)
     try:
         marks = await settle_marks(store, directory)
-        async with open_engine(directory, config, new_nonce=new_nonce, marks=marks):
-            pass
+        async with open_engine(directory, config, new_nonce=new_nonce, marks=marks) as engine:
+            await engine.scrubber.check_index()
     except StorageCorrupt as damage:
         logger.warning("%s is repaired: %s", directory.path, damage)
     else:
         return None
+    return await _mark_and_salvage(store, directory, new_nonce)
+
+
+async def heal_index(
+    store: MetadataStore, directory: StorageDirectory, *, random_bytes: RandomBytes, may_salvage: bool
+) -> bool:
+    """Make the index of a directory again, because it was found damaged.
+
+    If a file is damaged as well, no index can be made from the files. Then the directory is salvaged as
+    ``repair_directory`` does it, or left as it is.
+
+    Args:
+        store: The metadata store of the cluster that the directory belongs to.
+        directory: The locked directory. Its identity is established, and it has no file of a newer format.
+        random_bytes: Makes nonces.
+        may_salvage: Whether to salvage a directory with a damaged file.
+
+    Returns:
+        Whether the index is sound now. If not, nothing was changed.
+
+    Raises:
+        StorageError: The disk failed or is full. You may call it again.
+        MetadataUnavailable: The metadata store could not be reached. Nothing was changed.
+    """
+    try:
+        runs = await rebuild_index(directory)
+    except StorageCorrupt as damage:
+        if may_salvage:
+            logger.warning("%s is repaired: %s", directory.path, damage)
+            await _mark_and_salvage(store, directory, partial(random_bytes, NONCE_BYTES))
+            return True
+        logger.error(
+            "%s: the index is not made again, because a file is damaged too: %s; stop the bookie and run "
+            "'bookie repair %s'",
+            *(directory.path, damage, directory.path),
+        )
+        return False
+    logger.warning("%s: the index was made again; runs=%d", directory.path, runs)
+    return True
+
+
+async def _mark_and_salvage(
+    store: MetadataStore, directory: StorageDirectory, new_nonce: Callable[[], bytes]
+) -> Salvaged:
     try:
         known = await read_marks(directory.disk, directory.path)
         is_unreadable = False

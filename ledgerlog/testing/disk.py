@@ -557,6 +557,9 @@ class _SimIndex(_Door):
         self.platter.end_index_write(write)
         self.done()
 
+    async def refresh(self) -> None:
+        await self.take_time()
+
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
 

@@ -30,12 +30,13 @@ import copy
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import attrs
 import trio
 
+from bookie.server.healing import serve_and_heal
 from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.index.index import MemoryIndexes
@@ -123,34 +124,44 @@ class Bookie:
         assert not self.is_running
         await self._cluster.nursery.start(self._run)
 
-    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+    def open_node(self, *, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
+        """Open the bookie on the data of its disk (``bookie.server.healing.OpenNode``)."""
         cluster = self._cluster
-        self._store = store = FaultyStore(cluster.tree)
+        return open_bookie(
+            f"/{self.bookie_id}",
+            self.store,
+            bookie_id=self.bookie_id,
+            network=cluster.network.at(self.bookie_id),
+            listen=self.address,
+            random_bytes=cluster.random_bytes,
+            config=cluster.config,
+            labels=self.labels,
+            disk=self.disk,
+            indexes=self.indexes,
+            fix_cookie=self.fix_cookie,
+            repair_damage=self.repair_damage,
+            heals_index=again_at is not None,
+            peers=partial(
+                open_peers,
+                self.store,
+                cluster.network.at(self.bookie_id),
+                environment=SeededEnvironment(self.bookie_id),
+            ),
+        )
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        self._store = store = FaultyStore(self._cluster.tree)
         store.is_hanging = not self.has_metadata
         self._stopping, self._ended = trio.Event(), trio.Event()
-        with trio.CancelScope() as self._scope:
-            async with open_bookie(
-                f"/{self.bookie_id}",
-                store,
-                bookie_id=self.bookie_id,
-                network=cluster.network.at(self.bookie_id),
-                listen=self.address,
-                random_bytes=cluster.random_bytes,
-                config=cluster.config,
-                labels=self.labels,
-                disk=self.disk,
-                indexes=self.indexes,
-                fix_cookie=self.fix_cookie,
-                repair_damage=self.repair_damage,
-                peers=partial(
-                    open_peers,
-                    store,
-                    cluster.network.at(self.bookie_id),
-                    environment=SeededEnvironment(self.bookie_id),
-                ),
-            ) as self._node:
+
+        async def serve(node: BookieNode) -> None:
+            if self._node is None:
                 task_status.started()
-                await self._stopping.wait()
+            self._node = node
+            await self._stopping.wait()
+
+        with trio.CancelScope() as self._scope:
+            await serve_and_heal(self.open_node, serve)
         self._node = None
         self._ended.set()
 

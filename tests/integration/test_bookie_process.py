@@ -91,6 +91,8 @@ class Place:
 @attrs.define
 class Process:
     process: trio.Process
+    log: bytes = b""
+    """What ``logged`` has read of its standard error."""
 
     async def line(self) -> str:
         """The next line of its standard output."""
@@ -107,6 +109,15 @@ class Process:
         assert self.process.stderr is not None
         with trio.fail_after(PATIENCE_S):
             return b"".join([part async for part in self.process.stderr]).decode()
+
+    async def logged(self, text: bytes) -> None:
+        """Wait until the log has said ``text``."""
+        assert self.process.stderr is not None
+        with trio.fail_after(PATIENCE_S):
+            while text not in self.log:
+                part = await self.process.stderr.receive_some()
+                assert part, f"it ended: {self.log.decode()}"
+                self.log += part
 
     async def address(self, bookie_id: str = "b1") -> str:
         line = await self.line()
@@ -432,6 +443,35 @@ async def test_a_damaged_file_of_the_index_is_repaired(place: Place, kind: str, 
         assert await bookie.wait() == 0
     done = await repair(place)
     assert json.loads(done.stdout) == {"repaired": False}
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Write into a file that another process has mapped into its memory."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+async def test_a_bookie_finds_damage_in_its_index_and_makes_the_index_again(place: Place) -> None:
+    """In the tables that LevelDB has on the disk, while it has them open."""
+    for _ in range(2):  # LevelDB writes tables when it opens its log.
+        async with place.bookie("--id", "b1") as bookie:
+            await fill(await bookie.address())
+            bookie.process.terminate()
+            assert await bookie.wait() == 0
+    config = place.root / "config.toml"
+    config.write_text("scrub_interval_s = 0.1\n")
+    async with place.bookie("--id", "b1", "--config", str(config)) as bookie:
+        address = await bookie.address()
+        tables = list((place.data / "index").glob("*.ldb"))
+        assert tables
+        for table in tables:
+            overwrite(table, 20, b"damage")
+        await bookie.logged(b"the index was made again; runs=50")
+        await bookie.logged(b"it serves again")
+        await check_filled(address)
+        bookie.process.terminate()
+        assert await bookie.wait() == 0
 
 
 async def test_a_clients_own_fault_is_no_traceback(place: Place) -> None:

@@ -30,11 +30,13 @@ _UNSYNCED_2 = (
 
 _REPAIRED = "tests/shells/test_repaired_directories.py"
 
+_HEALED = "tests/shells/test_healed_index.py"
+
 MUTANTS = (
     mutant(
         "a_repaired_directory_without_marks",
         "D27.12",
-        "repair_directory",
+        "_mark_and_salvage",
         "await write_marks(directory.disk, directory.path, after)",
         "await write_marks(directory.disk, directory.path, known or type(after)())",
         f"{_REPAIRED}::test_what_was_lost_is_unknown_and_never_denied",
@@ -69,6 +71,78 @@ MUTANTS = (
         "await repair.wait_done()",
         "",
         f"{_REPAIRED}::test_what_was_lost_is_unknown_and_never_denied",
+    ),
+    mutant(
+        "damage_of_the_index_is_not_remembered",
+        "D27.12",
+        "PatientIndex.noting_damage",
+        "damage.path == self.path and self.damage is None",
+        "False",
+        f"{_HEALED}::test_a_read_that_meets_damage_of_the_index_has_it_made_again",
+    ),
+    mutant(
+        "damage_of_any_file_counts_as_the_indexs",
+        "D27.12",
+        "PatientIndex.noting_damage",
+        "damage.path == self.path and self.damage is None",
+        "self.damage is None",
+        f"{_HEALED}::test_another_failure_of_the_storage_ends_the_bookie",
+    ),
+    mutant(
+        "a_scrub_reads_no_rows_of_ledgers",
+        "D27.12",
+        "Scrubber.scrub",
+        "await self.check_index(self._pace)",
+        "",
+        f"{_HEALED}::test_scrubbing_finds_damage_of_the_index_and_the_index_is_made_again",
+    ),
+    mutant(
+        "a_scrub_reads_the_index_from_memory",
+        "D27.12",
+        "LevelDbIndex.refresh",
+        "await self._open_again()",
+        "await trio.lowlevel.checkpoint()",
+        "tests/storage/test_index_contract.py::test_a_refreshed_index_reads_from_the_disk_again",
+    ),
+    mutant(
+        "a_damaged_block_at_the_end_of_the_index_is_passed_over",
+        "rule 8",
+        "leveldb._rows_from",
+        "has_end",
+        "False",
+        "tests/storage/test_index_contract.py::test_a_range_beside_a_damaged_block_is_whole_or_an_error",
+    ),
+    mutant(
+        "a_damaged_block_at_the_beginning_of_the_index_is_passed_over",
+        "rule 8",
+        "LevelDbIndex._scan",
+        "row is None and tally and start > _tally_key(tally)",
+        "False",
+        "tests/storage/test_index_contract.py::test_a_range_beside_a_damaged_block_is_whole_or_an_error",
+    ),
+    mutant(
+        "a_healed_index_counts_as_a_loss",
+        "D27.12",
+        "heal_index",
+        "runs = await rebuild_index(directory)",
+        "runs = (await _mark_and_salvage(store, directory, partial(random_bytes, NONCE_BYTES))).runs",
+        f"{_HEALED}::test_an_index_that_was_made_again_marks_nothing_as_lost",
+    ),
+    mutant(
+        "a_directory_is_salvaged_without_leave",
+        "D27.12",
+        "heal_index",
+        "may_salvage",
+        "True",
+        f"{_HEALED}::test_if_a_file_is_damaged_too_the_directory_is_salvaged_only_by_leave",
+    ),
+    mutant(
+        "an_index_is_made_again_as_often_as_it_is_damaged",
+        "D27.12",
+        "serve_and_heal",
+        "trio.current_time() + _AT_MOST_EVERY_S",
+        "-inf",
+        f"{_HEALED}::test_an_index_that_is_damaged_again_within_an_hour_is_made_again_only_after_it",
     ),
     mutant(
         "a_boot_after_loss_does_not_fence",

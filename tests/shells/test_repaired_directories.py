@@ -10,6 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bookie.server.repairing import repair_directory
+from bookie.storage.engine.directory import open_directory
 from bookie.storage.upkeep.salvage import ASIDE
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.model.quorum import Replication
@@ -245,4 +247,11 @@ async def test_a_newer_format_is_refused_and_nothing_is_changed(clock: MockClock
         before = contents(bookie)
         with pytest.raises(IncompatibleVersion):
             await start_repaired(bookie)
+        assert contents(bookie) == before
+        async with (
+            open_directory("/b1", disk=bookie.disk, indexes=bookie.indexes) as directory,
+            cluster.tree.open_store() as store,
+        ):
+            with pytest.raises(IncompatibleVersion):  # The command does not open a bookie.
+                await repair_directory(store, directory, random_bytes=cluster.random_bytes)
         assert contents(bookie) == before

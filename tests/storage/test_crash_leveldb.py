@@ -62,7 +62,7 @@ class WatchedIndex:
         self._dice = dice
         self.path, self.if_behind = inner.path, inner.if_behind
         self.get_now, self.scan_now, self.scan = inner.get_now, inner.scan_now, inner.scan
-        self.aclose = inner.aclose
+        self.refresh, self.aclose = inner.refresh, inner.aclose
 
     async def write(self, rows: Sequence[Change]) -> None:
         photographer = self._photographer

@@ -195,7 +195,7 @@ class Stuck:
 async def test_an_index_whose_compaction_found_no_descriptor_is_opened_again(tmp_path: Path) -> None:
     disk = RealDisk()
     inner = await filled_index(tmp_path, disk)
-    inner._open_database = Stuck(inner._open_database)
+    inner._opened.database = Stuck(inner._opened.database)
     index = PatientIndex(inner, Ballast(disk, str(tmp_path), 0), retry_s=0.01)
     with trio.fail_after(PATIENCE_S):
         await index.write([(b"key", b"value")])

@@ -3,7 +3,9 @@ not."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import plyvel
@@ -215,4 +217,127 @@ async def test_the_files_of_an_index_are_in_a_directory_that_only_the_owner_ente
     disk = RealDisk()
     await (await LevelDb(disk).create(str(tmp_path / "i"))).aclose()
     assert (tmp_path / "i").stat().st_mode & 0o777 == 0o700
+    await disk.aclose()
+
+
+async def test_a_refreshed_index_has_its_rows_and_takes_batches(index: Index) -> None:
+    await index.write([(b"a", b"1")])
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(index.write, [(b"b%d" % number, b"2")])
+            nursery.start_soon(index.refresh)
+            nursery.start_soon(partial(index.scan, b"a", b"z", floor=b"a", limit=10))
+    assert len(index.scan_now(b"a", b"z", floor=b"a", limit=10)) == 6
+
+
+def damage_tables(path: Path) -> None:
+    """Damage the first block of each table, in place: LevelDB has mapped the files into memory."""
+    tables = list(path.glob("*.ldb"))
+    assert tables
+    for table in tables:
+        with table.open("r+b") as file:
+            file.seek(20)
+            file.write(b"damage")
+
+
+async def two_tables(leveldb: LevelDb, path: Path) -> Index:
+    for number in range(2):
+        index = await (leveldb.open if number else leveldb.create)(str(path))
+        await index.write([(b"k%d" % number, b"v")])
+        await index.aclose()
+    return await leveldb.open(str(path))
+
+
+async def test_a_refreshed_index_reads_from_the_disk_again(tmp_path: Path) -> None:
+    """Before that, LevelDB answers from memory and hides the damage until the next start."""
+    disk = RealDisk()
+    index = await two_tables(LevelDb(disk), tmp_path / "i")
+    assert index.get_now(b"k0") == index.get_now(b"k1") == b"v"
+    damage_tables(tmp_path / "i")
+    assert index.get_now(b"k0") == b"v"
+    with pytest.raises(StorageCorrupt):
+        await index.refresh()
+    with pytest.raises(StorageError):
+        index.get_now(b"k0")
+    await index.aclose()
+    await disk.aclose()
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "floor"),
+    [(b"a", b"k1", b"a"), (b"k1", b"z", b"k1"), (b"a", b"b", b"a"), (b"x", b"z", b"y"), (b"k1", b"k1", b"a")],
+)
+async def test_no_range_is_shorter_for_a_damaged_block_behind_which_no_row_is_left(
+    tmp_path: Path, start: bytes, stop: bytes, floor: bytes
+) -> None:
+    """There plyvel ends like at the end of a sound range."""
+    disk = RealDisk()
+    index = await two_tables(LevelDb(disk), tmp_path / "i")
+    damage_tables(tmp_path / "i")
+    with pytest.raises(StorageCorrupt, match="index"):
+        index.scan_now(start, stop, floor=floor, limit=10)
+    await index.aclose()
+    await disk.aclose()
+
+
+@pytest.mark.parametrize("at", [20, -1])
+async def test_a_range_beside_a_damaged_block_is_whole_or_an_error(tmp_path: Path, at: int) -> None:
+    """The first block and the last one, with sound blocks between them."""
+    disk = RealDisk()
+    leveldb, path = LevelDb(disk), tmp_path / "i"
+    index = await leveldb.create(str(path))
+    every = [(b"k%04d" % number, random.Random(number).randbytes(100)) for number in range(400)]
+    await index.write(every)
+    await index.aclose()
+    index = await leveldb.open(str(path))
+    (table,) = path.glob("*.ldb")
+    content = table.read_bytes()
+    with table.open("r+b") as file:
+        file.seek(at if at > 0 else content.rindex(every[-1][1][:20]))
+        file.write(b"damage")
+    told = 0
+    for first in range(0, 400, 3):
+        for count in (2, 400):
+            try:
+                found = index.scan_now(b"k%04d" % first, b"k%04d" % (first + count), floor=b"k", limit=400)
+            except StorageCorrupt:
+                told += 1
+            else:
+                assert found == every[max(0, first - 1) : first + count]
+    assert 0 < told < 200
+    await index.aclose()
+    await disk.aclose()
+
+
+async def test_an_index_of_version_0_1_gets_the_row_at_its_end_with_the_next_batch(tmp_path: Path) -> None:
+    disk = RealDisk()
+    leveldb, path = LevelDb(disk), tmp_path / "i"
+    await (await two_tables(leveldb, path)).aclose()
+    end = b"\xff" * 32
+    with plyvel.DB(str(path)) as database:
+        database.delete(end)
+    index = await leveldb.open(str(path))
+    assert [key for key, _ in index.scan_now(b"a", b"z", floor=b"a", limit=10)] == [b"k0", b"k1"]
+    await index.write([(b"k2", b"v")])
+    assert [key for key, _ in index.scan_now(b"a", b"\xff", floor=b"a", limit=10)] == [b"k0", b"k1", b"k2"]
+    await index.aclose()
+    with plyvel.DB(str(path)) as database:
+        assert database.get(end) is not None
+    await disk.aclose()
+
+
+async def test_an_index_that_could_not_be_opened_again_is_opened_by_the_next_batch(tmp_path: Path) -> None:
+    disk = RealDisk()
+    leveldb, path = LevelDb(disk), tmp_path / "i"
+    index = await leveldb.create(str(path))
+    await index.write([(b"a", b"1")])
+    (path / "CURRENT").rename(path / "elsewhere")
+    with pytest.raises(StorageError):
+        await index.refresh()
+    with pytest.raises(StorageError):
+        index.get_now(b"a")
+    (path / "elsewhere").rename(path / "CURRENT")
+    await index.write([(b"b", b"2")])
+    assert (index.get_now(b"a"), index.get_now(b"b")) == (b"1", b"2")
+    await index.aclose()
     await disk.aclose()

@@ -42,6 +42,7 @@ from bookie.storage.engine.lac_watch import LacWatch
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.reader import Reader
 from bookie.storage.engine.write_cache import WriteCache
+from bookie.storage.index.patient import PatientIndex
 from bookie.storage.journal.arenas import Arenas
 from bookie.storage.journal.checkpoint import Checkpointer
 from bookie.storage.journal.journal import Journal
@@ -76,6 +77,7 @@ class Engine:
         collector: Collector | None,
         scrubber: Scrubber,
         replacer: Replacer,
+        index: PatientIndex,
         mender: ReadRepair,
         arenas: Arenas,
         marks: LossMarkStore,
@@ -96,6 +98,8 @@ class Engine:
         """Finds damaged runs on the disk, and stores their entries again."""
         self.replacer = replacer
         """Replaces damaged runs."""
+        self.index = index
+        """Tells when it is found damaged."""
         self.reclaimer = Reclaimer(compactor, collector)
         """Frees space on request."""
         self._arenas = arenas

@@ -300,6 +300,7 @@ async def _assemble(
         journal=journal,
         residents=residents,
         pool=pool,
+        index=ground.index,
         catalogue=catalogue,
         ledgers=ledgers,
         contents=contents,
@@ -338,6 +339,7 @@ async def _assemble(
         collector=collector,
         scrubber=scrubber,
         replacer=replacer,
+        index=ground.index,
         mender=ReadRepair(
             journal=journal,
             residents=residents,

@@ -13,6 +13,7 @@ from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import StoredLedger
 from bookie.core.rows import Change, FileRow, Row
 from bookie.storage.index.index import Index
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.limits import LEDGER_ID_MAX
 
@@ -161,6 +162,23 @@ class Catalogue:
         rows_found = self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT)
         search.take(rows_found, _NO_LIMIT)
         return search.runs
+
+    async def check(self, pace: Pace | None = None) -> None:
+        """Read every row.
+
+        Args:
+            pace: Reads no faster than this allows. None: as fast as the disk allows.
+
+        Raises:
+            StorageCorrupt: The index is damaged.
+        """
+        async with aclosing(self.pages(b"", rows.BEHIND_ALL_KEYS)) as pages:
+            async for page in pages:
+                for key, value in page:
+                    if not key.startswith(b"\0"):  # Those are the index's own rows.
+                        rows.check_row(key, value, self.path)
+                if pace is not None:
+                    await pace.pass_through(sum(len(key) + len(value) for key, value in page))
 
     async def write(self, batch: Sequence[Change]) -> None:
         """Write a batch atomically and durably, as ``Index.write`` does."""

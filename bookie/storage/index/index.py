@@ -72,6 +72,15 @@ class Index(Protocol):
         the last change counts."""
         ...
 
+    async def refresh(self) -> None:
+        """Forget what is kept in memory, so that the next reads come from the disk. This finds the damage
+        that a start would find. The event loop stands still for a few milliseconds.
+
+        Raises:
+            StorageCorrupt: The index is damaged, and nothing can be read from it any more.
+            StorageError: It could not be opened again. Reads raise this too, until a batch is written."""
+        ...
+
     async def aclose(self) -> None:
         """Close the index. No call may follow."""
         ...
@@ -113,6 +122,9 @@ class MemoryIndex:
             if self._values.pop(key, None) is not None:
                 del self._keys[bisect_left(self._keys, key)]
         self._put({key: value for key, value in final.items() if value is not None})
+
+    async def refresh(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     def _put(self, rows: dict[bytes, bytes]) -> None:
         fresh = sorted(key for key in rows if key not in self._values)

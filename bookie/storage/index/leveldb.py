@@ -5,7 +5,13 @@ lock inside LevelDB. Every batch is written with ``sync``. Of several unsynced b
 would survive a power cut, and not even that if LevelDB changed its log file in between.
 
 **Damage.** Reads verify the checksums of blocks (``verify_checksums``). ``paranoid_checks`` makes opening
-fail if the log or the manifest is damaged. plyvel also raises for a damaged block in the middle of a range.
+fail if the log or the manifest is damaged.
+
+If an iterator meets a damaged block, LevelDB goes on behind the block and remembers the error, and plyvel
+raises the error when it arrives at the next row. If no row follows, plyvel ends the iteration like that of a
+sound range. So every iteration here must end at a row. Behind all rows stands one with the key ``_END_KEY``;
+before all rows stand those of the tally. An index of version 0.1 has no row at the end; the first batch
+brings it.
 
 LevelDB takes one kind of damage for the normal end of a file: a record near the end of its log or manifest
 whose *length* is damaged. It looks like a record that was being written when the power went, and LevelDB
@@ -43,9 +49,11 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import TypeVar
 
+import attrs
 import plyvel
 import trio
 
@@ -64,6 +72,8 @@ _TALLY_PREFIX = b"\0tally"
 _TALLY_VALUE = struct.Struct("<I")
 _SINCE_KEY = b"\0since"
 _SINCE = struct.Struct("<QI")
+_END_KEY = b"\xff" * 32
+"""The key of the last row."""
 _KEPT = 2**17
 _STEP = 1024
 """How many tally rows are removed at once; up to four times as many if there are more to remove."""
@@ -77,30 +87,41 @@ _OF_THE_MANIFEST = "descriptor"
 """LevelDB's word for its manifest in messages that do not name the file."""
 
 
+@attrs.define
+class _Opened:
+    """An open database, and what is known of its rows."""
+
+    database: plyvel.DB
+    since: int
+    """The number of the last batch whose tally row was removed."""
+    tally: int
+    """The number of the newest batch."""
+    has_end: bool
+    """Whether the row at the end is there."""
+
+
 class LevelDbIndex:
     """An ``Index`` in a LevelDB directory. ``LevelDb`` makes it."""
 
-    def __init__(self, path: str, database: plyvel.DB, since: int, tally: int, log: str = "its log") -> None:
+    def __init__(self, path: str, opened: _Opened, log: str = "its log") -> None:
         self.path = path
         self.if_behind = f"the index has lost its last batches ({log} was cut): {remedy(path)}"
-        self._open_database = database
-        self._since = since
-        """The number of the last batch whose tally row was removed."""
-        self._tally = tally
-        """The number of the newest batch."""
+        self._opened = opened
         self._is_torn = False
         """Whether a batch failed for want of room or of a descriptor. The log may end in the middle of it."""
         self._failure: StorageError | None = None
         """The reason why the database could not be opened again, if so."""
         self._limiter = trio.CapacityLimiter(_READERS)
         self._writer = trio.CapacityLimiter(1)
+        self._writing = trio.Lock()
+        """Held while a batch is written, and while the database is opened again."""
         self._spare = SpareDescriptor()
 
     @property
     def _database(self) -> plyvel.DB:
         if self._failure is not None:
             raise StorageError(str(self._failure)) from self._failure
-        return self._open_database
+        return self._opened.database
 
     def get_now(self, key: bytes) -> bytes | None:
         return self._reading(lambda: self._get(key))
@@ -122,17 +143,20 @@ class LevelDbIndex:
 
     def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
         rows: list[Row] = []
+        tally, has_end = self._opened.tally, self._opened.has_end  # Before the snapshot is taken.
         # Both iterators must see the same rows. A batch between them could remove the first one's row and put
         # another below the beginning of the second.
         with self._database.snapshot() as snapshot:
             # No lower end: plyvel 1.5.1 misses rows if a reverse iterator has both ends.
             with snapshot.iterator(stop=start, reverse=True, verify_checksums=True) as below:
                 row = next(below, None)
+                if row is None and tally and start > _tally_key(tally):
+                    raise _rows_missing(self.path)
                 if row is not None and row[0] >= floor:
                     rows.append(row)
-            with snapshot.iterator(start=start, stop=stop, verify_checksums=True) as rest:
+            with closing(_rows_from(snapshot, self.path, start, has_end=has_end)) as rest:
                 for row in rest:
-                    if not limit:
+                    if not limit or row[0] >= stop:
                         break
                     limit -= 1
                     rows.append(row)
@@ -145,7 +169,8 @@ class LevelDbIndex:
 
     async def write(self, rows: Sequence[Change]) -> None:
         def put() -> None:
-            number = self._tally + 1
+            opened = self._opened
+            number = opened.tally + 1
             # Without ``transaction``, plyvel writes a part of the batch if building it raises.
             with self._database.write_batch(transaction=True, sync=True) as batch:
                 for key, value in rows:
@@ -154,22 +179,30 @@ class LevelDbIndex:
                     else:
                         batch.put(key, value)
                 batch.put(*_tally_row(number, len(rows)))
-                since = self._since
+                since = opened.since
                 if number - since >= _KEPT + _STEP:
                     since = min(since + 4 * _STEP, number - _KEPT)
-                    for gone in range(self._since + 1, since + 1):
+                    for gone in range(opened.since + 1, since + 1):
                         batch.delete(_tally_key(gone))
                     batch.put(*_since_row(since))
-            self._since, self._tally = since, number
+                if not opened.has_end:
+                    batch.put(_END_KEY, b"")
+            opened.since, opened.tally, opened.has_end = since, number, True
 
-        if self._is_torn:
+        async with self._writing:
+            if self._is_torn or self._failure is not None:
+                with trio.CancelScope(shield=True):
+                    await self._open_again()
+            try:
+                await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
+            except (DiskFull, OutOfDescriptors):
+                self._is_torn = True
+                raise
+
+    async def refresh(self) -> None:
+        async with self._writing:
             with trio.CancelScope(shield=True):
                 await self._open_again()
-        try:
-            await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
-        except (DiskFull, OutOfDescriptors):
-            self._is_torn = True
-            raise
 
     async def _open_again(self) -> None:
         """Open the database again, which begins another log. First wait until no thread reads. Then block the
@@ -179,8 +212,8 @@ class LevelDbIndex:
         for reader in readers:
             await self._limiter.acquire_on_behalf_of(reader)
         try:
-            self._open_database.close()
-            self._open_database, self._since, self._tally = _reopened(self.path)
+            self._opened.database.close()
+            self._opened = _reopened(self.path)
         except StorageError as failure:
             self._failure = failure
             raise
@@ -192,7 +225,7 @@ class LevelDbIndex:
 
     async def aclose(self) -> None:
         try:
-            await trio.to_thread.run_sync(self._open_database.close, limiter=self._writer)
+            await trio.to_thread.run_sync(self._opened.database.close, limiter=self._writer)
         finally:
             self._spare.close()
 
@@ -207,7 +240,7 @@ class LevelDb:
         def create() -> LevelDbIndex:
             database = _translated(path, lambda: _open(path, is_new=True))
             os.chmod(path, 0o700)
-            return LevelDbIndex(path, database, 0, 0)
+            return LevelDbIndex(path, _Opened(database, since=0, tally=0, has_end=False))
 
         return await trio.to_thread.run_sync(create)
 
@@ -216,7 +249,7 @@ class LevelDb:
             if not os.path.isfile(os.path.join(path, "CURRENT")):
                 raise FileMissing(f"there is no {path}/CURRENT; {remedy(path)}")
             log = _newest_log(path)  # Before opening: that begins another log and removes this one.
-            return LevelDbIndex(path, *_reopened(path), log)
+            return LevelDbIndex(path, _reopened(path), log)
 
         return await trio.to_thread.run_sync(open_it)
 
@@ -231,14 +264,20 @@ class LevelDb:
         await self._disk.sync_directory(os.path.dirname(target))
 
 
-def _reopened(path: str) -> tuple[plyvel.DB, int, int]:
-    """Open an existing database. Return it and the result of ``_check_tally``."""
+def _reopened(path: str) -> _Opened:
+    """Open an existing database, and check its tally."""
     database = _translated(path, lambda: _open(path, is_new=False))
     try:
-        return database, *_translated(path, lambda: _check_tally(path, database))
+        return _translated(path, lambda: _checked(path, database))
     except BaseException:
         database.close()
         raise
+
+
+def _checked(path: str, database: plyvel.DB) -> _Opened:
+    has_end = database.get(_END_KEY, verify_checksums=True) is not None
+    since, tally = _check_tally(path, database, has_end=has_end)
+    return _Opened(database, since=since, tally=tally, has_end=has_end)
 
 
 def _newest_log(path: str) -> str:
@@ -274,7 +313,25 @@ def _since_row(number: int) -> Row:
     return _SINCE_KEY, _SINCE.pack(number, checksum(_SINCE_KEY + number.to_bytes(8, "little")))
 
 
-def _check_tally(path: str, database: plyvel.DB) -> tuple[int, int]:
+def _rows_from(
+    source: plyvel.DB, path: str, start: bytes, *, has_end: bool, fill_cache: bool = True
+) -> Generator[Row, None, None]:
+    """Yield the rows of a database or of a snapshot from ``start`` to the end. StorageCorrupt if the row at
+    the end is not reached."""
+    with source.iterator(start=start, verify_checksums=True, fill_cache=fill_cache) as rows:
+        for row in rows:
+            if row[0] == _END_KEY:
+                return
+            yield row
+    if has_end:
+        raise _rows_missing(path)
+
+
+def _rows_missing(path: str) -> StorageCorrupt:
+    return StorageCorrupt(path, None, f"the index is damaged (a block of rows is missing); {remedy(path)}")
+
+
+def _check_tally(path: str, database: plyvel.DB, *, has_end: bool) -> tuple[int, int]:
     """Return the number of the last batch without a tally row, and that of the newest batch. StorageCorrupt
     if a row between them is missing."""
     since = 0
@@ -284,8 +341,10 @@ def _check_tally(path: str, database: plyvel.DB) -> tuple[int, int]:
         if (_SINCE_KEY, value) != _since_row(since):
             raise StorageCorrupt(path, None, f"the beginning of the index's tally is damaged; {remedy(path)}")
     expected = since
-    with database.iterator(prefix=_TALLY_PREFIX, verify_checksums=True, fill_cache=False) as rows:
+    with closing(_rows_from(database, path, _TALLY_PREFIX, has_end=has_end, fill_cache=False)) as rows:
         for key, value in rows:
+            if not key.startswith(_TALLY_PREFIX):
+                break
             expected += 1
             if (key, value) != _tally_row(expected, int.from_bytes(value[4:], "little")):
                 raise StorageCorrupt(path, None, f"batch {expected} of the index is missing; {remedy(path)}")

@@ -12,6 +12,10 @@ then it fails. A stop that fails in this way is not a clean one: the next start 
 If no file descriptor is left for the index, a batch waits too, even at a start and at a stop, because the
 disk has room for it.
 
+**Damage.** The index also remembers the first damage that anything met in it (``damage``, ``damaged``). All
+reads and writes pass here, so it makes no difference whether a reader, a flush or scrubbing met the damage.
+``bookie.server.healing`` waits for the event.
+
 If a batch finds no room, the index underneath raises DiskFull and stays whole. Nothing of the batch counts,
 and the index takes the next one (``LevelDbIndex``).
 """
@@ -19,7 +23,8 @@ and the index takes the next one (``LevelDbIndex``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 
@@ -27,7 +32,7 @@ from bookie.core.rows import Change, Row
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.descriptors import RETRY_S, OutOfDescriptors
 from bookie.storage.index.index import Index
-from ledgerlog.errors import DiskFull
+from ledgerlog.errors import DiskFull, StorageCorrupt
 
 logger = logging.getLogger(__name__)
 
@@ -42,26 +47,34 @@ class PatientIndex:
         """Whether batches wait for room."""
         self.on_stuck: Callable[[bool], None] | None = None
         """Called with True when batches begin to wait, and with False when they no longer do."""
+        self.damage: StorageCorrupt | None = None
+        """The first damage that was met in the index; None if there was none."""
+        self.damaged = trio.Event()
+        """Set when ``damage`` is."""
         self._inner = inner
         self._ballast = ballast
         self._retry_s = retry_s
         self._is_stuck = False
 
     def get_now(self, key: bytes) -> bytes | None:
-        return self._inner.get_now(key)
+        with self.noting_damage():
+            return self._inner.get_now(key)
 
     def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        return self._inner.scan_now(start, stop, floor=floor, limit=limit)
+        with self.noting_damage():
+            return self._inner.scan_now(start, stop, floor=floor, limit=limit)
 
     async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        return await self._inner.scan(start, stop, floor=floor, limit=limit)
+        with self.noting_damage():
+            return await self._inner.scan(start, stop, floor=floor, limit=limit)
 
     async def write(self, rows: Sequence[Change]) -> None:
         while True:
             try:
                 if self.is_patient:
                     await self._ballast.ensure()
-                await self._inner.write(rows)
+                with self.noting_damage():
+                    await self._inner.write(rows)
             except DiskFull as full:
                 if not self.is_patient:
                     if await self._ballast.give_up(str(full)):
@@ -75,6 +88,22 @@ class PatientIndex:
             else:
                 self._set_stuck(False)
                 return
+
+    async def refresh(self) -> None:
+        with self.noting_damage():
+            await self._inner.refresh()
+
+    @contextmanager
+    def noting_damage(self) -> Iterator[None]:
+        """Remember a damage of the index that the body raises. It is raised all the same."""
+        try:
+            yield
+        except StorageCorrupt as damage:
+            if damage.path == self.path and self.damage is None:
+                self.damage = damage
+                self.damaged.set()
+                logger.error("%s", damage)
+            raise
 
     def _set_stuck(self, is_stuck: bool, why: object = None) -> None:
         if is_stuck == self._is_stuck:

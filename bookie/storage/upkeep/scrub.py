@@ -17,6 +17,9 @@ has stored them already, and they replace the damaged run (``bookie.storage.upke
 hold the file of the run, wait for the current compaction job, and only then check the run's row for the last
 time.
 
+**The index** is read whole as well. If a row or a block of it is damaged, the index remembers that
+(``bookie.storage.index.patient``), and the bookie makes the index again (``bookie.server.healing``).
+
 **Parts of files that no row names** are read as well, one file at a time, because the index can be rebuilt
 only from files that are wholly intact. Compaction rewrites a file with damage in such a part, and a file
 whose damaged runs were restored (``suspect``).
@@ -35,6 +38,7 @@ from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.patient import PatientIndex
 from bookie.storage.journal.journal import Journal
 from bookie.storage.upkeep.compaction import Compactor, verify_frame
 from bookie.storage.upkeep.replacing import DamagedRun, Replacer
@@ -66,6 +70,7 @@ class Scrubber:
         journal: Journal,
         residents: Container[int],
         pool: FilePool,
+        index: PatientIndex,
         catalogue: Catalogue,
         ledgers: LedgerTable,
         contents: FileContents,
@@ -83,6 +88,7 @@ class Scrubber:
         self._journal = journal
         self._residents = residents
         self._pool = pool
+        self._index = index
         self._catalogue = catalogue
         self._ledgers = ledgers
         self._contents = contents
@@ -106,6 +112,7 @@ class Scrubber:
         """Make one pass, and return how many runs are damaged now. A second caller waits for the first."""
         async with self._lock:
             try:
+                await self.check_index(self._pace)
                 await self._pass()
                 await self._check_files()
             except StorageError as trouble:
@@ -116,6 +123,19 @@ class Scrubber:
                 found, self.found = self.found, trio.Event()
                 found.set()
             return len(self.rotten)
+
+    async def check_index(self, pace: Pace | None = None) -> None:
+        """Read the whole index from the disk.
+
+        Args:
+            pace: Read no faster than this allows. None: as fast as the disk allows.
+
+        Raises:
+            StorageCorrupt: The index is damaged. It remembers that, too.
+        """
+        await self._index.refresh()
+        with self._index.noting_damage():
+            await self._catalogue.check(pace)
 
     async def _pass(self) -> None:
         start, stop = rows.run_key(0, 0), rows.run_key(2**64 - 1, 2**64 - 1)

@@ -1,0 +1,94 @@
+"""Serve a bookie, and make its index again if that is found damaged.
+
+The index holds nothing that the segments and entry logs do not hold. So if one of its blocks is damaged, the
+bookie needs no operator and no other bookie:
+
+    1  the index remembers the damage, whoever meets it: scrubbing, a read or a flush
+       (``bookie.storage.index.patient``)
+    2  the bookie stops, as it does on a signal. Clients turn to other bookies
+    3  the index is made again from the files (``bookie.storage.upkeep.rebuild``)
+    4  the bookie starts again, in the same process and at the same address
+
+Nothing is marked as lost by this, because nothing is. If a file is damaged too, no index can be made from the
+files. Then ``heal_index`` (``repairing``) salvages the directory, if the operator allowed that. Otherwise the
+bookie goes on with the index as it is, answers CORRUPT for what it cannot find, and logs what to do.
+
+This heals only an index that this very process has opened. At a start a damaged index is refused: then
+somebody must make sure that the files beside it are all there, because only the index knows which file is
+the newest.
+
+An index that is damaged again within an hour means a bad disk or bad memory. The bookie then serves on until
+the hour is over. If it cannot write its index any more, it ends with that error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from math import inf
+from typing import Protocol
+
+import trio
+
+from bookie.server.node import BookieNode
+from ledgerlog.concurrency.gathering import race
+from ledgerlog.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+_AT_MOST_EVERY_S = 3600.0
+
+
+class OpenNode(Protocol):
+    """Opens the bookie, as ``open_bookie`` does."""
+
+    def __call__(self, *, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
+        """``again_at``: the address at which it listened before its index was found damaged. Listen there
+        again, and make the index again. None: this is the first start."""
+        ...
+
+
+async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Awaitable[None]]) -> None:
+    """Serve a bookie until ``body`` returns.
+
+    Args:
+        open_node: Opens the bookie.
+        body: Runs while the bookie serves. If the index is made again, it is cancelled, and called once more
+            with the new node.
+
+    Raises:
+        StorageCorrupt: A flush met a damaged index, and the index cannot be made again now.
+        LedgerLogError: What ``open_node`` and ``body`` raise.
+    """
+    again_at: str | None = None
+    heals_from = -inf
+    while True:
+        node: BookieNode | None = None
+        is_over = False
+
+        async def serve(opened: BookieNode) -> None:
+            nonlocal is_over
+            await body(opened)
+            is_over = True
+
+        async def wait_damaged(opened: BookieNode, heals_from: float) -> None:
+            await opened.engine.index.damaged.wait()
+            await trio.sleep_until(heals_from)
+
+        try:
+            async with open_node(again_at=again_at) as node:
+                if not node.has_sound_index:
+                    heals_from = inf
+                await race(partial(serve, node), partial(wait_damaged, node, heals_from))
+        except StorageError:
+            # The index could not be written, or an upkeep task of the bookie could not read it.
+            is_hopeless = trio.current_time() < heals_from
+            if is_over or is_hopeless or node is None or node.engine.index.damage is None:
+                raise
+        if is_over:
+            return
+        logger.error("bookie=%s: it stops and makes its index again", node.bookie_id)
+        again_at = node.listens_at
+        heals_from = trio.current_time() + _AT_MOST_EVERY_S

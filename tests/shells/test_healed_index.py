@@ -1,0 +1,222 @@
+"""A bookie whose index is found damaged makes it again from its files. It needs no operator and no peer."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bookie.core import rows
+from bookie.core.rows import Row
+from bookie.server.healing import serve_and_heal
+from bookie.server.node import BookieNode, open_bookie
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.index.index import MemoryIndexes
+from ledgerlog.errors import StorageCorrupt
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.testing.memory_cluster import (
+    SMALL,
+    Bookie,
+    Client,
+    MemoryCluster,
+    eventually,
+    new_tree,
+    open_cluster,
+)
+from ledgerlog.wire.frame import Status
+
+R332 = Replication(3, 3, 2)
+CONFIG = attrs.evolve(SMALL, scrub=False)
+ENTRIES = 20
+
+
+def payload_of(entry: int) -> bytes:
+    return b"entry %d|" % entry * 50
+
+
+async def fill(client: Client, cluster: MemoryCluster) -> int:
+    writer = await client.ledgers.create(replication=R332)
+    for entry in range(ENTRIES):
+        await writer.append(payload_of(entry))
+    await writer.close()
+    for bookie in cluster.bookies.values():
+        await bookie.node.engine.flush()
+    return writer.ledger_id
+
+
+def damage_row(bookie: Bookie, key: bytes) -> None:
+    (index,) = bookie.indexes.indexes.values()
+    value = index.get_now(key)
+    assert value is not None
+    index.apply([(key, bytes([value[0] ^ 1]) + value[1:])])
+
+
+def damage_blocks(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no range of the index that is open now be read any more."""
+    (index,) = bookie.indexes.indexes.values()
+
+    def fail(*args: object, **options: object) -> list[Row]:
+        raise StorageCorrupt(index.path, None, "a block is damaged")
+
+    monkeypatch.setattr(index, "scan_now", fail)
+
+
+async def check_copies(bookie: Bookie, ledger_id: int) -> None:
+    result = await bookie.node.engine.read(ledger_id, first=0, last=ENTRIES - 1, stride=1, bytes_max=1 << 20)
+    assert result.entries.payloads() == [payload_of(entry) for entry in range(ENTRIES)]
+
+
+async def healed(bookie: Bookie, before: BookieNode) -> None:
+    await eventually(lambda: bookie.is_running and bookie.node is not before)
+
+
+@pytest.mark.parametrize("kind", ["run", "ledger"])
+async def test_scrubbing_finds_damage_of_the_index_and_the_index_is_made_again(
+    kind: str, autojump_clock: MockClock
+) -> None:
+    async with open_cluster(3, config=CONFIG) as cluster, cluster.client() as client:
+        ledger_id = await fill(client, cluster)
+        bookie = cluster.bookies["b1"]
+        before, address = bookie.node, bookie.node.address
+        key = rows.run_key(ledger_id, 0) if kind == "run" else rows.ledger_key(ledger_id)
+        damage_row(bookie, key)
+        await before.engine.scrubber.scrub()
+        assert before.engine.index.damage is not None
+        await healed(bookie, before)
+        assert bookie.node.address == address
+        assert await bookie.node.engine.scrubber.scrub() == 0
+        assert bookie.node.engine.index.damage is None
+        await check_copies(bookie, ledger_id)
+
+
+async def test_an_index_that_was_made_again_marks_nothing_as_lost(autojump_clock: MockClock) -> None:
+    async with open_cluster(3, config=CONFIG) as cluster, cluster.client() as client:
+        ledger_id = await fill(client, cluster)
+        bookie = cluster.bookies["b1"]
+        before = bookie.node
+        damage_row(bookie, rows.run_key(ledger_id, 0))
+        await before.engine.scrubber.scrub()
+        await healed(bookie, before)
+        assert bookie.node.engine.marks.now.fenced_through < ledger_id
+        assert not bookie.node.engine.marks.now.denies_nothing(ledger_id)
+
+
+async def test_a_read_that_meets_damage_of_the_index_has_it_made_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(3, config=CONFIG) as cluster, cluster.client() as client:
+        ledger_id = await fill(client, cluster)
+        bookie = cluster.bookies["b1"]
+        await bookie.stop()
+        await bookie.start()  # It has the rows on the disk only.
+        before = bookie.node
+        damage_blocks(bookie, monkeypatch)
+        result = await before.engine.read(ledger_id, first=0, last=0, stride=1, bytes_max=1)
+        assert result.status is Status.CORRUPT
+        await healed(bookie, before)
+        await check_copies(bookie, ledger_id)
+
+
+async def test_an_index_that_is_damaged_again_within_an_hour_is_made_again_only_after_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster(3, config=CONFIG) as cluster, cluster.client() as client:
+        ledger_id = await fill(client, cluster)
+        bookie = cluster.bookies["b1"]
+        for wait_s in (0, 3600):
+            before, began = bookie.node, trio.current_time()
+            damage_row(bookie, rows.run_key(ledger_id, 0))
+            await before.engine.scrubber.scrub()
+            await eventually(lambda before=before: bookie.node is not before, timeout_s=10_000)
+            assert wait_s * 0.95 <= trio.current_time() - began < wait_s * 1.1 + 60
+            await check_copies(bookie, ledger_id)
+
+
+@pytest.mark.parametrize("may_salvage", [False, True])
+async def test_if_a_file_is_damaged_too_the_directory_is_salvaged_only_by_leave(
+    may_salvage: bool, autojump_clock: MockClock
+) -> None:
+    async with open_cluster(3, config=CONFIG) as cluster, cluster.client() as client:
+        ledger_id = await fill(client, cluster)
+        bookie = cluster.bookies["b1"]
+        bookie.repair_damage = may_salvage
+        before = bookie.node
+        damage_row(bookie, rows.run_key(ledger_id, 0))
+        path = min(path for path in bookie.disk.files if path.endswith(".journal"))
+        bookie.disk.files[path][4096 + 9] ^= 1
+        await before.engine.scrubber.scrub()
+        await healed(bookie, before)
+        assert bookie.node.has_sound_index is may_salvage
+        assert (bookie.node.engine.marks.now.fenced_through >= ledger_id) is may_salvage
+        if may_salvage:
+            await bookie.node.repair.wait_done()
+            await check_copies(bookie, ledger_id)
+        else:
+            after = bookie.node
+            await after.engine.scrubber.scrub()
+            await trio.sleep(80_000)
+            assert bookie.node is after, "it does not stop again for nothing"
+            assert (await client.contents(ledger_id)) == [payload_of(entry) for entry in range(ENTRIES)]
+
+
+async def test_a_bookie_that_cannot_write_its_index_ends_if_the_index_was_made_again_just_now(
+    autojump_clock: MockClock,
+) -> None:
+    tree, disk, indexes = new_tree(), MemoryDisk(), MemoryIndexes()
+    opened: list[str | None] = []
+
+    def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
+        opened.append(again_at)
+        return open_bookie(
+            "/b1",
+            store,
+            bookie_id="b1",
+            network=LocalNetwork(),
+            listen=again_at or "first-address",
+            random_bytes=os.urandom,
+            config=CONFIG,
+            disk=disk,
+            indexes=indexes,
+            heals_index=again_at is not None,
+        )
+
+    async def fail(node: BookieNode) -> None:
+        index = node.engine.index
+        with index.noting_damage():
+            raise StorageCorrupt(index.path, None, "a flush met damage")
+
+    async with tree.open_store() as store:
+        with pytest.raises(StorageCorrupt, match="a flush met damage"):
+            await serve_and_heal(open_node, fail)
+    assert opened == [None, "first-address"]
+
+
+async def test_another_failure_of_the_storage_ends_the_bookie(autojump_clock: MockClock) -> None:
+    tree = new_tree()
+
+    def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
+        assert again_at is None
+        return open_bookie(
+            "/b1",
+            store,
+            bookie_id="b1",
+            network=LocalNetwork(),
+            listen="b1",
+            random_bytes=os.urandom,
+            config=CONFIG,
+            disk=MemoryDisk(),
+            indexes=MemoryIndexes(),
+        )
+
+    async def fail(node: BookieNode) -> None:
+        with node.engine.index.noting_damage():
+            raise StorageCorrupt("/b1/journal/1", 0, "a segment is damaged")
+
+    async with tree.open_store() as store:
+        with pytest.raises(StorageCorrupt, match="a segment is damaged"):
+            await serve_and_heal(open_node, fail)
