@@ -111,14 +111,14 @@ class LogHeader:
         return page + _CHECKSUM.pack(checksum(page))
 
     @classmethod
-    def decode(cls, page: bytes, *, path: str, number: int, instance: str) -> LogHeader:
+    def decode(cls, page: bytes, *, path: str, number: int, instance: str | None) -> LogHeader:
         """Decode the first page of an entry log and check whose it is.
 
         Args:
             page: The first page of the file.
             path: The file, for the error.
             number: The number that the file's name says.
-            instance: The instance of this bookie.
+            instance: The instance of this bookie. None: any.
 
         Raises:
             StorageCorrupt: The header is damaged, or belongs to another log or another bookie instance.
@@ -137,7 +137,7 @@ class LogHeader:
         if found != number:
             raise StorageCorrupt(path, 0, f"the file is entry log {found}, not {number}")
         owner = raw_instance.rstrip(b"\0").decode(errors="replace")
-        if owner != instance:
+        if instance is not None and owner != instance:
             raise StorageCorrupt(path, 0, f"the log belongs to bookie instance {owner}, not {instance}")
         if size % PAGE_BYTES or size < 2 * PAGE_BYTES:
             raise StorageCorrupt(path, 0, f"an entry log of {size} bytes")

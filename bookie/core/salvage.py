@@ -48,6 +48,17 @@ def own_number(page: bytes) -> int:
     return _NUMBER.unpack_from(page, _NUMBER_AT)[0] if len(page) == PAGE_BYTES else -1
 
 
+def owner_of(page: bytes, path: str) -> str | None:
+    """Return the bookie instance that the first page of a segment or an entry log names; None if the page is
+    no sound header."""
+    for header in (SegmentHeader, LogHeader):
+        try:
+            return header.decode(page, path=path, number=own_number(page), instance=None).instance
+        except StorageCorrupt:
+            continue
+    return None
+
+
 def segment_facts(image: memoryview, header: SegmentHeader, path: str) -> Iterator[tuple[int, Fact]]:
     """Yield the sequence of each sound block, and each fact of the sound records in it."""
     at = SEGMENT_HEADER_BYTES

@@ -90,14 +90,14 @@ class SegmentHeader:
         return page + _CHECKSUM.pack(checksum(page))
 
     @classmethod
-    def decode(cls, page: bytes, *, path: str, number: int, instance: str) -> SegmentHeader:
+    def decode(cls, page: bytes, *, path: str, number: int, instance: str | None) -> SegmentHeader:
         """Decode a segment's first page and check whose it is.
 
         Args:
             page: The first page of the file.
             path: The file, for the error.
             number: The number that the file's name says.
-            instance: The instance of this bookie.
+            instance: The instance of this bookie. None: any.
 
         Raises:
             StorageCorrupt: The header is damaged, or belongs to another segment or another bookie instance.
@@ -116,7 +116,7 @@ class SegmentHeader:
         if found != number:
             raise StorageCorrupt(path, 0, f"the file is segment {found}, not {number}")
         owner = raw_instance.rstrip(b"\0").decode(errors="replace")
-        if owner != instance:
+        if instance is not None and owner != instance:
             raise StorageCorrupt(path, 0, f"the segment belongs to bookie instance {owner}, not {instance}")
         return cls(number=found, size=size, nonce=nonce, instance=owner)
 

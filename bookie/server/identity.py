@@ -29,8 +29,8 @@ written before the fix:
 
 The store's cookie is written last. A crash before that leaves another mismatch, and you fix it in the same
 way. Three kinds of directories stay refused, because a person must find out what they are: data without a
-cookie, another bookie's directory, another cluster's directory. An id under which a process is registered
-stays refused too, because that process may be alive.
+cookie (``repairing`` may restore it), another bookie's directory, another cluster's directory. An id under
+which a process is registered stays refused too, because that process may be alive.
 
 The messages tell the cases of "anything else" apart and say what an operator can do. The cases are: an
 emptied directory, data without a cookie, a store that forgot the bookie, another instance, another bookie,
@@ -262,12 +262,16 @@ def judge_cookies(
             )
         return None
     if here is None:
-        what = "has data and no cookie" if has_data else "is empty"
+        if has_data:
+            return (
+                f"{path} has data and no cookie, and the metadata store knows bookie {bookie_id} with "
+                f"instance {there.instance}: if no disk was exchanged, 'bookie repair' restores the cookie"
+            )
         return (
-            f"{path} {what}, and the metadata store knows bookie {bookie_id} with instance {there.instance}: "
-            "its disk was emptied or exchanged, or is not mounted. Mount the right one; if its data is "
-            "lost, 'bookie cookie fix' or 'bookie run --fix-cookie' takes the empty one into service, and "
-            "what is missing is copied from other bookies"
+            f"{path} is empty, and the metadata store knows bookie {bookie_id} with instance "
+            f"{there.instance}: its disk was emptied or exchanged, or is not mounted. Mount the right one; "
+            "if its data is lost, 'bookie cookie fix' or 'bookie run --fix-cookie' takes the empty one into "
+            "service, and what is missing is copied from other bookies"
         )
     if here != there:
         return (

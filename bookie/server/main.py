@@ -465,20 +465,22 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
     denies nothing of the ledgers that exist now, and copies what it lost from other bookies. Where the bookie
     starts nothing is changed."""
 
-    from bookie.server.repairing import repair_directory
+    from bookie.server.repairing import repair_directory, restore_cookie
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-        if await directory.read_cookie() is None:
-            raise StorageError(f"{path} has no cookie, so nobody knows whose it is: see 'bookie cookie fix'")
         async with open_store(uri) as store:
-            await establish_identity(
-                store, directory, bookie_id=None, random_bytes=os.urandom, place=_find_place(path)
-            )
+            place = _find_place(path)
+            has_new_cookie = await restore_cookie(store, directory, place=place)
+            if await directory.read_cookie() is None:
+                raise StorageError(f"{path} has no cookie and no data: see 'bookie cookie fix'")
+            await establish_identity(store, directory, bookie_id=None, random_bytes=os.urandom, place=place)
             done = await repair_directory(store, directory, random_bytes=os.urandom)
-        if done is None:
-            yield {"repaired": False}
-        else:
-            yield {"repaired": True, "runs": done.runs, "set_aside": list(done.set_aside)}
+        item: dict[str, Any] = {"repaired": has_new_cookie or done is not None}
+        if has_new_cookie:
+            item["cookie"] = "restored"
+        if done is not None:
+            item |= {"runs": done.runs, "set_aside": list(done.set_aside)}
+        yield item
 
     with _usage():
         uri = parse_uri(metadata)

@@ -62,7 +62,7 @@ from bookie.server.identity import establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
-from bookie.server.repairing import heal_index, repair_directory
+from bookie.server.repairing import heal_index, repair_directory, restore_cookie
 from bookie.server.server import BookieServer
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
@@ -220,6 +220,8 @@ async def open_bookie(
         await refuse_newer(directory)  # Before the cookies and the marks are written.
         # Only now: while the directory is locked, no other process has the same place.
         place = find_place() if find_place is not None else ""
+        if repair_damage:
+            await restore_cookie(store, directory, place=place)
         cookie = await establish_identity(
             store,
             directory,

@@ -13,8 +13,8 @@ copies what is missing from other bookies (``limbo``), and then what was set asi
 **A damaged index** by itself is no loss, because it can be made from the files (``heal_index``). Only if a
 file is damaged too, the order above holds.
 
-Repair touches only directories whose cookie is sound: the cookie says whose files they are. A newer format
-is refused as always, and never taken for damage.
+**A damaged or lost cookie** comes first, because it says whose files they are (``restore_cookie``). A newer
+format is refused as always, and never taken for damage.
 """
 
 from __future__ import annotations
@@ -23,17 +23,24 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from bookie.core.block import NONCE_BYTES
+from bookie.core.block import NONCE_BYTES, PAGE_BYTES
+from bookie.core.salvage import owner_of
 from bookie.server.generations import RandomBytes
 from bookie.server.phase_one import marks_after_loss, settle_marks
+from bookie.server.registration import wait_unregistered
+from bookie.storage.disk.disk import FileMissing
 from bookie.storage.disk.loss_marks import marks_path, read_marks, write_marks
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.opening import open_engine, refuse_newer
 from bookie.storage.upkeep.rebuild import rebuild_index
 from bookie.storage.upkeep.salvage import Salvaged, salvage, set_aside
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import CookieMismatch, StorageCorrupt
+from ledgerlog.meta.belonging import join_cluster
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model import layout
+from ledgerlog.model.bookie import Cookie
+from ledgerlog.model.ledger import MetadataCorrupt
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +122,11 @@ async def heal_index(
 async def _mark_and_salvage(
     store: MetadataStore, directory: StorageDirectory, new_nonce: Callable[[], bytes]
 ) -> Salvaged:
+    await _mark_loss(store, directory)
+    return await salvage(directory, new_nonce)
+
+
+async def _mark_loss(store: MetadataStore, directory: StorageDirectory) -> None:
     try:
         known = await read_marks(directory.disk, directory.path)
         is_unreadable = False
@@ -124,4 +136,90 @@ async def _mark_and_salvage(
     if is_unreadable:
         await set_aside(directory, marks_path(directory.path))
     await write_marks(directory.disk, directory.path, after)
-    return await salvage(directory, new_nonce)
+
+
+async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, place: str = "") -> bool:
+    """Give a directory its cookie back, if that is damaged or missing.
+
+    The headers of the files name the bookie's instance, and the metadata store has the cookie of each
+    instance. The lost cookie knew of which generation the directory is (``generations``). Without it, the
+    directory may be an old copy, so its loss is marked first.
+
+    Args:
+        store: The cluster's metadata store.
+        directory: The locked directory.
+        place: Our place (``BookieInfo.place``).
+
+    Returns:
+        Whether the cookie was restored. If not, it is sound, or the directory holds no data, and nothing was
+        changed.
+
+    Raises:
+        CookieMismatch: The files do not say whose they are, or the store does not know that bookie, or a live
+            process is registered under its id. Nothing was changed.
+        IncompatibleVersion: A newer version wrote the cookie or a file. Nothing was changed.
+        StorageError: The disk failed or is full. You may call it again.
+        MetadataUnavailable: The store could not be reached. Nothing was changed.
+    """
+    lost = await directory.lost_cookies()
+    if not lost or not await directory.has_data():
+        return False
+    found = {path: await _owners(directory, path) for path in lost}
+    owners = set[str]().union(*found.values())
+    if len(owners) != 1 or not all(found.values()):
+        raise CookieMismatch(
+            f"the cookie of {' and that of '.join(lost)} cannot be restored: the files there must name one "
+            f"bookie instance, and they name {' and '.join(sorted(owners)) or 'none'}. Is the right disk "
+            "mounted? If its data is lost, empty the directory, and 'bookie cookie fix' takes it into service"
+        )
+    (instance,) = owners
+    store.belong_to(await join_cluster(store), through_restores=True)
+    cookie = await _cookie_of(store, instance)
+    if cookie is None:
+        raise CookieMismatch(
+            f"the cookie of {lost[0]} cannot be restored: the metadata store knows no bookie of instance "
+            f"{instance}. It was decommissioned, or --metadata names another cluster"
+        )
+    await wait_unregistered(store, cookie.bookie_id, place)
+    await _mark_loss(store, directory)
+    await directory.replace_cookie(cookie)
+    logger.warning(
+        "bookie=%s: the cookie of %s was lost and is restored; the directory may be an old copy, so it is "
+        "marked for the loss",
+        *(cookie.bookie_id, " and ".join(lost)),
+    )
+    return True
+
+
+async def _owners(directory: StorageDirectory, path: str) -> set[str]:
+    """Return the bookie instances that the files in one of the bookie's directories name."""
+    owners = set()
+    for place in (directory.journal_path, directory.entries_path):
+        if not place.startswith(f"{path}/"):
+            continue
+        try:
+            names = await directory.disk.list_directory(place)
+        except FileMissing:
+            continue
+        for name in names:
+            if name.endswith((".journal", ".entries")):
+                page = await directory.disk.read_file(f"{place}/{name}", PAGE_BYTES)
+                owners.add(owner_of(page, f"{place}/{name}"))
+    return {owner for owner in owners if owner is not None}
+
+
+async def _cookie_of(store: MetadataStore, instance: str) -> Cookie | None:
+    """Return the cookie of a bookie instance from the store."""
+    await store.sync()
+    for bookie_id in await store.children(layout.COOKIES):
+        node = await store.get(layout.cookie_path(bookie_id))
+        if node is None:
+            continue
+        try:
+            cookie = Cookie.decode_untrusted(node.value, bookie_id)
+        except MetadataCorrupt as damage:
+            logger.warning("%s", damage)  # It may be any other bookie's.
+            continue
+        if cookie.instance == instance:
+            return cookie
+    return None

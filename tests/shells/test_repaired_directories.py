@@ -3,20 +3,37 @@ everything again that its peers have. Each kind of file meets each kind of damag
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bookie.server.repairing import repair_directory
+from bookie.server.node import BookieNode, open_bookie
+from bookie.server.repairing import repair_directory, restore_cookie
 from bookie.storage.engine.directory import open_directory
+from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.salvage import ASIDE
-from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
+from ledgerlog.errors import CookieMismatch, IncompatibleVersion, StorageCorrupt
+from ledgerlog.model import layout
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, MemoryCluster, eventually, open_cluster
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.testing.faulty_disk import FaultyDisk
+from ledgerlog.testing.memory_cluster import (
+    SMALL,
+    Bookie,
+    Client,
+    MemoryCluster,
+    eventually,
+    new_tree,
+    open_cluster,
+)
 from ledgerlog.wire.checksum import checksum
+from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
+from ledgerlog.wire.frame import Status, decode_frame_untrusted
 
 R332 = Replication(3, 3, 2)
 TINY = attrs.evolve(SMALL, segment_bytes=12 * 4096, frame_bytes_max=20_000, scrub=False)
@@ -255,3 +272,122 @@ async def test_a_newer_format_is_refused_and_nothing_is_changed(clock: MockClock
             with pytest.raises(IncompatibleVersion):  # The command does not open a bookie.
                 await repair_directory(store, directory, random_bytes=cluster.random_bytes)
         assert contents(bookie) == before
+
+
+@pytest.mark.parametrize("damage", [None, "flip", "truncate", "empty", "garble"])
+async def test_a_lost_cookie_is_restored_and_all_is_marked(damage: str | None, clock: MockClock) -> None:
+    """Nobody knows any more of which generation the directory is."""
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        if damage is None:
+            del bookie.disk.files["/b1/cookie"]
+        else:
+            DAMAGE[damage](bookie.disk.files["/b1/cookie"])
+        with pytest.raises(CookieMismatch if damage is None else StorageCorrupt):
+            await bookie.start()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await start_repaired(bookie)
+        now = bookie.node.engine.marks.now
+        assert all(now.refuses_adds(each) and now.denies_nothing(each) for each in ledgers)
+        cluster.network.heal()
+        await check_all_is_back(cluster, client, ledgers)
+        await bookie.stop()
+        bookie.repair_damage = False
+        await bookie.start()
+
+
+async def refused(bookie: Bookie, why: str) -> None:
+    before = contents(bookie)
+    with pytest.raises(CookieMismatch, match=why):
+        await start_repaired(bookie)
+    assert contents(bookie) == before
+
+
+async def test_no_cookie_is_restored_if_the_files_are_of_two_bookies(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        bookie, other = cluster.bookies["b1"], cluster.bookies["b2"]
+        del bookie.disk.files["/b1/cookie"]
+        bookie.disk.files[f"/b1/journal/{99:016x}.journal"] = bytearray(
+            other.disk.files[paths(other, ".journal")[0]]
+        )
+        await refused(bookie, "must name one bookie instance")
+
+
+async def test_no_cookie_is_restored_if_no_file_says_whose_it_was(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        del bookie.disk.files["/b1/cookie"]
+        for path in (*paths(bookie, ".journal"), *paths(bookie, ".entries")):
+            garble(bookie.disk.files[path])
+        await refused(bookie, "they name none")
+
+
+async def test_no_cookie_is_restored_of_a_bookie_that_the_store_does_not_know(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        del bookie.disk.files["/b1/cookie"]
+        await client.store.delete(layout.cookie_path("b1"))
+        await refused(bookie, "knows no bookie of instance")
+
+
+async def test_no_cookie_is_restored_in_a_copy_of_a_directory_that_is_served(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        disk, indexes = bookie.snapshot()
+        await bookie.start()
+        del disk.files["/b1/cookie"]
+        before = {path: bytes(each) for path, each in disk.files.items()}
+        async with (
+            cluster.tree.open_store() as store,
+            open_directory("/b1", disk=disk, indexes=indexes) as directory,
+        ):
+            with pytest.raises(CookieMismatch, match="is registered"):
+                await restore_cookie(store, directory)
+        assert {path: bytes(each) for path, each in disk.files.items() if path in before} == before
+
+
+@pytest.mark.parametrize("lost", ["/b1/cookie", "/j/cookie"])
+async def test_the_cookie_of_a_journal_of_its_own_is_restored_too(lost: str, clock: MockClock) -> None:
+    tree, disk, indexes = new_tree(), FaultyDisk(), MemoryIndexes()
+
+    def node(*, repair_damage: bool = False) -> AbstractAsyncContextManager[BookieNode]:
+        return open_bookie(
+            "/b1",
+            store,
+            bookie_id="b1",
+            network=LocalNetwork(),
+            listen="b1",
+            random_bytes=os.urandom,
+            config=TINY,
+            disk=disk,
+            indexes=indexes,
+            journal_directory="/j",
+            repair_damage=repair_damage,
+        )
+
+    async with tree.open_store() as store:
+        async with node() as bookie:
+            for entry in range(40):  # So many that there is an entry log.
+                added = encode_add(
+                    Entries.build(5, entry, [bytes(2000)]), lac=-1, lafr=-1, key=bytes(16), recovery=False
+                )
+                frame = decode_frame_untrusted(memoryview(bytearray(b"".join(added))))
+                await bookie.engine.wait_room()
+                position = bookie.engine.add(frame, decode_entries_untrusted(frame))
+                assert not isinstance(position, Status)
+                await bookie.engine.wait_durable(position)
+            await bookie.engine.flush()
+            instance = bookie.cookie.instance
+        del disk.files[lost]
+        with pytest.raises(CookieMismatch):
+            async with node():
+                pass
+        async with node(repair_damage=True) as bookie:
+            assert bookie.cookie.instance == instance
+            assert bookie.engine.marks.now.fenced_through == -1, "no ledger was made yet"

@@ -157,6 +157,17 @@ class StorageDirectory:
         fields = decode_record_untrusted(cookie, "cookie", corrupt)
         return tuple(fields.get(name, str) for name in ("id", "instance", "cluster"))
 
+    async def lost_cookies(self) -> list[str]:
+        """Return the directories, of ``written_paths``, whose cookie is damaged or missing."""
+        lost = []
+        for path in self.written_paths:
+            try:
+                if await self._read_cookie(f"{path}/cookie") is None:
+                    lost.append(path)
+            except StorageCorrupt:
+                lost.append(path)
+        return lost
+
     async def replace_cookie(self, cookie: Cookie) -> None:
         """Replace the cookie durably, in the journal's own directory too. A crash leaves each cookie old or
         new. The unfinished file is not named ``cookie.new``: if the cookie is lost, a directory with
