@@ -30,6 +30,8 @@ _UNSYNCED_2 = (
 
 _REPAIRED = "tests/shells/test_repaired_directories.py"
 
+_SALVAGE_CRASHES = "tests/storage/test_crash_salvage.py"
+
 _HEALED = "tests/shells/test_healed_index.py"
 
 MUTANTS = (
@@ -71,6 +73,36 @@ MUTANTS = (
         "await repair.wait_done()",
         "",
         f"{_REPAIRED}::test_what_was_lost_is_unknown_and_never_denied",
+    ),
+    mutant(
+        "a_loss_is_marked_after_the_salvage",
+        "D27.12",
+        "_mark_and_salvage",
+        """
+        await _mark_loss(store, directory)
+        return await salvage(directory, new_nonce)
+        """,
+        """
+        done = await salvage(directory, new_nonce)
+        await _mark_loss(store, directory)
+        return done
+        """,
+        _SALVAGE_CRASHES,
+    ),
+    mutant(
+        "a_file_goes_before_its_records_are_kept",
+        "D27.12",
+        "_Salvage._move",
+        "await self._write(replaced, ledgers, runs, image)",
+        """
+        if not is_damaged:
+            await self._disk.unlink(path)
+            await self._disk.sync_directory(path.rpartition("/")[0])
+        await self._write(replaced, ledgers, runs, image)
+        if not is_damaged:
+            return
+        """,
+        _SALVAGE_CRASHES,
     ),
     mutant(
         "a_restored_cookie_without_marks",

@@ -9,7 +9,8 @@ the states it may leave follow from the contract in ``bookie.storage.disk.disk``
 * changes of names in a directory are there up to the last ``sync_directory`` of it that ended, and any first
   few of those after;
 * of a truncation in flight, that it happened or not;
-* index batches that had ended are there; one in flight is there or not.
+* index batches that had ended are there; one in flight is there or not. The same holds of the removal of an
+  index and of its move to another path.
 
 What is refused has no effect but for a file that found no room: it had its name for a moment. What others
 took of the disk is a note, ("others", bytes) (``leave``): a crash does not give it back.
@@ -36,6 +37,9 @@ from ledgerlog.errors import DiskFull, StorageError
 SECTOR = 512
 _INDEX_ROOM = 4096
 """With less than this an index takes nothing. What it takes is not counted."""
+
+
+_TORN = ("write", "index", "index_remove", "index_move", "truncate")
 
 
 @attrs.define(eq=False)
@@ -211,6 +215,16 @@ class RecordingIndexes(MemoryIndexes):
         self.indexes[path] = RecordingIndex(path, self._recorder, {})
         return self.indexes[path]
 
+    async def remove(self, path: str) -> None:
+        if path in self.indexes:
+            with self._recorder.during(Effect("index_remove", path)):
+                await super().remove(path)
+
+    async def replace(self, source: str, target: str) -> None:
+        await self.remove(target)
+        with self._recorder.during(Effect("index_move", source, target=target)):
+            await super().replace(source, target)
+
 
 @attrs.frozen
 class CrashState:
@@ -258,7 +272,7 @@ class CrashPoint(Sequence[CrashState]):
             is_done = effect.ended is not None and effect.ended < position
             if effect.is_name and (not is_done or effect.ended > synced.get(effect.directory, -1)):
                 self._pending.setdefault(effect.directory, []).append(effect)
-        self._torn = [e for e in in_flight if e.kind in ("write", "index", "truncate")]
+        self._torn = [e for e in in_flight if e.kind in _TORN]
         self._radixes = [len(names) + 1 for names in self._pending.values()]
         self._radixes += [_ways_to_end(effect) for effect in self._torn]
 
@@ -358,6 +372,10 @@ def _apply(
                 for sector in sectors or ():
                     at = effect.offset + sector * SECTOR
                     files[path][at : at + SECTOR] = effect.data[sector * SECTOR : (sector + 1) * SECTOR]
+            case "index_remove":
+                indexes.pop(path, None)
+            case "index_move" if path in indexes:
+                indexes[effect.target] = indexes.pop(path)
             case "index":
                 kept = indexes.setdefault(path, {})
                 for key, value in effect.rows:
