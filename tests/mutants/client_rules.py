@@ -72,6 +72,14 @@ MUTANTS = (
         f"{_TEST_REACHING}::test_a_bookie_with_as_many_connections_as_it_takes_is_not_out_of_reach",
     ),
     mutant(
+        "a_member_that_joins_late_is_lost_at_once",
+        "A.9",
+        "Reach._is_lost",
+        "self._since_sign(member) >= REACH_LOST_S and not is_new",
+        "self._since_sign(member) >= REACH_LOST_S",
+        f"{_TEST_REACH}::test_a_member_that_joins_during_the_stall_has_its_own_second",
+    ),
+    mutant(
         "a_writer_asks_although_its_ledger_makes_progress",
         "A.9",
         "LedgerWriter._look_at_reach",

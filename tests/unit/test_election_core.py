@@ -275,7 +275,12 @@ def test_a_new_session_needs_a_new_registration() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["session", "look", "silence", "ended", "beat", "register", "claim", "leave"]),
+            st.sampled_from(
+                [
+                    *("session", "look", "silence", "ended", "beat", "register", "claim", "leave"),
+                    *("reach", "offer", "better"),
+                ]
+            ),
             st.integers(0, 5),
         ),
         max_size=60,
@@ -323,6 +328,22 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_if_st
                         core.on_unsettled()
             case "leave":
                 core.leave()
+            case "reach":
+                core.on_reach(OutOfReach((f"b{n}",), 1) if n else None)
+            case "better":
+                core.on_better(record.term)
+            case "offer":
+                if core.need(now) is ElectionNeed.OFFER:
+                    offered = core.offer_record()
+                    assert offered.term == core.leading
+                    if core.version == version:
+                        record, version = offered, version + 1
+                        if n % 2:
+                            core.on_offered(record, version)
+                        else:
+                            core.on_unsettled()
+                    else:
+                        core.on_unsettled()
         if core.leading is not None:
             assert connected or not is_strict
             assert core.me is not None

@@ -30,14 +30,12 @@ class Stall:
     now: float = 100.0
     doubtful: list[str] = attrs.Factory(list)
     asked: list[str] = attrs.Factory(list)
+    members: list[str] = attrs.field(init=False)
     core: Reach = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.core = Reach(self.replication)
-
-    @property
-    def members(self) -> list[str]:
-        return [f"b{slot + 1}" for slot in range(self.replication.ensemble)]
+        self.members = [f"b{slot + 1}" for slot in range(self.replication.ensemble)]
 
     def look(self, after_s: float = REACH_LOOK_S) -> None:
         self.now += after_s
@@ -146,6 +144,29 @@ def test_a_replacement_that_registers_late_is_asked_before_the_verdict() -> None
     assert stall.core.out_of_reach is None
     stall.last(REACH_ASK_S)
     assert stall.core.out_of_reach == OutOfReach(("b1", "b2", "b3", "b4", "b5"), 2)
+
+
+def test_a_member_that_joins_during_the_stall_has_its_own_second() -> None:
+    stall = Stall(alive={"b1", "b2"})
+    stall.last(30)
+    stall.members[2] = "b7"
+    stall.look()
+    assert "b7" in stall.asked
+    stall.last(REACH_LOST_S - REACH_LOOK_S)
+    assert stall.core.silent == ()
+    stall.look()
+    assert stall.core.silent == ("b7",)
+
+
+def test_a_replacement_that_does_not_answer_makes_nothing_better_by_becoming_a_member() -> None:
+    stall = Stall(alive={"b1"}, spares=["b4"])
+    stall.last(REACH_LOST_S)
+    before = stall.core.out_of_reach
+    assert before == OutOfReach(("b2", "b3", "b4"), 1)
+    stall.members[1], stall.spares = "b4", ["b2"]
+    for _ in range(30):
+        stall.look()
+        assert stall.core.out_of_reach == before
 
 
 def test_the_time_of_a_suspended_process_does_not_count() -> None:

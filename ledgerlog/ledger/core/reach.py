@@ -55,6 +55,8 @@ class Member:
 class _Seen:
     """What is known of one bookie since the stall began."""
 
+    since: float
+    """When it was first looked at. At the beginning, 0."""
     frames: int | None = None
     sign_at: float | None = None
     """When it gave its last sign of life."""
@@ -97,12 +99,13 @@ class Reach:
             spares: Bookies that could replace members.
         """
         if self._looked_at is None:
-            self._now = REACH_ASK_S
+            self._now, since = REACH_ASK_S, 0.0
         else:
             self._now += min(now - self._looked_at, 2 * REACH_LOOK_S)
+            since = self._now
         self._looked_at = now
         for member in members:
-            seen = self._seen.setdefault(member.bookie, _Seen())
+            seen = self._seen.setdefault(member.bookie, _Seen(since))
             if seen.frames is not None and seen.frames != member.frames:
                 self.on_sign(member.bookie)
             seen.frames = member.frames
@@ -110,12 +113,10 @@ class Reach:
         # A member that was asked at the last look has answered by now, if it can be reached.
         recent = [self._since_sign(member.bookie) < REACH_ASK_S + REACH_LOOK_S for member in members]
         for spare in spares if self._needed(recent, 0) else ():
-            self._seen.setdefault(spare, _Seen())
+            self._seen.setdefault(spare, _Seen(since))
             self._ask_if_quiet(spare)
         self.silent = tuple(
-            member.bookie
-            for member in members
-            if member.is_connected and self._since_sign(member.bookie) >= REACH_LOST_S
+            member.bookie for member in members if member.is_connected and self._is_lost(member.bookie)
         )
         self._judge(members, spares)
 
@@ -124,11 +125,11 @@ class Reach:
         known = [spare for spare in spares if spare in self._seen]
         lost = [spare for spare in known if not self._is_spare_reached(spare)]
         needed = self._needed(reached, len(known) - len(lost))
-        may_answer = any(self._may_answer(spare) for spare in lost)
+        lost += [one.bookie for one, is_reached in zip(members, reached, strict=True) if not is_reached]
+        may_answer = any(map(self._may_answer, lost))
         if not needed:
             self.out_of_reach = None
         elif not may_answer and len(known) == len(spares):
-            lost += [one.bookie for one, is_reached in zip(members, reached, strict=True) if not is_reached]
             self.out_of_reach = OutOfReach(tuple(sorted(lost)), needed)
 
     def _needed(self, reached: Sequence[bool], spares: int) -> int:
@@ -143,17 +144,23 @@ class Reach:
 
     def _ask_if_quiet(self, bookie: BookieId) -> None:
         seen = self._seen[bookie]
-        if self._since_sign(bookie) < REACH_ASK_S or self._since_asked(bookie) < REACH_ASK_S:
-            return
-        if seen.asked_at is not None and (seen.sign_at is None or seen.sign_at < seen.asked_at):
-            seen.is_doubtful = True
-            self._doubtful.append(bookie)
+        if seen.asked_at is not None:
+            if self._since_sign(bookie) < REACH_ASK_S or self._since_asked(bookie) < REACH_ASK_S:
+                return
+            if seen.sign_at is None or seen.sign_at < seen.asked_at:
+                seen.is_doubtful = True
+                self._doubtful.append(bookie)
         seen.asked_at = self._now
         self._asks.append(bookie)
 
     def _since_sign(self, bookie: BookieId) -> float:
         """For how long the bookie has given no sign; if it gave none, since the stall began."""
         return _span(self._seen[bookie].sign_at or 0.0, self._now)
+
+    def _is_lost(self, member: BookieId) -> bool:
+        """Whether the bookie gave no sign for ``REACH_LOST_S``, and had as long to give one."""
+        is_new = _span(self._seen[member].since, self._now) < REACH_LOST_S
+        return self._since_sign(member) >= REACH_LOST_S and not is_new
 
     def _since_asked(self, bookie: BookieId) -> float:
         asked_at = self._seen[bookie].asked_at
@@ -162,9 +169,9 @@ class Reach:
     def _is_spare_reached(self, spare: BookieId) -> bool:
         return self._seen[spare].sign_at is not None and self._since_sign(spare) < REACH_LOST_S
 
-    def _may_answer(self, spare: BookieId) -> bool:
+    def _may_answer(self, bookie: BookieId) -> bool:
         """Whether the bookie was asked for the first time, a moment ago."""
-        return self._since_asked(spare) < REACH_ASK_S - REACH_LOOK_S and not self._seen[spare].is_doubtful
+        return self._since_asked(bookie) < REACH_ASK_S - REACH_LOOK_S and not self._seen[bookie].is_doubtful
 
     def on_sign(self, bookie: BookieId) -> None:
         """The bookie answered, or something came from it."""
