@@ -189,6 +189,10 @@ class Election:
         process's session, and this one may notice later. That is safe if whatever you write to refuses the
         older leader. A log does (its writer raises LostLeadership). If nothing does, pass ``strict=True``.
 
+        A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a second.
+        The leadership then passes to another candidate that reaches them, if there is one. Without such a
+        candidate it goes on. A strict leadership does not pass on like this.
+
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
 
