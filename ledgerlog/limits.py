@@ -269,6 +269,16 @@ SCRUB_TIMEOUT_S = 30.0
 ADD_TIMEOUT_S = 5.0
 """A bookie that leaves an add unanswered for this long has failed. An ensemble change follows."""
 
+REACH_ASK_S = 0.5
+"""If the oldest append of a ledger is not acknowledged after this long, its writer asks silent bookies for a
+sign of life, and asks again as often."""
+
+REACH_LOST_S = 1.0
+"""If a bookie of such a ledger gives no sign of life for this long, it is out of reach."""
+
+REACH_LOOK_S = 0.1
+"""How often the writer of such a ledger looks."""
+
 AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
 """An audit of all copies looks again after this long at entries that seem to be missing. A committed entry
 may still be on its way to one more bookie: after this time it has arrived, or that bookie has failed."""
@@ -322,7 +332,7 @@ assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
 assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
 assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
 assert BOOKIE_CONNECTION_REQUESTS < BOOKIE_REQUESTS
-assert ADD_TIMEOUT_S < APPEND_DEADLINE_S
+assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
 assert 3 * ELECTION_BEAT_S <= ELECTION_SILENCE_S < SESSION_TIMEOUT_S
 assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from ledgerlog.cli.bench_cluster import open_bench_cluster
-from ledgerlog.cli.bench_failover import PARTS, FailoverRound, failover_rounds
+from ledgerlog.cli.bench_failover import FAULTS, PARTS, FailoverRound, failover_rounds
 from ledgerlog.cli.bench_figures import rounded
 from ledgerlog.cli.bench_plot import check_can_plot, plot_writes
 from ledgerlog.cli.bench_read import ReadRun, read_runs
@@ -265,15 +265,26 @@ def bench_takeover(
 
 @bench.command("failover")
 @click.option("--rounds", type=WholeNumber(1), default=30, show_default=True, help="How many leaders die.")
+@click.option(
+    "--fault",
+    type=click.Choice(FAULTS),
+    default="kill",
+    show_default=True,
+    help="What the leader suffers: kill -9, SIGSTOP, or to be cut off from the bookies or from ZooKeeper.",
+)
 @bench_uri_option
 @json_option
-def bench_failover(rounds: int, uri: str | None, as_json: bool) -> None:
-    """Kill the leader of a log (kill -9), again and again, until its standby has appended durably."""
+def bench_failover(rounds: int, fault: str, uri: str | None, as_json: bool) -> None:
+    """Let the leader of a log suffer a fault, again and again, until its standby has appended durably.
+
+    The gap is the time without a durable append. With --fault cut-store, the metadata must be in ZooKeeper.
+    """
     done: list[FailoverRound] = []
 
     async def body() -> None:
         with progress_bar("leaders", rounds) as bar, throw_away_directory("failover") as directory:
-            async with open_bench_cluster(uri, bookies=3) as cluster:
+            zookeepers = 1 if fault == "cut-store" else 0
+            async with open_bench_cluster(uri, bookies=3, zookeepers=zookeepers) as cluster:
                 where = uri if cluster.local is None else cluster.local.uri
                 assert where is not None
 
@@ -283,13 +294,17 @@ def bench_failover(rounds: int, uri: str | None, as_json: bool) -> None:
                     if as_json:
                         print_json(rounded(attrs.asdict(one)))
 
-                await failover_rounds(cluster, where, directory, rounds=rounds, report=report)
+                await failover_rounds(cluster, where, directory, rounds=rounds, fault=fault, report=report)
 
     run(body)
     total = sorted(one.total_ms for one in done)
     takeover = sorted(one.takeover_ms for one in done)
+    gap = sorted(one.gap_ms for one in done)
     summary: dict[str, Any] = {
+        "fault": fault,
         "rounds": len(done),
+        "gap_p50_ms": _share_of(gap, 0.5),
+        "gap_p99_ms": _share_of(gap, 0.99),
         "p50_ms": _share_of(total, 0.5),
         "p99_ms": _share_of(total, 0.99),
         "takeover_p50_ms": _share_of(takeover, 0.5),
@@ -313,9 +328,12 @@ def bench_failover(rounds: int, uri: str | None, as_json: bool) -> None:
     rows.append(
         ("all of the takeover", f"{summary['takeover_p50_ms']:.1f}", f"{summary['takeover_p99_ms']:.1f}", "")
     )
-    rows.append(("kill -9 to a durable append", f"{summary['p50_ms']:.1f}", f"{summary['p99_ms']:.1f}", ""))
+    rows.append(("the fault to a durable append", f"{summary['p50_ms']:.1f}", f"{summary['p99_ms']:.1f}", ""))
+    rows.append(
+        ("the gap between appends", f"{summary['gap_p50_ms']:.1f}", f"{summary['gap_p99_ms']:.1f}", "")
+    )
     columns = ("part", "p50 ms", "p99 ms", "share")
-    print_table(columns, rows, title=f"{len(done)} leaders killed", numbers=columns[1:])
+    print_table(columns, rows, title=f"{len(done)} leaders, fault: {fault}", numbers=columns[1:])
 
 
 def _share_of(ordered: list[float], part: float) -> float:

@@ -7,11 +7,12 @@ clock, which all its processes share:
 
     {"event": "standing"}                                  it is ready to take over
     {"event": "leading", "term", "epoch", "marks": {...}}  its first append is durable
+    {"event": "lost", "acknowledged"}                      it leads no more; when its last append was durable
 
 ``marks`` has the times of the newest takeover: ``claiming`` and ``leading`` (the election); ``recovering``,
 ``fencing``, ``reading``, ``closing`` and ``done`` (recovery of the last ledger); ``created``, ``entered`` and
 ``appended``. From then on the process appends a record every few milliseconds, until it is killed or its
-input ends.
+input ends. A byte of input cuts it off from the bookies.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import time
 
 import trio
 
+from ledgerlog.cli.bench_cut import CuttableNetwork
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import AppendUnknown, LostLeadership
 from ledgerlog.ledger.client import open_client
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.layout import candidates_path
-from ledgerlog.net.tcp import TcpNetwork
 
 __all__ = ["MARKS"]
 
@@ -67,6 +68,7 @@ class MarkingEnvironment(Environment):
 async def stand(uri: str, log_name: str, name: str) -> None:
     """Stand in the election and append while leading, until standard input ends."""
     environment = MarkingEnvironment()
+    network = CuttableNetwork()
     out = trio.lowlevel.FdStream(os.dup(sys.stdout.fileno()))
 
     async def say(**event: object) -> None:
@@ -74,7 +76,7 @@ async def stand(uri: str, log_name: str, name: str) -> None:
 
     async with (
         open_store(parse_uri(uri)) as store,
-        open_client(store, TcpNetwork(), environment=environment) as client,
+        open_client(store, network, environment=environment) as client,
         trio.open_nursery() as nursery,
     ):
         cluster = Cluster(uri, client)
@@ -94,8 +96,11 @@ async def stand(uri: str, log_name: str, name: str) -> None:
                         while True:
                             await trio.sleep(_APPEND_EVERY_S)
                             await writer.append(name.encode())
+                            environment.note("acknowledged")
                 except (LostLeadership, AppendUnknown):
-                    continue
+                    pass
+                if "acknowledged" in environment.marks:
+                    await say(event="lost", acknowledged=environment.marks.pop("acknowledged"))
 
         async def report() -> None:
             # Report this process's registration before anything that it says as the leader.
@@ -115,7 +120,7 @@ async def stand(uri: str, log_name: str, name: str) -> None:
         nursery.start_soon(report)
         stdin = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
         while await stdin.receive_some():
-            pass
+            network.cut()
         nursery.cancel_scope.cancel()
 
 

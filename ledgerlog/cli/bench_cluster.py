@@ -95,8 +95,12 @@ class BenchCluster:
 
 
 @asynccontextmanager
-async def open_bench_cluster(uri: str | None, *, bookies: int) -> AsyncIterator[BenchCluster]:
-    """Open the cluster at ``uri``, or start a throw-away one with this many bookie processes."""
+async def open_bench_cluster(
+    uri: str | None, *, bookies: int, zookeepers: int = 0
+) -> AsyncIterator[BenchCluster]:
+    """Open the cluster at ``uri``, or start a throw-away one with this many bookie processes.
+
+    With ``zookeepers``, the metadata of the latter is in so many ZooKeeper servers, otherwise in SQLite."""
     if uri is not None:
         async with connect(uri) as cluster:
             yield BenchCluster(cluster, None)
@@ -104,5 +108,5 @@ async def open_bench_cluster(uri: str | None, *, bookies: int) -> AsyncIterator[
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
         write_config(config)  # Otherwise the bookies run with their defaults, which the benchmark measures.
-        async with local_cluster(directory, bookies=bookies, config=config) as local:
+        async with local_cluster(directory, bookies=bookies, config=config, zookeepers=zookeepers) as local:
             yield BenchCluster(local.cluster, local)

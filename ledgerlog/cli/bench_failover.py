@@ -1,10 +1,19 @@
-"""``ledgerlog bench failover``: from kill -9 of a leading process to the next durable append by its standby.
+"""``ledgerlog bench failover``: from a fault of a leading process to the next durable append by its standby.
 
 Two processes (``cli.bench_candidate``) stand in one election and append to one log while they lead, with
-default settings. Each round kills the leader with SIGKILL, waits for the first durable append of the standby,
-and starts a new standby. Marks of the standby divide a round into parts:
+default settings. Each round does a fault to the leader, waits for the first durable append of the standby,
+kills the old leader, and starts a new standby. The faults:
 
-detection        from the kill until the standby claims the leadership
+kill             SIGKILL
+stop             SIGSTOP: the leader hangs
+cut-bookies      nothing passes between the leader and the bookies (``cli.bench_cut``)
+cut-store        nothing passes between the leader and ZooKeeper. It goes on appending, until its session has
+                 ended and the standby has fenced it
+
+The *gap* is the time without a durable append. It begins with the fault, and with ``cut-store`` with the last
+durable append of the old leader. Marks of the standby divide a round into parts:
+
+detection        from the fault until the standby claims the leadership
 election         its compare-and-set on the election's record
 fencing          entering the log's writer: read the list, mark and fence the last ledger
 recovery         find the ledger's end, write its last entries back, close it
@@ -18,8 +27,10 @@ append           the first durable append
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,32 +39,40 @@ import attrs
 import trio
 
 from ledgerlog.cli.bench_cluster import BenchCluster
+from ledgerlog.cli.bench_cut import StoreRelay, open_store_relay
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children, python_command
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import ELECTION_TENURE_S
+from ledgerlog.meta.uri import ZooKeeperUri, parse_uri
 
-__all__ = ["PARTS", "FailoverRound", "failover_rounds", "parts_of"]
+__all__ = ["FAULTS", "PARTS", "FailoverRound", "failover_rounds", "parts_of"]
 
 PARTS = ("detection", "election", "fencing", "recovery", "creating", "compare-and-set", "append")
-_BOUNDS = ("killed", "claiming", "leading", "reading", "done", "created", "entered", "appended")
+FAULTS = ("kill", "stop", "cut-bookies", "cut-store")
+_BOUNDS = ("fault", "claiming", "leading", "reading", "done", "created", "entered", "appended")
 
 _EVENT_S = 60.0
 _BETWEEN_S = 2 * ELECTION_TENURE_S
-"""A leader leads for this long before it is killed."""
+"""A leader leads for this long before the fault."""
 
 
 @attrs.frozen(kw_only=True)
 class FailoverRound:
     """The times of one round. ``parts_ms`` has a time for each of ``PARTS``."""
 
+    fault: str
+    """One of ``FAULTS``."""
+    gap_ms: float
+    """The time without a durable append."""
     total_ms: float
+    """From the fault to the standby's first durable append."""
     takeover_ms: float
     parts_ms: dict[str, float]
 
 
-def parts_of(killed_ms: float, marks: dict[str, float]) -> dict[str, float]:
-    """Return how long each part took, in milliseconds. The sum is the time from the kill to the append."""
-    times = {"killed": killed_ms, **marks}
+def parts_of(fault_ms: float, marks: dict[str, float]) -> dict[str, float]:
+    """Return how long each part took, in milliseconds. The sum is the time from the fault to the append."""
+    times = {"fault": fault_ms, **marks}
     return {
         part: times[after] - times[before]
         for part, (before, after) in zip(PARTS, pairwise(_BOUNDS), strict=True)
@@ -63,9 +82,24 @@ def parts_of(killed_ms: float, marks: dict[str, float]) -> dict[str, float]:
 class _Candidate:
     """A process that stands in the election, and the events that it reports."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, relay: StoreRelay | None) -> None:
         self.child = child
+        self._relay = relay
         self._rest = b""
+
+    async def suffer(self, fault: str) -> None:
+        """Do the fault to the process."""
+        match fault:
+            case "kill":
+                self.child.kill()
+            case "stop":
+                self.child.send_signal(signal.SIGSTOP)
+            case "cut-bookies":
+                assert self.child.stdin is not None
+                await self.child.stdin.send_all(b"!")
+            case "cut-store":
+                assert self._relay is not None
+                self._relay.cut()
 
     async def event(self, kind: str) -> dict[str, Any]:
         """Wait for the next event of this kind; skip others."""
@@ -87,28 +121,57 @@ class _Candidate:
 
 
 async def failover_rounds(
-    bench: BenchCluster, uri: str, directory: Path, *, rounds: int, report: Callable[[FailoverRound], None]
+    bench: BenchCluster,
+    uri: str,
+    directory: Path,
+    *,
+    rounds: int,
+    fault: str,
+    report: Callable[[FailoverRound], None],
 ) -> None:
     """Run the rounds and call ``report`` for each, except for a first one that does not count.
 
     The logs of the processes go into ``directory``.
+
+    Raises:
+        InvalidArgument: The fault is ``cut-store``, and the metadata is not in ZooKeeper.
     """
+    store = parse_uri(uri)
+    if fault == "cut-store" and not isinstance(store, ZooKeeperUri):
+        raise InvalidArgument(f"--fault cut-store needs a cluster with its metadata in ZooKeeper, not {uri}")
     name = f"bench-failover-{time.time_ns()}"
     await bench.cluster.create_log(name)
     try:
-        async with open_children() as children:
-            leader = await _start(children, uri, name, 0, directory)
+        async with AsyncExitStack() as stack:
+            relays: dict[int, StoreRelay] = {}
+            if fault == "cut-store":
+                assert isinstance(store, ZooKeeperUri)
+                for number in range(rounds + 2):
+                    relays[number] = await stack.enter_async_context(open_store_relay(store))
+            children = await stack.enter_async_context(open_children())
+
+            async def start(number: int) -> _Candidate:
+                relay = relays.get(number)
+                return await _start(children, uri, name, number, directory, relay)
+
+            leader = await start(0)
             await leader.event("leading")
             for number in range(1, rounds + 2):
-                standby = await _start(children, uri, name, number, directory)
+                standby = await start(number)
                 await standby.event("standing")
                 await trio.sleep(_BETWEEN_S)
-                killed_ms = time.monotonic_ns() / 1e6
-                leader.child.kill()
+                fault_ms = time.monotonic_ns() / 1e6
+                await leader.suffer(fault)
                 said = await standby.event("leading")
-                parts = parts_of(killed_ms, said["marks"])
+                gap_from_ms = fault_ms
+                if fault == "cut-store":
+                    gap_from_ms = (await leader.event("lost"))["acknowledged"]
+                leader.child.kill()
+                parts = parts_of(fault_ms, said["marks"])
                 if number > 1:
                     one = FailoverRound(
+                        fault=fault,
+                        gap_ms=fault_ms + sum(parts.values()) - gap_from_ms,
                         total_ms=sum(parts.values()),
                         takeover_ms=sum(
                             parts[part] for part in ("fencing", "recovery", "creating", "compare-and-set")
@@ -122,13 +185,15 @@ async def failover_rounds(
             await bench.cluster.delete_log(name)
 
 
-async def _start(children: ChildProcesses, uri: str, log: str, number: int, directory: Path) -> _Candidate:
-    command = python_command("ledgerlog.cli.bench_candidate", uri, log, f"candidate-{number}")
+async def _start(
+    children: ChildProcesses, uri: str, log: str, number: int, directory: Path, relay: StoreRelay | None
+) -> _Candidate:
+    where = uri if relay is None else relay.uri
     child = await children.start(
         f"candidate-{number}",
-        command,
+        python_command("ledgerlog.cli.bench_candidate", where, log, f"candidate-{number}"),
         pipe_in=True,
         pipe_out=True,
         log_path=directory / f"candidate-{number}.log",
     )
-    return _Candidate(child)
+    return _Candidate(child, relay)

@@ -8,6 +8,8 @@ scope that represents a leadership:
     nodes      watches the election's record, and tells the core that it may have changed
     beats      serves heartbeats; see ``election.beats``
     hearing    listens to the leader's heartbeats, while another process leads
+    reach      tells the core whether the log writers in the body reach an ack quorum of bookies
+    offers     while another process offers the lead, finds out whether this one could do better
 
 **What a leadership guarantees.** Its scope is cancelled as soon as this process can know that the leadership
 is over. A process that was suspended, or that another one has just deposed, learns it later than others do.
@@ -39,7 +41,13 @@ from ledgerlog.errors import (
     LedgerLogError,
 )
 from ledgerlog.ledger.client import LedgerClient
-from ledgerlog.limits import ELECTION_STEP_DOWN_S, RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
+from ledgerlog.limits import (
+    ELECTION_STEP_DOWN_S,
+    REACH_LOST_S,
+    RECONNECT_DELAY_MAX_S,
+    RECONNECT_DELAY_MIN_S,
+)
+from ledgerlog.log.leader_reach import LeaderReach
 from ledgerlog.meta.settle import AWAY, follow, go_on, on_lost_answer
 from ledgerlog.meta.store import (
     Check,
@@ -181,6 +189,10 @@ class Election:
         process's session, and this one may notice later. That is safe if whatever you write to refuses the
         older leader. A log does (its writer raises LostLeadership). If nothing does, pass ``strict=True``.
 
+        A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a second.
+        The leadership then passes to another candidate that reaches them, if there is one. Without such a
+        candidate it goes on. A strict leadership does not pass on like this.
+
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
 
@@ -212,7 +224,7 @@ class Election:
             async with beside(stand.run, name=f"election {self._name}"):
                 try:
                     term = await stand.wait_leading()
-                    with stand.scope:
+                    with stand.scope, stand.reach.open():
                         yield term
                 finally:
                     await stand.leave()
@@ -265,6 +277,9 @@ class _Stand:
         self._wake = trio.Event()
         self._looked = trio.Event()
         """Set when the watched leader may have changed."""
+        self._offer_looked = trio.Event()
+        """Set when the offer of the lead may have changed."""
+        self.reach = LeaderReach()
         self._led = trio.Event()
         self._term: Term | None = None
         self._led_as = ""
@@ -307,6 +322,8 @@ class _Stand:
             nursery.start_soon(self._follow_session)
             nursery.start_soon(self._follow_nodes)
             nursery.start_soon(self._hear)
+            nursery.start_soon(self._follow_reach)
+            nursery.start_soon(self._answer_offers)
             if self._server is not None:
                 nursery.start_soon(self._server.run)
             try:
@@ -353,6 +370,8 @@ class _Stand:
                 await self._register()
             case ElectionNeed.CLAIM:
                 await self._claim()
+            case ElectionNeed.OFFER:
+                await self._offer()
 
     async def _register(self) -> None:
         store = self._client.store
@@ -389,6 +408,26 @@ class _Stand:
             # If this stand was left, the record names a candidacy that is being withdrawn: the term is free.
             if not self._is_left:
                 core.on_claimed(versions[1])
+
+    async def _offer(self) -> None:
+        core = self._core
+        record = core.offer_record()
+        try:
+            version = await self._client.store.set(
+                election_path(self._name), record.encode(), version=core.version
+            )
+        except (VersionConflict, NodeMissing):
+            core.on_unsettled()
+        except AWAY:
+            core.on_unsettled()
+            raise
+        else:
+            if not self._is_left:
+                core.on_offered(record, version)
+                said = (
+                    "keeps the lead" if record.offer is None else f"offers it to who reaches {record.offer}"
+                )
+                logger.warning("election=%s: %s %s", self._name, self._candidate, said)
 
     async def _follow_session(self) -> None:
         store, core = self._client.store, self._core
@@ -440,6 +479,30 @@ class _Stand:
             hearing.changed = trio.Event()
             self._wake.set()
 
+    # --- bookies ------------------------------------------------------------------------------
+
+    async def _follow_reach(self) -> None:
+        """Tell the core what the log writers in the body cannot reach."""
+        while True:
+            self._core.on_reach(self.reach.out_of_reach)
+            self._wake.set()
+            await self.reach.wait_change()
+
+    async def _answer_offers(self) -> None:
+        """While another process offers the lead, find out whether this one reaches what that one does not."""
+        core, pool = self._core, self._client.pool
+        while True:
+            self._offer_looked = trio.Event()
+            offer = core.offer_to_answer
+            if offer is None:
+                await self._offer_looked.wait()
+                continue
+            term, missing = offer
+            if await pool.reaches(missing.bookies, missing.needed):
+                core.on_better(term)
+                self._wake.set()
+            await trio.sleep(REACH_LOST_S)
+
     # --- the leadership -----------------------------------------------------------------------
 
     def _tell(self) -> None:
@@ -447,6 +510,7 @@ class _Stand:
         core = self._core
         self._wake.set()
         self._looked.set()
+        self._offer_looked.set()
         if core.leading is not None and self._term is None:
             assert core.me is not None
             self._led_as = core.me

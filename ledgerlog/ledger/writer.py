@@ -8,7 +8,8 @@ the client's nursery, do the rest:
     metadata   carries out the core's metadata intent, again and again until the core has none. It may hang
                in the store for as long as the store lets it
     maintain   finds replacements for failed bookies; retries bookies that refused an add; publishes the LAC
-               when the writer falls idle (rule 16), so that readers see the last entry; gives up if no
+               when the writer falls idle (rule 16), so that readers see the last entry; breaks off
+               connections with bookies that are out of reach (``ledger.core.reach``); gives up if no
                progress was made for ``append_deadline_s``. It never waits for the store, so its deadlines
                hold
 
@@ -45,20 +46,26 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core import writer as core_writer
 from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.core.reach import Member, Reach
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
+    ENSEMBLE_MAX,
     ENTRY_BYTES_MAX,
     LAC_PUBLISH_IDLE_S,
     METADATA_TIMEOUT_S,
+    REACH_ASK_S,
+    REACH_LOOK_S,
+    REACH_LOST_S,
     WRITER_WINDOW_BYTES,
     WRITER_WINDOW_ENTRIES,
 )
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.reach import OutOfReach
 from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.entries import encode_lac
@@ -105,6 +112,8 @@ class LedgerWriter:
         self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
         self._key = metadata.key
         self._slots = SlotSinks(core, self, pool)
+        self._pool = pool
+        self._reach = Reach(core.replication)
         self._confirmed = Watermark(NO_ENTRY)
         self._room = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
@@ -112,7 +121,9 @@ class LedgerWriter:
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
+        self._reach_callback: Callable[[], None] | None = None
         self._progress_at = 0.0  # when the LAC last moved, or when something became pending
+        self._is_stalled = False  # whether the reach is being looked at
         self._publish_due = False
         self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
         self._outcome: LedgerLogError | None = None
@@ -163,6 +174,12 @@ class LedgerWriter:
         return self._core.failure if self._outcome is None else self._outcome
 
     @property
+    def out_of_reach(self) -> OutOfReach | None:
+        """The bookies that keep this writer from an ack quorum, because it cannot reach them; None if it can
+        go on, or does not know yet. It becomes None again with the next progress."""
+        return self._reach.out_of_reach
+
+    @property
     def frames_outstanding(self) -> int:
         """How many batches were formed and are not acknowledged, whether sent or not."""
         return self._core.pending.unconfirmed_batches()
@@ -180,6 +197,14 @@ class LedgerWriter:
             callback: The function to call; None for none. It replaces the one set before.
         """
         self._progress_callback = callback
+
+    def set_reach_callback(self, callback: Callable[[], None] | None) -> None:
+        """Call ``callback`` synchronously after ``out_of_reach`` changed.
+
+        Args:
+            callback: The function to call; None for none. It replaces the one set before.
+        """
+        self._reach_callback = callback
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -468,6 +493,8 @@ class LedgerWriter:
             return
         if core.lac > self._confirmed.value and self._confirmed.failure is None:
             self._progress_at = trio.current_time()
+            if self._is_stalled:
+                self._end_stall()
             self._confirmed.advance(core.lac)
             if not self._publish_due and core.lac > self._encoder.told_lac:
                 self._publish_due = True
@@ -543,6 +570,7 @@ class LedgerWriter:
             if core.failure is None:
                 self._publish_lac()
                 self._look_at_deadline()
+                self._look_at_reach()
                 self._leave_read_only()
                 self._replace()
             self._look_at_ending()
@@ -550,8 +578,60 @@ class LedgerWriter:
                 self._intent_wanted.set()
             elif core.is_over:
                 self.act()
-            with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else _LOOK_S):
+            with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else self._next_look_s()):
                 await self._wake.wait()
+
+    def _next_look_s(self) -> float:
+        core = self._core
+        if core.failure is not None or core.lac == core.last_add_pushed:
+            return _LOOK_S
+        if self._is_stalled:
+            return REACH_LOOK_S
+        return min(_LOOK_S, max(REACH_LOOK_S / 10, self._progress_at + REACH_ASK_S - trio.current_time()))
+
+    def _look_at_reach(self) -> None:
+        """Tell bookies that are slow from bookies that are out of reach, and break off the latter."""
+        core, reach = self._core, self._reach
+        now = trio.current_time()
+        if core.lac == core.last_add_pushed or now < self._progress_at + REACH_ASK_S:
+            return
+        self._is_stalled = True
+        before = reach.out_of_reach
+        members = [
+            Member(sink.bookie, sink.connection.is_connected, sink.connection.frames_received)
+            for sink in self._slots.sinks
+        ]
+        taken = {*core.pending.ensemble, *core.unfit}
+        spares = [
+            info.bookie_id
+            for info in self._directory.writable()
+            if info.bookie_id not in taken and info.fences_through < core.ledger_id
+        ]
+        reach.look(now, members, spares[:ENSEMBLE_MAX])
+        for bookie in reach.take_asks():
+            self._pool.ask(bookie, reach.on_sign)
+        for bookie in reach.take_doubtful():
+            self._directory.quarantine(bookie)
+        for sink in self._slots.sinks:
+            if sink.bookie in reach.silent:
+                sink.connection.break_off(f"no sign of life for {REACH_LOST_S:g} s")
+        if reach.out_of_reach != before:
+            if reach.out_of_reach is not None:
+                logger.warning(
+                    "ledger=%d no ack quorum is in reach: it takes %s", self.ledger_id, reach.out_of_reach
+                )
+            self._tell_reach()
+
+    def _end_stall(self) -> None:
+        was_out_of_reach = self._reach.out_of_reach is not None
+        self._is_stalled = False
+        self._reach.on_progress()
+        if was_out_of_reach:
+            self._tell_reach()
+
+    def _tell_reach(self) -> None:
+        if self._reach_callback is not None:
+            self._reach_callback()
 
     def _leave_read_only(self) -> None:
         """Leave bookies that take no ordinary adds any more, if others can take over.
@@ -678,6 +758,7 @@ class LedgerWriter:
             core.abandon()
         self._outcome = failure
         self._slots.close()
+        self._end_stall()
         # Entries confirmed in the same burst as the end are confirmed.
         self._confirmed.advance(core.lac)
         self._confirmed.fail(failure)

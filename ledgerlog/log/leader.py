@@ -55,6 +55,7 @@ from ledgerlog.limits import (
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.leadership import Leadership
 from ledgerlog.log.core.producers import Producers
+from ledgerlog.log.leader_reach import LeaderReach
 from ledgerlog.log.maintenance import ChainMaintenance
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.retention import apply_retention, truncate
@@ -134,6 +135,7 @@ class LogLeader:
         self._room_wanted = trio.Event()
         self._over = trio.Event()
         self._moved = trio.Event()
+        self._leader_reach = LeaderReach.current()
         self._maintenance = ChainMaintenance(self.core, ledger, client=client, registry=registry)
         self._follow(ledger)
 
@@ -240,6 +242,15 @@ class LogLeader:
 
         self._writer = writer
         writer.set_progress_callback(on_progress)
+        writer.set_reach_callback(self._tell_reach)
+        self._tell_reach()
+
+    def _tell_reach(self) -> None:
+        """Tell the election that this process leads by whether the bookies can be reached."""
+        if self._leader_reach is not None:
+            draining = self._maintenance.draining
+            before = None if draining is None else draining.out_of_reach
+            self._leader_reach.report(self, before or self._writer.out_of_reach)
 
     def _on_progress(self, writer: LedgerWriter) -> None:
         """A ledger confirmed entries, or failed."""
@@ -435,6 +446,7 @@ class LogLeader:
         self._answer_all(ends, short)
         for writer in writers:
             writer.set_progress_callback(None)
+            writer.set_reach_callback(None)
             if writer.failure is None:
                 await writer.aclose()
             # A writer that has failed ends by itself. If the store is away now, that writer may store the end
@@ -476,6 +488,9 @@ class LogLeader:
             self.answered.fail(failure)
         self._over.set()
         self._tell_moved()
+        if self._leader_reach is not None:
+            self._leader_reach.report(self, None)
+            self._leader_reach = None
 
     async def leave(self) -> None:
         """Take nothing more, send and acknowledge what was taken, close the ledger and count it."""

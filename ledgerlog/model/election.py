@@ -11,6 +11,12 @@ The record is a canonical CBOR map (``model.codec``):
     candidate  the holder's name for people, and for clients that look for the leader
     address    where standbys hear the holder's heartbeat; null: nowhere
     tenure_ms  for this long standbys leave the holder alone on mere suspicion
+
+While the holder offers the term, the map has three more keys; see ``ElectionState.on_offer``:
+
+    offer_term     the term that is offered: an older one is no offer
+    offer_bookies  the bookies that the holder cannot reach, sorted
+    offer_needed   how many of them a candidate must reach to take the term
 """
 
 from __future__ import annotations
@@ -18,13 +24,17 @@ from __future__ import annotations
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown, known_fields
+from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown, known_fields
+from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.reach import OutOfReach
 
 __all__ = ["ElectionState", "check_candidate"]
 
 _FORMAT = 1
 _CANDIDATE_CHARS_MAX = 256
+_OFFER_BOOKIES_MAX = 2 * ENSEMBLE_MAX
 
 
 def check_candidate(value: str) -> str:
@@ -45,8 +55,22 @@ class ElectionState:
     candidate: str | None = None
     address: str | None = None
     tenure_ms: int = 0
+    offer_term: int | None = None
+    offer: OutOfReach | None = None
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
+
+    @property
+    def on_offer(self) -> OutOfReach | None:
+        """What a candidate must reach to take the term from its holder; None if the holder keeps it.
+
+        A version that knows no offers copies them into the record of the next term, where they say nothing.
+        """
+        return self.offer if self.holder is not None and self.offer_term == self.term else None
+
+    def offered(self, offer: OutOfReach | None) -> ElectionState:
+        """Return the record in which the holder offers the term, or with None keeps it."""
+        return attrs.evolve(self, offer_term=None if offer is None else self.term, offer=offer)
 
     def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionState:
         """Return the record of the next term, with this holder."""
@@ -57,15 +81,23 @@ class ElectionState:
             candidate=candidate,
             address=address,
             tenure_ms=tenure_ms,
+            offer_term=None,
+            offer=None,
         )
 
     def vacated(self) -> ElectionState:
         """Return the record of the same term without a holder: the next term may begin at once."""
-        return attrs.evolve(self, holder=None, address=None)
+        return attrs.evolve(self, holder=None, address=None, offer_term=None, offer=None)
 
     def encode(self) -> bytes:
+        fields = {"v": _FORMAT, **known_fields(self)}
+        del fields["offer_term"], fields["offer"]
+        if self.offer is not None:
+            fields["offer_term"] = self.offer_term
+            fields["offer_bookies"] = list(self.offer.bookies)
+            fields["offer_needed"] = self.offer.needed
         return encode_record(
-            {"v": _FORMAT, **known_fields(self)},
+            fields,
             lambda data: ElectionState.decode_untrusted(data, "to be written"),
             unknown=self.unknown,
         )
@@ -75,11 +107,27 @@ class ElectionState:
         """Decode the record of the election ``name``. Raise MetadataCorrupt with the field."""
         fields = decode_record_untrusted(data, f"election {name}", MetadataCorrupt)
         fields.format(_FORMAT)
+        offer_term = fields.optional("offer_term", int)
         return cls(
             term=fields.integer("term"),
             holder=fields.optional("holder", str),
             candidate=fields.optional("candidate", str),
             address=fields.optional("address", str),
             tenure_ms=fields.integer("tenure_ms"),
+            offer_term=offer_term,
+            offer=None if offer_term is None else _read_offer(fields),
             unknown=fields.unknown(),
         )
+
+
+def _read_offer(fields: Fields) -> OutOfReach:
+    bookies = fields.sequence("offer_bookies", str)
+    if len(bookies) > _OFFER_BOOKIES_MAX:
+        fields.fail(
+            f"the field 'offer_bookies' has {len(bookies)} items, over the limit of {_OFFER_BOOKIES_MAX}"
+        )
+    try:
+        offer = OutOfReach(tuple(map(check_bookie_id, bookies)), fields.integer("offer_needed", low=1))
+    except InvalidArgument as cause:
+        fields.fail(str(cause))
+    return offer

@@ -45,7 +45,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
-from ledgerlog.net.session import PeerSession, handshake
+from ledgerlog.net.session import BookieBusy, PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
 from ledgerlog.versions import SPOKEN
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
@@ -58,10 +58,6 @@ logger = logging.getLogger(__name__)
 Resolve = Callable[[BookieId], Awaitable[BookieInfo]]
 """Finds a bookie's present address. Raises BookieUnavailable if the bookie is not registered, or another
 LedgerLogError if that could not be found out."""
-
-
-class BookieBusy(BookieUnavailable):
-    """The bookie is there, but has too many requests under way to take this one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -130,6 +126,7 @@ class BookieConnection:
         self._failures = 0  # in a row
 
         self._ended_sent = self._ended_answered = self._ended_refused = self._ended_replies = 0
+        self._ended_frames = 0
         self._connects = self._losses = self._failed_attempts = 0
 
     # --- adds ---------------------------------------------------------------------------------
@@ -149,6 +146,22 @@ class BookieConnection:
     def queued_bytes(self) -> int:
         """How many bytes wait for the socket."""
         return 0 if self._session is None else self._session.queued_bytes
+
+    @property
+    def frames_received(self) -> int:
+        """How many frames have come from the bookie since the connection was made, whatever they said."""
+        return self._ended_frames + (0 if self._session is None else self._session.frames_received)
+
+    def break_off(self, why: str) -> None:
+        """End the present session, for all its users. The attached sinks hear of it as of any other loss.
+
+        This calls no sink. Without a session it does nothing.
+
+        Args:
+            why: The reason, in words.
+        """
+        if self._session is not None:
+            self._session.break_off(why)
 
     @property
     def abandoned_requests(self) -> int:
@@ -435,6 +448,7 @@ class BookieConnection:
         self._ended_answered += session.adds.answered
         self._ended_refused += session.adds.refused
         self._ended_replies += session.replies
+        self._ended_frames += session.frames_received
 
     def statistics(self) -> ConnectionStatistics:
         """The present statistics."""

@@ -6,13 +6,16 @@ asks for its bookie, and keeps it for the pool's lifetime: while it is unconnect
 Every ``_TICK_S`` the deadline task checks the sessions that wait for something. It sleeps while there are
 none. So an idle process does not wake, and a busy one pays per tick and not per frame.
 
+**Signs of life.** ``ask`` greets a bookie over a new stream and closes it. That works if the connection for
+adds is blocked: a bookie reads no adds while it has no room for them, and greets new clients all the same.
+
 Leaving the pool closes every connection. Waiting requests fail with BookieUnavailable. Sinks are not called
 any more, so end their owners first.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -20,12 +23,16 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import REACH_ASK_S
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.net.adds import Burst
 from ledgerlog.net.connection import BookieConnection, ConnectionStatistics
-from ledgerlog.net.session import PeerSession
+from ledgerlog.net.session import BookieBusy, PeerSession, handshake
 from ledgerlog.net.transport import Network
+from ledgerlog.versions import SPOKEN
+from ledgerlog.wire.hello import Hello
 
 __all__ = ["ConnectionPool", "PoolStatistics", "open_pool"]
 
@@ -61,6 +68,8 @@ class ConnectionPool:
         self._cluster = cluster
         self._burst = Burst()
         self._connections: dict[BookieId, BookieConnection] = {}
+        self._asked: dict[BookieId, list[Callable[[BookieId], None]]] = {}
+        """The bookies that are being asked for a sign of life, and whom to tell of it."""
         self._watched: list[PeerSession] = []
         self._watch_wanted = trio.Event()
         nursery.start_soon(self._watch_deadlines, name="connection deadlines")
@@ -88,6 +97,59 @@ class ConnectionPool:
             )
             self._nursery.start_soon(connection.run, name=f"connection to {bookie_id}")
         return connection
+
+    def ask(self, bookie_id: BookieId, on_sign: Callable[[BookieId], None]) -> None:
+        """Ask a bookie for a sign of life, over a stream of its own. All who ask at the same time share it.
+
+        Args:
+            bookie_id: The bookie.
+            on_sign: Called if the bookie answers within ``limits.REACH_ASK_S``.
+        """
+        if bookie_id in self._asked:
+            self._asked[bookie_id].append(on_sign)
+        else:
+            self._asked[bookie_id] = [on_sign]
+            self._nursery.start_soon(self._ask, bookie_id)
+
+    async def reaches(self, bookies: Collection[BookieId], needed: int) -> bool:
+        """Ask bookies for a sign of life. Return whether ``needed`` of them answer in time."""
+        signs: set[BookieId] = set()
+        enough = trio.Event()
+
+        def on_sign(bookie_id: BookieId) -> None:
+            signs.add(bookie_id)
+            if len(signs) >= needed:
+                enough.set()
+
+        for bookie_id in bookies:
+            self.ask(bookie_id, on_sign)
+        with trio.move_on_after(REACH_ASK_S):
+            await enough.wait()
+        return enough.is_set()
+
+    async def _ask(self, bookie_id: BookieId) -> None:
+        is_there = False
+        try:
+            with trio.move_on_after(REACH_ASK_S):
+                is_there = await self._greets(bookie_id)
+        finally:
+            told = self._asked.pop(bookie_id)
+        for on_sign in told if is_there else ():
+            on_sign(bookie_id)
+
+    async def _greets(self, bookie_id: BookieId) -> bool:
+        try:
+            info = await self._resolve(bookie_id)
+            stream = await self._network.connect(info.address)
+            try:
+                await handshake(stream, Hello.of(bookie_id, info.instance or None, self._cluster, SPOKEN))
+            finally:
+                stream.close()
+        except BookieBusy:
+            return True
+        except LedgerLogError:
+            return False
+        return True
 
     def statistics(self) -> PoolStatistics:
         """The present statistics."""

@@ -53,7 +53,7 @@ from ledgerlog.net.turns import Turns
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
 
-__all__ = ["PeerSession", "handshake"]
+__all__ = ["BookieBusy", "PeerSession", "handshake"]
 
 _SEND_BYTES = MIB
 """The sender task hands about this many bytes to the stream at a time."""
@@ -61,6 +61,10 @@ _SEND_BYTES = MIB
 _ABANDONED_MAX = 1024
 
 _ADD_OK = Kind.ADD | REPLY
+
+
+class BookieBusy(BookieUnavailable):
+    """The bookie is there, but has too many requests or connections under way to take this one."""
 
 
 async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
@@ -79,6 +83,7 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         ConnectionLost: The stream broke.
         WireError: The answer is malformed.
         BookieUnavailable: The other end refuses, or is not the wanted bookie.
+        BookieBusy: A kind of BookieUnavailable: the bookie has too many connections.
         IncompatibleVersion: The two have no version of the protocol in common.
     """
     await stream.send_all([encode_hello(wanted)])
@@ -105,6 +110,8 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         )
     if wanted.accepts(answer) is Status.BAD_REQUEST:
         raise IncompatibleVersion("it", answer.support.range, wanted.support.range, is_protocol=True)
+    if status is Status.TOO_MANY_REQUESTS:
+        raise BookieBusy("it has too many connections to serve us")
     if status is not Status.OK:
         raise BookieUnavailable(f"it refuses to serve us: {status.name}")
     if answer.protocol != answer.protocol_max or not {*answer.features} <= {*wanted.features}:
@@ -217,6 +224,11 @@ class PeerSession:
         self._idle_since: float | None = None
 
     # --- sending ------------------------------------------------------------------------------
+
+    @property
+    def frames_received(self) -> int:
+        """How many frames have come, since the handshake."""
+        return self._frames_received
 
     @property
     def queued_bytes(self) -> int:

@@ -174,6 +174,13 @@ class LedgerWriter:
     def set_progress_callback(self, callback: Callable[[], None] | None) -> None:
         self._callback = callback
 
+    def set_reach_callback(self, callback: Callable[[], None] | None) -> None:
+        """Its bookies can always be reached."""
+
+    @property
+    def out_of_reach(self) -> None:
+        return None
+
     def _tell(self) -> None:
         self._room.set()
         self._room = trio.Event()

@@ -38,6 +38,7 @@ from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.reach import OutOfReach
 from ledgerlog.model.repair import (
     AuditState,
     Draining,
@@ -455,7 +456,10 @@ TARGETS = (
     metadata_target(
         "election",
         lambda data: ElectionState.decode_untrusted(data, "leader"),
-        lambda: [ElectionState(term=3, holder="h", candidate="c", address="127.0.0.1:1", tenure_ms=9)],
+        lambda: [
+            ElectionState(term=3, holder="h", candidate="c", address="127.0.0.1:1", tenure_ms=9),
+            ElectionState(term=3, holder="h").offered(OutOfReach(("b1", "b2"), 1)),
+        ],
     ),
     metadata_target(
         "cursor",

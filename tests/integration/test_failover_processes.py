@@ -20,18 +20,44 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.processes
 
 
-async def test_the_failover_benchmark_tells_how_long_each_part_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "rounds"), [("kill", 2), ("stop", 1), ("cut-bookies", 1), ("cut-store", 1)]
+)
+async def test_the_failover_benchmark_tells_how_long_each_part_takes(fault: str, rounds: int) -> None:
     ran = await trio.run_process(
-        [sys.executable, "-m", "ledgerlog", "bench", "failover", "--rounds", "2", "--json"],
+        [
+            *(sys.executable, "-m", "ledgerlog", "bench", "failover"),
+            *("--rounds", str(rounds), "--fault", fault, "--json"),
+        ],
         capture_stdout=True,
     )
-    *rounds, summary = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert len(rounds) == summary["rounds"] == 2
-    for one in rounds:
+    *each, summary = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(each) == summary["rounds"] == rounds
+    for one in each:
         assert tuple(one["parts_ms"]) == PARTS
         assert all(ms > 0 for ms in one["parts_ms"].values())
         assert one["total_ms"] == pytest.approx(sum(one["parts_ms"].values()), rel=0.01)
+        if fault == "cut-store":
+            assert 0 < one["gap_ms"] < one["total_ms"], "its open ledger needed no store"
+        else:
+            assert one["gap_ms"] == one["total_ms"]
     assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1, abs=0.01)
+    assert summary["fault"] == fault
+    assert summary["gap_p50_ms"] > 0
+
+
+async def test_the_failover_benchmark_cuts_no_store_off_that_is_a_file(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    async with ledgerlog.connect(uri, create=True):
+        pass
+    ran = await trio.run_process(
+        [*(sys.executable, "-m", "ledgerlog", "bench", "failover", "--fault", "cut-store"), "--uri", uri],
+        capture_stderr=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert b"--fault cut-store needs a cluster with its metadata in ZooKeeper" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 async def start_candidate(children: ChildProcesses, uri: str, name: str, directory: Path) -> Child:

@@ -7,9 +7,94 @@ from tests.mutants.mutant import Change, mutant
 _TEST_CLOSING = "tests/shells/test_client_closing.py"
 _TEST_RECOVERY = "tests/shells/test_client_recovery.py"
 _TEST_RULES = "tests/shells/test_client_rules.py"
+_TEST_REACH = "tests/unit/test_reach_core.py"
+_TEST_REACHING = "tests/shells/test_client_reach.py"
 _TEST_ENTRIES = "tests/unit/test_entries.py"
 
 MUTANTS = (
+    mutant(
+        "a_slow_bookie_is_taken_for_one_out_of_reach",
+        "A.9",
+        "reach.Reach.on_sign",
+        "seen.sign_at, seen.is_doubtful = self._now, False",
+        "pass",
+        f"{_TEST_REACH}::test_a_bookie_that_answers_is_never_silent_however_long_it_acknowledges_nothing",
+        f"{_TEST_REACHING}::"
+        "test_a_bookie_that_reads_nothing_more_for_want_of_room_is_slow_and_not_out_of_reach",
+        f"{_TEST_REACHING}::test_slow_disks_break_no_connection_off",
+    ),
+    mutant(
+        "frames_are_no_sign_of_life",
+        "A.9",
+        "reach.Reach.look",
+        "seen.frames is not None and seen.frames != member.frames",
+        "False",
+        f"{_TEST_REACH}::test_a_bookie_that_sends_anything_is_not_silent_and_not_asked_again",
+    ),
+    mutant(
+        "the_time_of_a_suspended_process_counts",
+        "A.9",
+        "reach.Reach.look",
+        "min(now - self._looked_at, 2 * REACH_LOOK_S)",
+        "now - self._looked_at",
+        f"{_TEST_REACH}::test_the_time_of_a_suspended_process_does_not_count",
+    ),
+    mutant(
+        "an_ack_quorum_in_one_write_set_is_enough",
+        "A.9",
+        "Reach._needed",
+        "min(sum(reached[slot] for slot in replication.write_set(first)) for first in range(len(reached)))",
+        "max(sum(reached[slot] for slot in replication.write_set(first)) for first in range(len(reached)))",
+        f"{_TEST_REACH}::test_an_ack_quorum_counts_in_each_write_set",
+    ),
+    mutant(
+        "replacements_do_not_count",
+        "A.9",
+        "Reach._judge",
+        "self._needed(reached, len(known) - len(lost))",
+        "self._needed(reached, 0)",
+        f"{_TEST_REACH}::test_out_of_reach_is_who_lacks_an_ack_quorum_of_members_and_replacements",
+    ),
+    mutant(
+        "nobody_waits_for_the_answer_of_a_replacement",
+        "A.9",
+        "Reach._judge",
+        "not may_answer and len(known) == len(spares)",
+        "True",
+        f"{_TEST_REACH}::test_a_replacement_that_registers_late_is_asked_before_the_verdict",
+    ),
+    mutant(
+        "a_bookie_with_too_many_connections_gives_no_sign_of_life",
+        "A.9",
+        "session.handshake",
+        "status is Status.TOO_MANY_REQUESTS",
+        "False",
+        f"{_TEST_REACHING}::test_a_bookie_with_as_many_connections_as_it_takes_is_not_out_of_reach",
+    ),
+    mutant(
+        "a_member_that_joins_late_is_lost_at_once",
+        "A.9",
+        "Reach._is_lost",
+        "self._since_sign(member) >= REACH_LOST_S and not is_new",
+        "self._since_sign(member) >= REACH_LOST_S",
+        f"{_TEST_REACH}::test_a_member_that_joins_during_the_stall_has_its_own_second",
+    ),
+    mutant(
+        "a_writer_asks_although_its_ledger_makes_progress",
+        "A.9",
+        "LedgerWriter._look_at_reach",
+        "core.lac == core.last_add_pushed or now < self._progress_at + REACH_ASK_S",
+        "core.lac == core.last_add_pushed",
+        f"{_TEST_REACHING}::test_while_an_ack_quorum_acknowledges_nobody_is_asked",
+    ),
+    mutant(
+        "a_silent_bookie_keeps_its_connection",
+        "A.9",
+        "LedgerWriter._look_at_reach",
+        "sink.bookie in reach.silent",
+        "False",
+        f"{_TEST_REACHING}::test_two_of_four_bookies_cut_off_cost_little_more_than_a_second",
+    ),
     mutant(
         "a_busy_bookie_has_answered",
         "rule 8",

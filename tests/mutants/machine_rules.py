@@ -50,14 +50,65 @@ ELECTIONS = (
         """
         record.holder is None or record.holder == self.me or record.holder in self._former or (
             record.holder not in self._candidates
-        ) or (self._ended == record.term)
+        ) or (self._ended == record.term) or (self._better == record.term and record.on_offer is not None)
         """,
         """
         record.holder is None or record.holder == self.me or record.holder not in self._candidates or (
             self._ended == record.term
-        )
+        ) or (self._better == record.term and record.on_offer is not None)
         """,
         f"{_TEST_ELECTION}::test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once",
+    ),
+    mutant(
+        "a_leader_offers_its_term_though_nobody_waits",
+        "A.9",
+        "Candidacy._wanted_offer",
+        "bool(self._candidates - self._former - {self.me})",
+        "True",
+        f"{_TEST_ELECTION}::"
+        "test_a_leader_that_reaches_no_ack_quorum_offers_its_term_while_another_candidate_waits",
+    ),
+    mutant(
+        "a_strict_leader_offers_its_term",
+        "A.9",
+        "Candidacy._wanted_offer",
+        "has_standby and not self.is_strict",
+        "has_standby",
+        f"{_TEST_ELECTION}::test_a_strict_leader_offers_nothing",
+    ),
+    mutant(
+        "whoever_sees_an_offer_takes_it",
+        "A.9",
+        "Candidacy._is_free",
+        "self._better == record.term and record.on_offer is not None",
+        "record.on_offer is not None",
+        f"{_TEST_ELECTION}::test_who_reaches_enough_of_what_the_holder_misses_takes_the_term_and_nobody_else",
+        f"{_TEST_STAND}::test_while_no_standby_reaches_the_bookies_a_leader_keeps_the_lead",
+    ),
+    mutant(
+        "an_offer_that_was_withdrawn_is_taken",
+        "A.9",
+        "Candidacy._is_free",
+        "self._better == record.term and record.on_offer is not None",
+        "self._better == record.term",
+        f"{_TEST_ELECTION}::test_a_term_that_is_offered_no_more_is_not_taken",
+    ),
+    mutant(
+        "a_new_term_is_on_offer_like_the_one_before",
+        "A.9",
+        "ElectionState.on_offer",
+        "self.offer if self.holder is not None and self.offer_term == self.term else None",
+        "self.offer",
+        f"{_TEST_ELECTION}::test_an_offer_of_an_older_term_that_another_version_copied_is_none",
+    ),
+    mutant(
+        "no_leader_hears_that_its_writer_reaches_nobody",
+        "A.9",
+        "LogLeader._tell_reach",
+        "before or self._writer.out_of_reach",
+        "None",
+        f"{_TEST_STAND}::"
+        "test_a_leader_cut_off_from_the_bookies_only_gives_way_to_a_standby_that_reaches_them",
     ),
     mutant(
         "who_leaves_without_the_store_stays_registered",

@@ -42,6 +42,7 @@ from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.reach import OutOfReach
 from ledgerlog.model.repair import (
     AuditState,
     Draining,
@@ -97,6 +98,10 @@ class Codec:
     decode: Callable[[bytes, Any], Any]
     sized: Callable[[bytes], Any] | None = None
     """Return a value that holds these bytes, or a text of as many characters; used to test size bounds."""
+
+
+def election_state(offer: OutOfReach | None, **fields: Any) -> ElectionState:
+    return ElectionState(**fields).offered(offer)
 
 
 def fields_of(make: Callable[..., Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -279,12 +284,14 @@ CODECS: dict[str, Codec] = {
     ),
     "election": Codec(
         fields_of(
-            ElectionState,
+            election_state,
             term=numbers,
             holder=st.none() | texts,
             candidate=st.none() | texts,
             address=st.none() | texts,
             tenure_ms=numbers,
+            offer=st.none()
+            | st.builds(OutOfReach, st.lists(st.sampled_from(["b1", "b2"])).map(tuple), numbers),
         ),
         raw,
         lambda data, value: ElectionState.decode_untrusted(data, "e"),

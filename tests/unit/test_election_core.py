@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import attrs
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -12,8 +13,10 @@ from hypothesis import given
 from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed, _successor
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.election import ElectionState, check_candidate
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.reach import OutOfReach
 from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
 
 OTHER = ElectionState(
@@ -272,7 +275,12 @@ def test_a_new_session_needs_a_new_registration() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["session", "look", "silence", "ended", "beat", "register", "claim", "leave"]),
+            st.sampled_from(
+                [
+                    *("session", "look", "silence", "ended", "beat", "register", "claim", "leave"),
+                    *("reach", "offer", "better"),
+                ]
+            ),
             st.integers(0, 5),
         ),
         max_size=60,
@@ -320,6 +328,22 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_if_st
                         core.on_unsettled()
             case "leave":
                 core.leave()
+            case "reach":
+                core.on_reach(OutOfReach((f"b{n}",), 1) if n else None)
+            case "better":
+                core.on_better(record.term)
+            case "offer":
+                if core.need(now) is ElectionNeed.OFFER:
+                    offered = core.offer_record()
+                    assert offered.term == core.leading
+                    if core.version == version:
+                        record, version = offered, version + 1
+                        if n % 2:
+                            core.on_offered(record, version)
+                        else:
+                            core.on_unsettled()
+                    else:
+                        core.on_unsettled()
         if core.leading is not None:
             assert connected or not is_strict
             assert core.me is not None
@@ -335,6 +359,117 @@ def test_the_record_survives_encoding_and_damage_is_told() -> None:
         ElectionState.decode_untrusted(b"\xa0", "x")
     with pytest.raises(InvalidArgument):
         check_candidate("")
+
+
+# --- offers ----------------------------------------------------------------------------------------
+
+LACK = OutOfReach(("b1", "b2"), 1)
+OFFERED = OTHER.offered(LACK)
+
+
+def test_a_leader_that_reaches_no_ack_quorum_offers_its_term_while_another_candidate_waits() -> None:
+    core = registered(ElectionState())
+    lead(core)
+    core.on_looked(core.record, 4, ("me",), 1)
+    core.on_reach(LACK)
+    assert core.need(1) is ElectionNeed.WAIT, "nobody could take it"
+    core.on_looked(core.record, 4, ("me", "other"), 1)
+    assert core.need(1) is ElectionNeed.OFFER
+    record = core.offer_record()
+    assert record.on_offer == LACK
+    core.on_offered(record, 5)
+    assert core.need(1) is ElectionNeed.WAIT
+    assert core.leading == 1, "it goes on trying"
+    core.on_reach(None)
+    assert core.need(2) is ElectionNeed.OFFER
+    assert core.offer_record().on_offer is None
+
+
+def test_an_offer_ends_with_the_last_standby() -> None:
+    core = registered(ElectionState(), "other")
+    lead(core)
+    core.on_looked(core.record, 4, ("me", "other"), 1)
+    core.on_reach(LACK)
+    core.on_offered(core.offer_record(), 5)
+    core.on_looked(core.record, 5, ("me",), 1)
+    assert core.need(1) is ElectionNeed.OFFER
+    assert core.offer_record().on_offer is None
+
+
+def test_a_strict_leader_offers_nothing() -> None:
+    core = registered(ElectionState(), "other")
+    core.is_strict = True
+    lead(core)
+    core.on_looked(core.record, 4, ("me", "other"), 1)
+    core.on_reach(LACK)
+    assert core.need(1) is ElectionNeed.WAIT
+
+
+def test_who_reaches_enough_of_what_the_holder_misses_takes_the_term_and_nobody_else() -> None:
+    core = registered(OFFERED, "other")
+    assert core.offer_to_answer == (7, LACK)
+    assert core.need(1e9) is ElectionNeed.WAIT
+    core.on_better(6)
+    assert core.need(1e9) is ElectionNeed.WAIT, "that was another offer"
+    core.on_better(7)
+    assert core.need(0) is ElectionNeed.CLAIM
+    claim = core.claim(0)
+    assert (claim.term, claim.holder, claim.on_offer) == (8, "me", None)
+
+
+def test_a_term_that_is_offered_no_more_is_not_taken() -> None:
+    core = registered(OFFERED, "other")
+    core.on_better(7)
+    core.on_looked(OTHER, 4, ("me", "other"), 0)
+    assert core.need(1e9) is ElectionNeed.WAIT
+    assert core.offer_to_answer is None
+
+
+def test_whoever_was_deposed_by_an_offer_does_not_take_the_next_term() -> None:
+    core = registered(ElectionState(), "other")
+    lead(core)
+    core.on_looked(core.record, 4, ("me", "other"), 1)
+    core.on_reach(LACK)
+    core.on_offered(core.offer_record(), 5)
+    taken = ElectionState(term=2, holder="other", candidate="b", tenure_ms=500)
+    core.on_looked(taken, 6, ("me", "other"), 2)
+    assert core.lost == "b leads in term 2"
+    core.leave()
+    core.me = None
+    core.on_looked(taken, 6, ("other",), 2)
+    core.on_registered("me again", 0, "s")
+    core.on_looked(taken, 6, ("me again", "other"), 2)
+    assert core.need(1e9) is ElectionNeed.WAIT
+
+
+def test_an_offer_of_an_older_term_that_another_version_copied_is_none() -> None:
+    copied = attrs.evolve(OFFERED, term=8)
+    assert copied.on_offer is None
+    assert attrs.evolve(OFFERED, holder=None).on_offer is None
+    assert OFFERED.vacated().offer is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"offer_bookies": None},
+        {"offer_bookies": [1]},
+        {"offer_bookies": ["no id/"]},
+        {"offer_bookies": ["b"] * 129},
+        {"offer_needed": 0},
+        {"offer_needed": None},
+        {"offer_term": "x"},
+    ],
+)
+def test_a_damaged_offer_is_told(change: dict[str, object]) -> None:
+    assert ElectionState.decode_untrusted(OFFERED.encode(), "e") == OFFERED
+    assert "offer_term" not in decode_record_untrusted(OTHER.encode(), "e", MetadataCorrupt)._value
+    fields = {**decode_record_untrusted(OFFERED.encode(), "e", MetadataCorrupt)._value, **change}
+    with pytest.raises(MetadataCorrupt, match="election e"):
+        ElectionState.decode_untrusted(encode_record(fields), "e")
+
+
+# --- heartbeats ------------------------------------------------------------------------------------
 
 
 def test_a_heartbeat_has_32_bytes_and_nothing_else_is_one() -> None:

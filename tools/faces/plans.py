@@ -69,8 +69,8 @@ BLOCKING = Plan(
                     "act encode on_add_refused on_bookie_connected on_bookie_lost run"
                 ),
                 "what ``append`` is made of, for callers in the loop": (
-                    "frames_outstanding has_room last_add_pushed push set_progress_callback wait_confirmed "
-                    "wait_room"
+                    "frames_outstanding has_room last_add_pushed out_of_reach push set_progress_callback "
+                    "set_reach_callback wait_confirmed wait_room"
                 ),
                 "``metadata.replication``": "replication",
                 "the next call raises it": "failure",

@@ -8,9 +8,10 @@ outputs are attributes. ``need(now)`` says what the shell has to do next, and st
     REGISTER   make this candidacy's ephemeral node, under a new id     -> on_registered
     CLAIM      compare-and-set ``claim`` at ``version``, together with
                a check that our own node exists                         -> on_claimed, else on_unsettled
+    OFFER      compare-and-set ``offer_record`` at ``version``          -> on_offered, else on_unsettled
     WAIT       nothing until ``wake_at``, or until something happens
 
-**A term ends in three ways,** as a standby sees it:
+**A term ends in four ways,** as a standby sees it:
 
 * *Vacant.* The record has no holder, or the holder's node is gone. The store deletes that node when the
   holder's session ends. This way needs only the store, so it always works. The standby claims at once.
@@ -22,9 +23,19 @@ outputs are attributes. ``need(now)`` says what the shell has to do next, and st
   first saw the term. A standby never suspects a holder that it has not heard: a connection that never worked
   (a wrong address, a blocked port) says nothing about the holder.
 
+* *Offered.* The holder cannot reach an ack quorum of bookies, and the record says which bookies it misses
+  (``OutOfReach``). A standby that reaches enough of them claims at once, and no other. See below.
+
 A wrong guess deposes a leader that lives, and costs a takeover. It is never unsafe. A claim is a
 compare-and-set, so each term has one holder. If a deposed holder still writes, the store that it writes to
 must refuse that by fencing. A log does so by itself, with its takeover.
+
+**Offers.** A leader that is cut off from the bookies cannot know what a standby reaches. If it just gave up,
+and the bookies themselves were down, the lead would go round among candidates that can do nothing with it. So
+it keeps the lead, goes on trying and *offers* the term, if another candidate is registered. Whoever proves
+that it can do better takes it. A leader that reaches an ack quorum again withdraws the offer. A leader that
+was deposed cannot win at once again: the new term is not offered. A strict leader offers nothing, because a
+standby would claim before the strict leader has stopped.
 
 **Duels.** Two candidates whose connection breaks again and again would depose each other forever. So a
 candidate doubles the tenure, up to ``ELECTION_TENURE_MAX_S``, if it was itself deposed while it lived and now
@@ -56,6 +67,7 @@ from collections.abc import Collection
 
 from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
 from ledgerlog.model.election import ElectionState
+from ledgerlog.model.reach import OutOfReach
 
 __all__ = ["Candidacy", "ElectionNeed"]
 
@@ -69,6 +81,7 @@ class ElectionNeed(enum.Enum):
     CREATE = "make the election's record"
     REGISTER = "register as a candidate"
     CLAIM = "claim the leadership"
+    OFFER = "offer the leadership"
     WAIT = "wait"
 
 
@@ -103,6 +116,9 @@ class Candidacy:
         """The term whose holder we heard leading it."""
         self._suspected: int | None = None
         self._ended: int | None = None
+        self._better: int | None = None
+        """The term of an offer for which we reach enough bookies."""
+        self._out_of_reach: OutOfReach | None = None
         self._deposed_at = -math.inf
         self._claimed: ElectionState | None = None
         """A claim that was sent and may have taken effect."""
@@ -121,6 +137,8 @@ class Candidacy:
             return ElectionNeed.REGISTER
         if self.leading is None and now >= self._claim_at():
             return ElectionNeed.CLAIM
+        if self.leading is not None and self._wanted_offer != self.record.on_offer:
+            return ElectionNeed.OFFER
         return ElectionNeed.WAIT
 
     @property
@@ -136,6 +154,27 @@ class Candidacy:
         if record is None or record.holder is None or record.address is None or record.holder == self.me:
             return None
         return record.term, record.holder, record.address
+
+    @property
+    def offer_to_answer(self) -> tuple[int, OutOfReach] | None:
+        """The term that another holder offers, and what we must reach to take it; None if there is none."""
+        record = self.record
+        if record is None or record.on_offer is None or record.holder == self.me:
+            return None
+        return record.term, record.on_offer
+
+    @property
+    def _wanted_offer(self) -> OutOfReach | None:
+        """What we offer our term for; None: we keep it."""
+        has_standby = bool(self._candidates - self._former - {self.me})
+        return self._out_of_reach if has_standby and not self.is_strict else None
+
+    def offer_record(self) -> ElectionState:
+        """Return the record to write at ``version``, to offer our term or to keep it. ``need`` must be
+        OFFER."""
+        assert self.record is not None
+        assert self.leading == self.record.term
+        return self.record.offered(self._wanted_offer)
 
     def claim(self, now: float) -> ElectionState:
         """Return the record to write at ``version`` to become the leader. ``need`` must be CLAIM."""
@@ -165,6 +204,7 @@ class Candidacy:
             or record.holder in self._former
             or record.holder not in self._candidates
             or self._ended == record.term
+            or (self._better == record.term and record.on_offer is not None)
         )
 
     def _tenure_ms(self, now: float) -> int:
@@ -230,8 +270,12 @@ class Candidacy:
         self.record, self.version = claimed, version
         self._lead(claimed.term)
 
+    def on_offered(self, record: ElectionState, version: int) -> None:
+        """The offer, or its withdrawal, is in the record."""
+        self.record, self.version = record, version
+
     def on_unsettled(self) -> None:
-        """The claim met a conflict, or its answer was lost. The next look shows which."""
+        """The claim or the offer met a conflict, or its answer was lost. The next look shows which."""
         self._is_stale = True
 
     def on_session(self, session_id: str, *, is_connected: bool, is_lost: bool = False) -> None:
@@ -270,6 +314,16 @@ class Candidacy:
         """The holder of this term said that it is over."""
         self._ended = term
 
+    # --- what the bookies say -------------------------------------------------------------------
+
+    def on_reach(self, out_of_reach: OutOfReach | None) -> None:
+        """As the leader, we cannot reach these bookies, or with None we reach an ack quorum."""
+        self._out_of_reach = out_of_reach
+
+    def on_better(self, term: int) -> None:
+        """We reach enough of the bookies that the holder of this term offers it for."""
+        self._better = term
+
     # --- leading ------------------------------------------------------------------------------
 
     def _lead(self, term: int) -> None:
@@ -290,7 +344,7 @@ class Candidacy:
             The record to write at ``version``, so that the next leader need not wait for our session to end.
             None if the record does not name us.
         """
-        self.leading = self.lost = self._claimed = None
+        self.leading = self.lost = self._claimed = self._out_of_reach = None
         if self.me is not None:
             self._former |= {self.me}
         record = self.record
