@@ -54,7 +54,7 @@ MUTANTS = (
     mutant(
         "filing_may_make_the_close_fail",
         "rule 24",
-        "file_for_repair",
+        "repair_tasks.file_for_repair",
         "LedgerLogError",
         "ZeroDivisionError",
         f"{_FILING_TEST}::test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed[refused]",
@@ -62,7 +62,7 @@ MUTANTS = (
     mutant(
         "filing_has_no_deadline",
         "rule 24",
-        "file_for_repair",
+        "repair_tasks.file_for_repair",
         "trio.move_on_after(FILING_TIMEOUT_S)",
         "trio.CancelScope()",
         f"{_FILING_TEST}::test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed[hanging]",
