@@ -289,6 +289,13 @@ APPEND_DEADLINE_S = 20.0
 """An append that has not reached its ack quorum after this time fails, and the ledger ends."""
 
 METADATA_TIMEOUT_S = 10.0
+FILING_TIMEOUT_S = 2.0
+"""The end of a ledger waits for at most this long until the ledger is filed for repair."""
+
+LATE_COPIES_S = 0.5
+"""A writer that has closed its ledger waits for at most this long for the last confirmations of connected
+bookies, before it files the ledger for repair."""
+
 METADATA_CONFLICTS_MAX = 1000
 """A change of metadata fails after this many attempts, if each time another write came between its read and
 its write."""

@@ -6,13 +6,14 @@ look the same to the core: it decides by the stored metadata (rules 13 and 14)."
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
 from ledgerlog.errors import LedgerExists, LedgerNotFound
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.repair_tasks import file_for_repair
 from ledgerlog.meta.settle import new_number, settle
 from ledgerlog.meta.store import Check, MetadataStore, NodeExists, NodeMissing, Set, VersionConflict
 from ledgerlog.model.ids import BookieId
@@ -40,6 +41,10 @@ class LedgerRegistry:
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
         self._environment = environment
+
+    async def file_for_repair(self, ledger_id: int, incomplete: Collection[BookieId]) -> bool:
+        """Make a task for a ledger that may lack copies. See ``ledger.repair_tasks.file_for_repair``."""
+        return await file_for_repair(self._store, self._environment, ledger_id, incomplete)
 
     async def create(
         self,

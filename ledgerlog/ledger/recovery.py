@@ -3,6 +3,9 @@
 Each recovery has one nursery. It runs a task for each outstanding fence or read, with a deadline of its
 own, and the main task, which carries out metadata intents, sends write-backs and finds replacements. The
 core decides where the ledger ends; this module only carries out its decisions.
+
+Entries below the start of recovery may lack copies that only the ledger's writer knew of. So a ledger that
+was recovered here is filed for repair, except if its mode acknowledges at the write quorum only (rule 24).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.holders import needs_holders, write_holders
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import read_range
+from ledgerlog.ledger.repair_tasks import may_lack_copies
 from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import APPEND_DEADLINE_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
@@ -105,6 +109,9 @@ async def recover_ledger(
             core.metadata.last_entry,
             core.lost_from,
         )
+    was_recovered = not metadata.is_closed and core.metadata.last_entry != NO_ENTRY
+    if was_recovered and may_lack_copies(metadata.replication):
+        await registry.file_for_repair(ledger_id, ())
     return core.metadata
 
 
@@ -126,7 +133,7 @@ class _Recovery:
         self._deadline_s = deadline_s
         self._key = core.metadata.key
         self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
-        self._slots = SlotSinks(core, self, pool)
+        self._slots = SlotSinks(core, self, pool, core.replication)
         self._wake = trio.Event()
         self._refused_at: dict[BookieId, float] = {}
         self._settled = NO_ENTRY
@@ -199,7 +206,7 @@ class _Recovery:
         if core.phase not in (Phase.READING, Phase.CLOSING) or core.pending.is_drained:
             self._progress_at = trio.current_time()
             return
-        self._slots.follow(core.private_ensemble)
+        self._follow()
         self._retry_refused()
         self._slots.send_due()
         self._replace()
@@ -208,6 +215,10 @@ class _Recovery:
             self._progress_at = trio.current_time()
         elif trio.current_time() - self._progress_at > self._deadline_s:
             core.give_up(f"entry {core.pending.settled + 1} was not taken within {self._deadline_s:g} s")
+
+    def _follow(self) -> None:
+        core = self._core
+        self._slots.follow(core.private_ensemble, core.pending.fragments[-1].first_entry)
 
     def _replace(self) -> None:
         core = self._core
@@ -223,7 +234,7 @@ class _Recovery:
         )
         if chosen:
             core.change_ensemble(chosen)
-            self._slots.follow(core.private_ensemble)
+            self._follow()
             self._slots.send_due()
 
     def _retry_refused(self) -> None:

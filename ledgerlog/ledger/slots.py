@@ -4,9 +4,9 @@ A sink is attached to its bookie's connection when the bookie joins the ensemble
 leaves. So a late confirmation reaches nobody if the slot has another bookie meanwhile, or the bookie
 another slot (protocol A.1, queue rule 4).
 
-A sink forwards nothing: its callbacks are the receivers' own methods. Confirmations go from the connection
-to the ``SlotCore`` (the protocol machine of a writer or a recoverer). Everything else goes to the
-``SlotOwner`` (the shell around that machine), whose ``act`` is called once per burst.
+A sink notes each confirmation in its ``Tenure`` and hands it to the ``SlotCore`` (the protocol machine of a
+writer or a recoverer). It forwards nothing else: the other callbacks are the own methods of the ``SlotOwner``
+(the shell around that machine), whose ``act`` is called once per burst.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.core.tenure import Tenure
 from ledgerlog.model.ids import BookieId
+from ledgerlog.model.quorum import Replication
 from ledgerlog.net.connection import BookieConnection
 from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.net.transport import Buffer
@@ -52,29 +54,38 @@ class SlotSink:
     """One bookie's tenure of one slot. An ``AddSink``."""
 
     __slots__ = (
+        "_count",
         "_encode",
         "_take_sends",
         "bookie",
         "connection",
         "index",
-        "on_add_ok",
         "on_add_refused",
         "on_batch_end",
         "on_bookie_connected",
         "on_bookie_lost",
+        "tenure",
     )
 
-    def __init__(self, core: SlotCore, owner: SlotOwner, index: int, connection: BookieConnection) -> None:
+    def __init__(
+        self, core: SlotCore, owner: SlotOwner, index: int, connection: BookieConnection, tenure: Tenure
+    ) -> None:
         self.index = index
         self.bookie = connection.bookie_id
         self.connection = connection
         self._take_sends = core.take_sends
         self._encode = owner.encode
-        self.on_add_ok = core.on_add_ok
+        self._count = core.on_add_ok
+        self.tenure = tenure
         self.on_add_refused = owner.on_add_refused
         self.on_bookie_lost = owner.on_bookie_lost
         self.on_bookie_connected = owner.on_bookie_connected
         self.on_batch_end = owner.act
+
+    def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
+        """The bookie has durably stored the entries of first..last that its slot holds."""
+        self.tenure.on_add_ok(first, last)
+        self._count(bookie, first, last)
 
     def send_due(self) -> None:
         """Hand all entries due at the bookie to its connection, if it is connected."""
@@ -88,27 +99,49 @@ class SlotSink:
 class SlotSinks:
     """The sinks of the present ensemble."""
 
-    def __init__(self, core: SlotCore, owner: SlotOwner, pool: ConnectionPool) -> None:
+    def __init__(
+        self, core: SlotCore, owner: SlotOwner, pool: ConnectionPool, replication: Replication
+    ) -> None:
         self._core = core
         self._owner = owner
         self._pool = pool
+        self._replication = replication
+        self._left_short: set[BookieId] = set()
+        """Former members that had not confirmed all of their entries when they left."""
         self.sinks: list[SlotSink] = []
 
-    def follow(self, ensemble: Sequence[BookieId]) -> None:
-        """Make the sinks those of ``ensemble``: detach bookies that left, attach bookies that joined."""
+    def follow(self, ensemble: Sequence[BookieId], first: int) -> None:
+        """Make the sinks those of ``ensemble``: detach bookies that left, attach bookies that joined.
+
+        Args:
+            ensemble: The bookies, by slot.
+            first: The first entry of the fragment with this ensemble. A bookie that left should have all
+                before it, and one that joined all from it on.
+        """
         if not self.sinks:
-            self.sinks = [self._attach(index, bookie) for index, bookie in enumerate(ensemble)]
+            self.sinks = [self._attach(index, bookie, first) for index, bookie in enumerate(ensemble)]
             return
         for sink, bookie in zip(list(self.sinks), ensemble, strict=True):
             if sink.bookie != bookie:
                 sink.connection.detach(sink)
-                self.sinks[sink.index] = self._attach(sink.index, bookie)
+                if sink.tenure.lacks_any(first - 1):
+                    self._left_short.add(sink.bookie)
+                self.sinks[sink.index] = self._attach(sink.index, bookie, first)
 
-    def _attach(self, index: int, bookie: BookieId) -> SlotSink:
+    def _attach(self, index: int, bookie: BookieId, first: int) -> SlotSink:
         connection = self._pool.connection(bookie)
-        sink = SlotSink(self._core, self._owner, index, connection)
+        sink = SlotSink(self._core, self._owner, index, connection, Tenure(self._replication, index, first))
         connection.attach(sink)
         return sink
+
+    def lacking(self, last: int) -> list[BookieId]:
+        """Return the bookies that did not confirm all that they should have up to ``last``, sorted."""
+        present = {sink.bookie for sink in self.sinks if sink.tenure.lacks_any(last)}
+        return sorted(self._left_short | present)
+
+    def expects_more(self, last: int) -> bool:
+        """Return whether a connected bookie may still confirm entries up to ``last`` that it lacks."""
+        return any(sink.connection.is_connected and sink.tenure.lacks_any(last) for sink in self.sinks)
 
     def send_due(self) -> None:
         for sink in self.sinks:

@@ -20,7 +20,10 @@ bookies that the last entries of a burst are confirmed. A bookie that reconnects
 may have forgotten a LAC that came without an entry to sync it with.
 
 **Closing** first refuses new appends. Entries that were appended before have time to be confirmed, and none
-can slip in behind them.
+can slip in behind them. The plain mode closes at the ack quorum. So a writer that has written the end, or
+does not know whether it did, waits a moment for the last copies, and files the ledger for repair if a bookie
+lacks some (rule 24). Callers of ``close`` wait for that, since nobody else knows it. It never changes their
+outcome.
 """
 
 from __future__ import annotations
@@ -49,12 +52,14 @@ from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.core.reach import Member, Reach
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.repair_tasks import may_lack_copies
 from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
     ENSEMBLE_MAX,
     ENTRY_BYTES_MAX,
     LAC_PUBLISH_IDLE_S,
+    LATE_COPIES_S,
     METADATA_TIMEOUT_S,
     REACH_ASK_S,
     REACH_LOOK_S,
@@ -111,13 +116,14 @@ class LedgerWriter:
         metadata = core.metadata
         self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
         self._key = metadata.key
-        self._slots = SlotSinks(core, self, pool)
+        self._slots = SlotSinks(core, self, pool, metadata.replication)
         self._pool = pool
         self._reach = Reach(core.replication)
         self._confirmed = Watermark(NO_ENTRY)
         self._room = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
+        self._settled_repair = trio.Event()  # nothing is left to be filed for repair
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
@@ -384,6 +390,7 @@ class LedgerWriter:
         finally:
             self._closers -= 1
         await self._over.wait()
+        await self._settled_repair.wait()
         if core.is_closed:
             assert core.close_at is not None
             return core.close_at
@@ -490,6 +497,7 @@ class LedgerWriter:
         if core.is_over:
             assert core.failure is not None, "an end has a reason, a closed ledger included"
             self._end(core.failure)
+            self._wake.set()  # A copy may have arrived that the end waits for.
             return
         if core.lac > self._confirmed.value and self._confirmed.failure is None:
             self._progress_at = trio.current_time()
@@ -516,18 +524,41 @@ class LedgerWriter:
     async def run(self) -> None:
         """Maintain the ledger until it is over. The client runs this in its nursery."""
         try:
-            self._slots.follow(self._core.pending.ensemble)
+            self._follow()
             self.act()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_metadata)
                 await self._maintain()
                 nursery.cancel_scope.cancel()
+            await self._file_for_repair()
         finally:
             # Until a closing write has been settled, nobody knows whether the pending adds survive.
             failure = self._core.failure if self._core.is_over else None
             self._end(
                 failure or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
             )
+            self._slots.close()
+            self._settled_repair.set()
+
+    def _follow(self) -> None:
+        pending = self._core.pending
+        self._slots.follow(pending.ensemble, pending.fragments[-1].first_entry)
+
+    async def _file_for_repair(self) -> None:
+        """If the ledger may have been closed below the write quorum, file it for repair (rule 24)."""
+        end = self._core.written_end
+        if end is None or not may_lack_copies(self.replication):
+            return
+        with trio.move_on_after(LATE_COPIES_S):
+            while self._slots.expects_more(end):
+                self._wake = trio.Event()
+                await self._wake.wait()
+        lacking = self._slots.lacking(end)
+        if lacking:
+            logger.info(
+                "ledger=%d ended at %d; it lacks copies on=%s", self.ledger_id, end, ",".join(lacking)
+            )
+            await self._registry.file_for_repair(self.ledger_id, lacking)
 
     async def _write_metadata(self) -> None:
         core = self._core
@@ -558,7 +589,7 @@ class LedgerWriter:
             after = core.pending.ensemble
             if before != after:
                 logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
-                self._slots.follow(after)
+                self._follow()
                 self._tell_lac_again()
             self.act()
             self._wake.set()  # Another bookie may have failed meanwhile.
@@ -757,7 +788,8 @@ class LedgerWriter:
         if core.failure is None:
             core.abandon()
         self._outcome = failure
-        self._slots.close()
+        if core.written_end is None:
+            self._slots.close()  # Otherwise late copies still count; see ``_file_for_repair``.
         self._end_stall()
         # Entries confirmed in the same burst as the end are confirmed.
         self._confirmed.advance(core.lac)

@@ -128,6 +128,11 @@ class RepairTask:
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
+    @property
+    def names_anybody(self) -> bool:
+        """Whether the task names a bookie. If not, any bookie of the ledger may lack entries."""
+        return bool(self.lost or self.damaged or self.incomplete)
+
     def merged(
         self,
         *,

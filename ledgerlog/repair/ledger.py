@@ -446,13 +446,15 @@ class LedgerRepair:
         nowhere = RangeSet()
         silent: list[str] = []
         in_limbo: list[str] = []
+        away: list[str] = []
         left: list[str] = []
         found: dict[BookieId, list[CopyFault]] = {}
         for fault in await compare_lists(self._client.pool, metadata):
             found.setdefault(fault.bookie, []).append(fault)
         for bookie, faults in sorted(found.items()):
             kinds = {fault.kind for fault in faults}
-            if bookie in task.incomplete and not kinds.isdisjoint((FaultKind.UNREACHABLE, FaultKind.LIMBO)):
+            is_asked_about = bookie in task.incomplete or not task.names_anybody
+            if is_asked_about and not kinds.isdisjoint((FaultKind.UNREACHABLE, FaultKind.LIMBO)):
                 incomplete.add(bookie)
             if FaultKind.LIMBO in kinds:
                 in_limbo.append(bookie)  # It copies back its lost entries itself.
@@ -464,7 +466,9 @@ class LedgerRepair:
                     # have missed that, and then it has no reason to make a new task.
                     attempt.unsteady.add(bookie)
                     left.append(f"{bookie} comes and goes")
-                # Otherwise the auditor decides whether it is lost.
+                elif is_asked_about:
+                    away.append(bookie)  # If it comes back, it must still be asked.
+                # In any case the auditor decides whether it is lost.
             for share in shares(metadata, bookie):
                 missing = [
                     (fault.first_entry, fault.last_entry)
@@ -482,17 +486,19 @@ class LedgerRepair:
                     break
                 for first, last in filled.nowhere.ranges():
                     nowhere.add(first, last)
-                if away := filled.unavailable.ranges():
+                if not_now := filled.unavailable.ranges():
                     left.append(
-                        f"{bookie} lacks entries {_listed(away)}, which cannot be had now: "
+                        f"{bookie} lacks entries {_listed(not_now)}, which cannot be had now: "
                         f"{', '.join(filled.silent)} did not say"
                     )
-                if away or filled.nowhere.ranges():
+                if not_now or filled.nowhere.ranges():
                     incomplete.add(bookie)
         if lost := nowhere.ranges():
             left.append(f"no intact copy is left of entries {_listed(lost)}")
         if silent:
             left.append(f"it is not known what {', '.join(silent)} has of it: no answer")
+        if away:
+            left.append(f"it is not known what {', '.join(away)} has of it: not registered")
         if in_limbo:
             left.append(f"it is not known what {', '.join(in_limbo)} has of it: in limbo")
         return _together(left, DONE)

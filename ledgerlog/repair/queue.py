@@ -34,6 +34,7 @@ import attrs
 
 from ledgerlog.errors import IncompatibleVersion, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.repair_tasks import post_task
 from ledgerlog.meta.settle import CONFLICTS, remove, settle
 from ledgerlog.meta.store import (
     Check,
@@ -191,8 +192,7 @@ class RepairQueue:
     ) -> bool:
         """Make sure that the ledger has a task that names all of these bookies.
 
-        A task whose record is damaged is made anew. Nothing is lost by that: tasks are hints, the new one
-        too.
+        See ``ledger.repair_tasks.post_task``.
 
         Args:
             ledger_id: The ledger.
@@ -203,27 +203,14 @@ class RepairQueue:
         Returns:
             Whether anything was written.
         """
-        path = repair_task_path(ledger_id)
-        fresh = RepairTask(ledger_id=ledger_id, made_at_ms=self._environment.now_ms())
-
-        async def write(_: bool) -> bool:
-            node = await self._store.get(path)
-            there: RepairTask | None = None
-            if node is not None:
-                try:
-                    there = RepairTask.decode_untrusted(node.value, ledger_id)
-                except IncompatibleVersion as newer:
-                    logger.warning("%s; it is left to a newer version", newer)
-                    return False
-                except MetadataCorrupt as damage:
-                    logger.error("%s; it is made anew", damage)
-            wanted = (there or fresh).merged(lost=lost, damaged=damaged, incomplete=incomplete)
-            if there is not None and wanted == there:
-                return False
-            await self._put(path, node, wanted.encode())
-            return True
-
-        return await settle(self._store, write, what=f"the repair task of ledger {ledger_id}")
+        return await post_task(
+            self._store,
+            self._environment,
+            ledger_id,
+            lost=lost,
+            damaged=damaged,
+            incomplete=incomplete,
+        )
 
     async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
         """Write how a task stands and what keeps it from being done.

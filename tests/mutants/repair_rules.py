@@ -6,9 +6,111 @@ from tests.mutants.mutant import mutant
 
 _TEST = "tests/unit/test_repair_core.py"
 _FILLING_TEST = "tests/unit/test_repair_backfill.py"
+_FILING_TEST = "tests/scenarios/test_filing_for_repair.py"
+_CLOSES_BELOW = f"{_FILING_TEST}::test_rule_24_a_writer_that_closes_below_the_write_quorum_files_the_repair"
+_IN_DOUBT = f"{_FILING_TEST}::test_rule_24_a_writer_that_does_not_know_whether_it_closed_files_the_repair"
+_RECOVERED = f"{_FILING_TEST}::test_rule_24_a_ledger_that_is_recovered_below_its_write_quorum_is_filed"
+_TENURE_TEST = "tests/unit/test_tenure.py"
 _MODEL = "tests/model/test_model.py::test_no_order_of_events_breaks_an_invariant"
 
 MUTANTS = (
+    mutant(
+        "filing_is_left_out_after_a_close_below_the_write_quorum",
+        "rule 24",
+        "LedgerWriter._file_for_repair",
+        """
+        lacking = self._slots.lacking(end)
+        """,
+        """
+        lacking = [] if self._slots.lacking(end) else ["b0"]
+        """,
+        _CLOSES_BELOW,
+        f"{_FILING_TEST}::test_rule_24_a_ledger_on_its_whole_write_quorum_is_not_filed",
+    ),
+    mutant(
+        "filing_is_left_out_after_a_close_in_doubt",
+        "rule 24",
+        "LedgerWriter._file_for_repair",
+        "end is None",
+        "not self._core.is_closed or end is None",
+        _IN_DOUBT,
+    ),
+    mutant(
+        "filing_is_left_out_after_a_recovery",
+        "rule 24",
+        "recover_ledger",
+        "not metadata.is_closed and core.metadata.last_entry != NO_ENTRY",
+        "metadata.is_closed and core.metadata.last_entry != NO_ENTRY",
+        _RECOVERED,
+    ),
+    mutant(
+        "filing_does_not_wait_for_late_copies",
+        "rule 24",
+        "LedgerWriter._file_for_repair",
+        "self._slots.expects_more(end)",
+        "False",
+        f"{_FILING_TEST}::test_rule_24_a_copy_that_is_confirmed_after_the_close_counts",
+    ),
+    mutant(
+        "filing_may_make_the_close_fail",
+        "rule 24",
+        "repair_tasks.file_for_repair",
+        "LedgerLogError",
+        "ZeroDivisionError",
+        f"{_FILING_TEST}::test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed[refused]",
+    ),
+    mutant(
+        "filing_has_no_deadline",
+        "rule 24",
+        "repair_tasks.file_for_repair",
+        "trio.move_on_after(FILING_TIMEOUT_S)",
+        "trio.CancelScope()",
+        f"{_FILING_TEST}::test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed[hanging]",
+    ),
+    mutant(
+        "filing_forgets_the_bookies_that_left",
+        "rule 24",
+        "SlotSinks.lacking",
+        "self._left_short | present",
+        "present",
+        f"{_FILING_TEST}::test_rule_24_a_bookie_that_left_the_ensemble_and_lacks_entries_is_named",
+    ),
+    mutant(
+        "tenure_takes_forgotten_ranges_for_confirmed",
+        "rule 24",
+        "Tenure.lacks_any",
+        "self._confirmed.reach(self._first_held())",
+        "max((high for _, high in self._confirmed.ranges()), default=self._first - 1)",
+        f"{_TENURE_TEST}::test_so_many_gaps_that_some_are_forgotten_are_still_gaps",
+    ),
+    mutant(
+        "tenure_of_a_striped_slot_takes_other_entries_for_gaps",
+        "rule 24",
+        "Tenure._after_gap",
+        "replication.is_striped",
+        "not replication.is_striped",
+        f"{_TENURE_TEST}::test_a_striped_slot_that_confirms_each_of_its_entries_alone_lacks_nothing",
+    ),
+    mutant(
+        "repair_is_done_though_a_bookie_is_away",
+        "rule 24",
+        "LedgerRepair._complete",
+        """
+        if away:
+            left.append(f"it is not known what {', '.join(away)} has of it: not registered")
+        """,
+        "",
+        _CLOSES_BELOW,
+        _RECOVERED,
+    ),
+    mutant(
+        "repair_of_a_task_without_names_asks_nobody_who_is_away",
+        "rule 24",
+        "LedgerRepair._complete",
+        "bookie in task.incomplete or not task.names_anybody",
+        "bookie in task.incomplete",
+        _RECOVERED,
+    ),
     mutant(
         "open_last_fragment_is_surveyed_for_copying",
         "rule 20",

@@ -170,9 +170,11 @@ async def test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wai
         queue = await set_up(client, bytes_per_s=20_000)
         ledgers = [await written(client, 20, size=1_000) for _ in range(8)]
         process = await start_repair(cluster)
+        await quiet(queue)  # A bookie that was not connected yet lacks its first ledger.
+        filled = process.copied
         (lost,) = sorted(await names(client, ledgers[0]))[:1]
         await cluster.bookies[lost].kill(session_s=0)
-        await eventually(lambda: process.copied > 0)
+        await eventually(lambda: process.copied > filled)
         began, before = trio.current_time(), process.copied_bytes
         await quiet(queue)
         took, copied = trio.current_time() - began, process.copied_bytes - before
@@ -187,13 +189,15 @@ async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
         ledgers = [await written(client, 20, size=1_000) for _ in range(12)]
         processes = [await start_repair(cluster, f"repair-{n}") for n in range(4)]
         await trio.sleep(15)  # Each process has seen the others by now.
-        (lost, *_) = sorted(await names(client, ledgers[0]))
-        await cluster.bookies[lost].kill(session_s=0)
-        await eventually(lambda: any(process.copied for process in processes))
+        await quiet(queue)  # A bookie that was not connected yet lacks its first ledger.
 
         def copied() -> int:
             return sum(process.copied_bytes for process in processes)
 
+        filled = copied()
+        (lost, *_) = sorted(await names(client, ledgers[0]))
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: copied() > filled)
         began, before = trio.current_time(), copied()
         await quiet(queue)
         took = trio.current_time() - began

@@ -62,6 +62,15 @@ class RangeSet:
         if lows and lows[0] <= last:
             lows[0] = last + 1
 
+    @property
+    def count(self) -> int:
+        """How many ranges there are."""
+        return len(self._lows)
+
+    def discard_first(self) -> None:
+        """Forget the ids of the first range."""
+        del self._lows[0], self._highs[0]
+
     def clear(self) -> None:
         """Remove every id."""
         self._lows.clear()

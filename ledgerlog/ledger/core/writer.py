@@ -138,6 +138,11 @@ class WriterCore:
         return self._closing is _Closing.DONE
 
     @property
+    def written_end(self) -> int | None:
+        """The last entry, if this writer closed the ledger or may have; None if it certainly did not."""
+        return None if self._closing is _Closing.NO else self.close_at
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to do: it is closed, or failed without a closing write to attempt."""
         return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)

@@ -1,0 +1,129 @@
+"""Filing a ledger for repair: what a writer or a recoverer knows, and nobody else would find soon (rule 24).
+
+The plain mode acknowledges and closes at the ack quorum. If a bookie did not confirm its copies, only the
+ledger's writer knows it, and only until it ends. So the process that ends a ledger makes a task for the
+workers of auto-recovery (``repair.queue`` has the rest of a task's life):
+
+    a writer that closed the ledger             names the bookies that did not confirm all of their entries
+    a writer that does not know whether it did  does the same
+    a recoverer that closed it                  names nobody: it cannot know what the writer's bookies have of
+                                                the entries that were acknowledged before
+
+In guaranteed mode, and if the ack quorum is the write quorum, an acknowledged entry lacks no copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import trio
+
+from ledgerlog.errors import IncompatibleVersion, LedgerLogError
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.limits import FILING_TIMEOUT_S
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import repair_task_path
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.repair import RepairTask
+
+__all__ = ["file_for_repair", "may_lack_copies", "post_task"]
+
+logger = logging.getLogger(__name__)
+
+
+def may_lack_copies(replication: Replication) -> bool:
+    """Return whether an entry may be acknowledged below the write quorum."""
+    return not replication.guaranteed and replication.ack_quorum < replication.write_quorum
+
+
+async def file_for_repair(
+    store: MetadataStore, environment: Environment, ledger_id: int, incomplete: Collection[BookieId]
+) -> bool:
+    """Make a task for a ledger that may lack copies, within ``FILING_TIMEOUT_S``.
+
+    The end of a ledger does not depend on it. If it fails, that is logged, and the auditor's check of all
+    entries finds what is missing.
+
+    Args:
+        store: The metadata store.
+        environment: Its clock dates the task.
+        ledger_id: The ledger.
+        incomplete: The bookies that may lack entries; empty if nobody knows.
+
+    Returns:
+        Whether there is a task now.
+    """
+    why: object = f"no answer of the metadata store within {FILING_TIMEOUT_S:g} s"
+    with trio.move_on_after(FILING_TIMEOUT_S):
+        try:
+            await post_task(store, environment, ledger_id, incomplete=incomplete)
+        except LedgerLogError as trouble:
+            why = trouble
+        else:
+            return True
+    logger.warning(
+        "ledger=%d may lack copies on=%s and could not be filed for repair: %s. "
+        "A check of all entries finds them",
+        ledger_id,
+        ",".join(incomplete) or "unknown",
+        why,
+    )
+    return False
+
+
+async def post_task(
+    store: MetadataStore,
+    environment: Environment,
+    ledger_id: int,
+    *,
+    lost: Collection[BookieId] = (),
+    damaged: Collection[BookieId] = (),
+    incomplete: Collection[BookieId] = (),
+) -> bool:
+    """Make sure that the ledger has a task that names all of these bookies.
+
+    A task whose record is damaged is made anew. Nothing is lost by that: tasks are hints, the new one too.
+
+    Args:
+        store: The metadata store.
+        environment: Its clock dates a new task.
+        ledger_id: The ledger.
+        lost: Bookies that are gone or are being emptied.
+        damaged: Bookies with a damaged copy.
+        incomplete: Bookies that lack entries.
+
+    Returns:
+        Whether anything was written.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached.
+        MetadataOutcomeUnknown: The answer was lost; the task may have been written.
+    """
+    path = repair_task_path(ledger_id)
+    fresh = RepairTask(ledger_id=ledger_id, made_at_ms=environment.now_ms())
+
+    async def write(_: bool) -> bool:
+        node = await store.get(path)
+        there: RepairTask | None = None
+        if node is not None:
+            try:
+                there = RepairTask.decode_untrusted(node.value, ledger_id)
+            except IncompatibleVersion as newer:
+                logger.warning("%s; it is left to a newer version", newer)
+                return False
+            except MetadataCorrupt as damage:
+                logger.error("%s; it is made anew", damage)
+        wanted = (there or fresh).merged(lost=lost, damaged=damaged, incomplete=incomplete)
+        if there is not None and wanted == there:
+            return False
+        if node is None:
+            await store.create(path, wanted.encode())
+        else:
+            await store.set(path, wanted.encode(), version=node.version)
+        return True
+
+    return await settle(store, write, what=f"the repair task of ledger {ledger_id}")

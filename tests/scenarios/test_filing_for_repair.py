@@ -1,0 +1,181 @@
+"""Who ends a ledger below the write quorum files it for repair, with nobody checking entries (rule 24)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ledgerlog.errors import AppendUnknown
+from ledgerlog.limits import METADATA_TIMEOUT_S
+from ledgerlog.model.layout import REPAIR_TASKS, ledger_path
+from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.queue import RepairQueue
+from ledgerlog.testing.faulty_store import Call, GoOn
+from ledgerlog.testing.memory_cluster import eventually, open_cluster
+from tests.repairing import R332, assert_whole, payload, quiet, set_up, start_repair, written
+
+
+async def incomplete(queue: RepairQueue, ledger_id: int) -> tuple[str, ...] | None:
+    """The bookies that the ledger's task says lack entries; None if there is no task."""
+    found = await queue.task(ledger_id)
+    return None if found is None else found[0].incomplete
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["away at the close", "back at the close"])
+async def test_rule_24_a_writer_that_closes_below_the_write_quorum_files_the_repair(
+    comes_back: bool, clock: MockClock
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client, entry_check_ms=0, lost_after_ms=3_600_000)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        bookie = writer.metadata.last_fragment.ensemble[2]
+        await cluster.bookies[bookie].stop()
+        await writer.append_many([payload(n) for n in range(5, 9)])
+        if comes_back:
+            await cluster.bookies[bookie].start()
+            await trio.sleep(5)
+            await writer.append_many([payload(n) for n in range(9, 12)])
+        entries = await writer.close() + 1
+        assert await incomplete(queue, writer.ledger_id) == (bookie,)
+        await start_repair(cluster)
+        await trio.sleep(60)
+        if not comes_back:
+            assert await incomplete(queue, writer.ledger_id) == (bookie,), "it is not known what it lacks"
+            await cluster.bookies[bookie].start()
+        await quiet(queue)
+        await assert_whole(client, writer.ledger_id, entries)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (5, 3, 2), (3, 3, 3)])
+async def test_rule_24_a_ledger_on_its_whole_write_quorum_is_not_filed(
+    shape: tuple[int, int, int], clock: MockClock
+) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        for count in (0, 1, 40):
+            await written(client, count, Replication(*shape))
+        assert await queue.tasks() == []
+
+
+async def test_rule_24_a_copy_that_is_confirmed_after_the_close_counts(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        slow = writer.metadata.last_fragment.ensemble[2]
+        await writer.append(payload(0))
+        await wait_all_tasks_blocked()
+        cluster.network.stall(slow, client.host)
+        await writer.append(payload(1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.close)
+            await trio.sleep(0.1)
+            assert (await client.ledgers.metadata(writer.ledger_id)).is_closed
+            cluster.network.heal()
+        assert await queue.tasks() == []
+
+
+async def test_rule_24_a_bookie_that_left_the_ensemble_and_lacks_entries_is_named(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        gone = writer.metadata.last_fragment.ensemble[2]
+        await writer.append(payload(0))
+        await wait_all_tasks_blocked()
+        cluster.network.stall(client.host, gone)
+        await writer.append(payload(1))
+        cluster.network.reset(client.host, gone)
+        await cluster.bookies[gone].stop()
+        await eventually(lambda: len(writer.metadata.fragments) == 2)
+        await writer.append(payload(2))
+        await writer.close()
+        assert await incomplete(queue, writer.ledger_id) == (gone,)
+
+
+@pytest.mark.parametrize("failure", ["refused", "hanging"])
+async def test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed(
+    failure: str, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await cluster.bookies[writer.metadata.last_fragment.ensemble[2]].stop()
+        await writer.append(payload(0))
+
+        async def no_tasks(call: Call, go_on: GoOn) -> object:
+            if any(operation.path.startswith(REPAIR_TASKS) for operation in call.operations):
+                if failure == "hanging":
+                    await trio.sleep_forever()
+                client.store.disconnect()
+            return await go_on()
+
+        client.store.faults.append(no_tasks)
+        with trio.fail_after(METADATA_TIMEOUT_S):
+            assert await writer.close() == 0
+        assert "could not be filed for repair" in caplog.text
+        client.store.faults.remove(no_tasks)
+        client.store.reconnect()
+        assert await queue.tasks() == []
+
+
+async def test_rule_24_a_writer_that_does_not_know_whether_it_closed_files_the_repair(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(other)
+        writer = await client.ledgers.create(replication=R332)
+        path = ledger_path(writer.ledger_id)
+        bookie = writer.metadata.last_fragment.ensemble[2]
+        await cluster.bookies[bookie].stop()
+        await writer.append(payload(0))
+
+        async def no_answer(call: Call, go_on: GoOn) -> object:
+            answer = await go_on()
+            if path in {call.path, *(operation.path for operation in call.operations)}:
+                await trio.sleep_forever()
+            return answer
+
+        client.store.faults.append(no_answer)
+        with pytest.raises(AppendUnknown):
+            await writer.close()
+        assert (await other.ledgers.metadata(writer.ledger_id)).is_closed
+        assert await incomplete(queue, writer.ledger_id) == (bookie,)
+
+
+async def test_rule_24_a_ledger_that_is_recovered_below_its_write_quorum_is_filed(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(client, entry_check_ms=0, lost_after_ms=3_600_000)
+        writer = await client.ledgers.create(replication=R332)
+        bookie = cluster.bookies[writer.metadata.last_fragment.ensemble[2]]
+        await writer.append(payload(0))
+        await bookie.stop()
+        await writer.append_many([payload(n) for n in range(1, 5)])
+        await bookie.start()
+        await trio.sleep(5)
+        await writer.append(payload(5))
+        await trio.sleep(5)
+        await writer.aclose()
+        assert (await other.ledgers.recover(writer.ledger_id)).last_entry == 5
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [1, 2, 3, 4]
+        assert await queue.tasks() == [writer.ledger_id]
+        await bookie.stop()
+        await start_repair(cluster)
+        await trio.sleep(60)
+        assert await queue.tasks() == [writer.ledger_id], "it is not known what the bookie lacks"
+        await bookie.start()
+        await quiet(queue)
+        await assert_whole(client, writer.ledger_id, 6)
+        await other.ledgers.recover(writer.ledger_id)
+        assert await queue.tasks() == [], "it was closed already"
+
+
+@pytest.mark.parametrize("replication", [Replication(3, 3, 3), Replication(3, 3, 2, guaranteed=True)])
+async def test_rule_24_a_recovered_ledger_that_acknowledges_at_the_write_quorum_is_not_filed(
+    replication: Replication, clock: MockClock
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        ledger_id = await written(client, 3, replication, close=False)
+        await client.ledgers.recover(ledger_id)
+        assert await queue.tasks() == []
