@@ -13,7 +13,7 @@ import attrs
 from ledgerlog.errors import LedgerExists, LedgerNotFound
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.environment import Environment
-from ledgerlog.ledger.repair_tasks import file_for_repair
+from ledgerlog.ledger.repair_tasks import drop_task, file_for_repair
 from ledgerlog.meta.settle import new_number, settle
 from ledgerlog.meta.store import Check, MetadataStore, NodeExists, NodeMissing, Set, VersionConflict
 from ledgerlog.model.ids import BookieId
@@ -151,7 +151,7 @@ class LedgerRegistry:
         return await settle(self._store, write, what=f"a change of the metadata of ledger {wanted.ledger_id}")
 
     async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
-        """Delete a ledger's metadata. Its bookies collect the space later.
+        """Delete a ledger's metadata, and its task for repair. Its bookies collect the space later.
 
         Args:
             ledger_id: The ledger.
@@ -172,6 +172,7 @@ class LedgerRegistry:
                     raise LedgerNotFound(ledger_id) from None
 
         await settle(self._store, write, what=f"the deletion of ledger {ledger_id}", conflicts=())
+        await drop_task(self._store, ledger_id)
 
     async def bookies(self) -> Sequence[BookieId]:
         """Return every bookie that has a cookie or is registered, sorted: whoever may hold entries."""

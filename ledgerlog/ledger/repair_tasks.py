@@ -23,14 +23,14 @@ from ledgerlog.errors import IncompatibleVersion, LedgerLogError
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.limits import FILING_TIMEOUT_S
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import MetadataStore
+from ledgerlog.meta.store import MetadataStore, NodeMissing
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import repair_task_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
 
-__all__ = ["file_for_repair", "may_lack_copies", "post_task"]
+__all__ = ["drop_task", "file_for_repair", "may_lack_copies", "post_task"]
 
 logger = logging.getLogger(__name__)
 
@@ -127,3 +127,20 @@ async def post_task(
         return True
 
     return await settle(store, write, what=f"the repair task of ledger {ledger_id}")
+
+
+async def drop_task(store: MetadataStore, ledger_id: int) -> None:
+    """Remove the task of a ledger that was just deleted, if it has one.
+
+    A worker that has the task at hand does not mind. If it cannot be removed now, that is logged, and the
+    next worker that looks at it removes it.
+    """
+    path = repair_task_path(ledger_id)
+    try:
+        node = await store.get(path)
+        if node is not None:
+            await store.delete(path)
+    except NodeMissing:
+        pass  # A worker was quicker.
+    except LedgerLogError as trouble:
+        logger.warning("ledger=%d is deleted, and its task for repair stays: %s", ledger_id, trouble)

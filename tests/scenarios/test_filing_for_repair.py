@@ -48,6 +48,20 @@ async def test_rule_24_a_writer_that_closes_below_the_write_quorum_files_the_rep
         await assert_whole(client, writer.ledger_id, entries)
 
 
+async def test_the_task_of_a_deleted_ledger_goes_with_it(clock: MockClock) -> None:
+    """Nobody runs auto-recovery here."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        await cluster.bookies[writer.metadata.last_fragment.ensemble[2]].stop()
+        await writer.append_many([payload(n) for n in range(5, 9)])
+        await writer.close()
+        assert await queue.tasks() == [writer.ledger_id]
+        await client.ledgers.delete(writer.ledger_id)
+        assert await queue.tasks() == []
+
+
 @pytest.mark.parametrize("shape", [(3, 3, 2), (5, 3, 2), (3, 3, 3)])
 async def test_rule_24_a_ledger_on_its_whole_write_quorum_is_not_filed(
     shape: tuple[int, int, int], clock: MockClock
