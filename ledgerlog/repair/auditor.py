@@ -229,8 +229,8 @@ class Auditor:
         self.name = name
         self.is_leading = False
         self._client = client
-        self._board = RepairQueue(client)
-        self._settings = SettingsInForce(self._board, name=f"auditor={name}")
+        self._queue = RepairQueue(client)
+        self._settings = SettingsInForce(self._queue, name=f"auditor={name}")
         self._wake = trio.Event()
         self._looked = trio.Event()
         self._record = AuditState()
@@ -282,7 +282,7 @@ class Auditor:
 
     async def _last_record(self) -> AuditState:
         try:
-            return await self._board.audit_record() or AuditState()
+            return await self._queue.audit_record() or AuditState()
         except MetadataCorrupt as damage:
             # All that it holds is found again, or was only for people to read.
             logger.error("auditor=%s: %s; it is made anew", self.name, damage)
@@ -298,7 +298,7 @@ class Auditor:
 
     async def _say(self) -> None:
         async with self._saying:  # Of two concurrent writes, one would be lost.
-            await self._board.say_audit(self._record)
+            await self._queue.say_audit(self._record)
 
     async def _listen(self, path: str) -> None:
         async with self._client.store.watch(path) as watch:
@@ -313,10 +313,10 @@ class Auditor:
         while True:
             self._wake = trio.Event()
             settings = await self._heed()
-            draining = frozenset(await self._board.draining())
-            registered = await self._board.registered()
+            draining = frozenset(await self._queue.draining())
+            registered = await self._queue.registered()
             now, delay_s = trio.current_time(), settings.lost_after_ms / 1000
-            absences.look({*self._named, *await self._board.known()} - registered.keys(), now)
+            absences.look({*self._named, *await self._queue.known()} - registered.keys(), now)
             lost = absences.lost(now, delay_s)
             self._found = found = _Found(lost, lost | draining, frozenset(registered))
             # If a bookie came back, a pass must look for it again when it is lost again.
@@ -352,7 +352,7 @@ class Auditor:
         found = await pass_over_metadata(self._client, gone.__contains__)
         made = 0
         for ledger_id, hit in found.affected.items():
-            made += await self._board.post(ledger_id, lost=hit)
+            made += await self._queue.post(ledger_id, lost=hit)
         if gone:
             logger.info(
                 "auditor=%s: lost=%s drained=%s affected=%d new tasks=%d of ledgers=%d",
@@ -363,7 +363,7 @@ class Auditor:
                 made,
                 found.ledgers,
             )
-        await self._board.tidy(found.named)
+        await self._queue.tidy(found.named)
         self._record = attrs.evolve(
             self._record,
             metadata_at_ms=self._client.environment.now_ms(),
@@ -409,7 +409,7 @@ class Auditor:
                 ",".join(faults.incomplete) or "none",
                 ",".join(faults.damaged) or "none",
             )
-            await self._board.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
+            await self._queue.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
 
         await check_entries(
             self._client,

@@ -139,7 +139,7 @@ class LedgerRepair:
 
     def __init__(self, client: LedgerClient, queue: RepairQueue, copying: Copying) -> None:
         self._client = client
-        self._board = queue
+        self._queue = queue
         self._copying = copying
         self._registry = LedgerRegistry(client.store, client.environment)
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
@@ -160,8 +160,8 @@ class LedgerRepair:
         """
         found = await self._registry.find(ledger_id)
         named = frozenset[BookieId]() if found is None else named_bookies(found[0])
-        lost = [bookie for bookie in named if not await self._board.is_registered(bookie)]
-        await self._board.post(ledger_id, lost=lost)
+        lost = [bookie for bookie in named if not await self._queue.is_registered(bookie)]
+        await self._queue.post(ledger_id, lost=lost)
 
     async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
         """Repair the task's ledger as far as possible.
@@ -195,7 +195,7 @@ class LedgerRepair:
                 return DONE
             metadata, version = found
             attempt.named = named_bookies(metadata)
-            draining, undecided = await self._board.requests()
+            draining, undecided = await self._queue.requests()
             attempt.gone = gone = await self._gone(metadata, task, draining)
             if attempt.damaged is None:
                 attempt.damaged = await self._damaged(metadata, task)
@@ -236,7 +236,7 @@ class LedgerRepair:
         named = named_bookies(metadata)
         gone = {bookie for bookie in named if bookie in draining}
         for bookie in task.lost:
-            if bookie in named and bookie not in gone and not await self._board.is_registered(bookie):
+            if bookie in named and bookie not in gone and not await self._queue.is_registered(bookie):
                 gone.add(bookie)
         return gone
 
@@ -374,7 +374,7 @@ class LedgerRepair:
             self._seen.pop(metadata.ledger_id, None)
             return Verdict(_words(trouble))
         ensemble = metadata.last_fragment.ensemble
-        there = [slot for slot, b in enumerate(ensemble) if await self._board.is_registered(b)]
+        there = [slot for slot, b in enumerate(ensemble) if await self._queue.is_registered(b)]
         if not metadata.replication.covers(there):
             self._seen.pop(metadata.ledger_id, None)
             missing = ", ".join(b for slot, b in enumerate(ensemble) if slot not in there)
@@ -408,11 +408,11 @@ class LedgerRepair:
         found = await self._registry.find(metadata.ledger_id)
         if found is None or found[0].is_closed or found[0].last_fragment != metadata.last_fragment:
             return False
-        draining = await self._board.draining()
+        draining = await self._queue.draining()
         for bookie in metadata.last_fragment.ensemble:
             if bookie in draining:
                 return True
-            if bookie in gone and not await self._board.is_registered(bookie):
+            if bookie in gone and not await self._queue.is_registered(bookie):
                 return True
         return False
 
@@ -459,7 +459,7 @@ class LedgerRepair:
             if FaultKind.LIMBO in kinds:
                 in_limbo.append(bookie)  # It copies back its lost entries itself.
             if FaultKind.UNREACHABLE in kinds:
-                if await self._board.is_registered(bookie):
+                if await self._queue.is_registered(bookie):
                     silent.append(bookie)
                 elif bookie in task.lost and bookie not in (attempt.gone or ()):
                     # It was registered when we looked for lost bookies, and now it is not. The auditor may

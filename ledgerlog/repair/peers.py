@@ -29,7 +29,7 @@ class BookiePeers(LedgerPeers):
 
     def __init__(self, client: LedgerClient) -> None:
         super().__init__(client)
-        self._board = RepairQueue(client)
+        self._queue = RepairQueue(client)
 
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
         """Post a task about the bookie's damaged copy of a ledger, unless there is one.
@@ -38,7 +38,7 @@ class BookiePeers(LedgerPeers):
             MetadataUnavailable: The metadata store could not be reached.
             MetadataOutcomeUnknown: The task may or may not be posted.
         """
-        await self._board.post(ledger_id, damaged=[bookie_id])
+        await self._queue.post(ledger_id, damaged=[bookie_id])
 
 
 @asynccontextmanager

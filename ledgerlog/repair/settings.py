@@ -35,7 +35,7 @@ class SettingsInForce:
     def __init__(self, queue: RepairQueue, *, name: str) -> None:
         self.damage: str | None = None
         """Why the stored settings could not be read the last time; None if they could."""
-        self._board = queue
+        self._queue = queue
         self._name = name
         self._last: RepairSettings | None = None
 
@@ -46,7 +46,7 @@ class SettingsInForce:
             MetadataUnavailable: The metadata store could not be reached.
         """
         try:
-            self._last = await self._board.settings()
+            self._last = await self._queue.settings()
         except MetadataCorrupt as damage:
             is_news, self.damage = str(damage) != self.damage, str(damage)
             if self._last is None:
@@ -61,7 +61,7 @@ class SettingsInForce:
 
     async def _noted(self) -> RepairSettings:
         try:
-            record = await self._board.audit_record()
+            record = await self._queue.audit_record()
         except MetadataCorrupt:
             record = None
         if record is None or record.settings is None:

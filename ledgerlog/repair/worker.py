@@ -90,12 +90,12 @@ class Worker:
         self.repaired = 0
         """How many tasks this worker has finished."""
         self._client = client
-        self._board = RepairQueue(client)
-        self._in_force = SettingsInForce(self._board, name=f"worker={name}")
+        self._queue = RepairQueue(client)
+        self._in_force = SettingsInForce(self._queue, name=f"worker={name}")
         self._settings = RepairSettings()
         self.pacer = Pacer(self._settings.bytes_per_s)
         self.copying = Copying(client, self.pacer)
-        self._repair = LedgerRepair(client, self._board, self.copying)
+        self._repair = LedgerRepair(client, self._queue, self.copying)
         self._lanes = lanes
         self._workers = 1
         """How many worker processes share the cluster's rate of copying."""
@@ -120,9 +120,9 @@ class Worker:
         """
         session = self._client.store.session
         # First of all read the settings: nothing is copied at a rate, or during a pause, that was not read.
-        self._workers = await self._board.worker_count() + 1
+        self._workers = await self._queue.worker_count() + 1
         await self._heed()
-        key = await self._board.register_worker()
+        key = await self._queue.register_worker()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._look)
@@ -140,7 +140,7 @@ class Worker:
             if self._client.store.session is session and session.state is SessionState.CONNECTED:
                 with trio.move_on_after(_LEAVE_S, shield=True):
                     try:
-                        await self._board.unregister_worker(key)
+                        await self._queue.unregister_worker(key)
                     except LedgerLogError as trouble:
                         logger.info("worker=%s is still registered: %s", self.name, trouble)
 
@@ -166,8 +166,8 @@ class Worker:
         )
 
     async def _list(self) -> None:
-        found = await self._board.tasks()
-        self._workers = await self._board.worker_count()
+        found = await self._queue.tasks()
+        self._workers = await self._queue.worker_count()
         self._set_pace()
         open_tasks = frozenset(found)
         self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
@@ -250,19 +250,19 @@ class Worker:
                 del self._busy[ledger_id]
 
     async def _attempt(self, ledger_id: int, key: WorkerKey) -> None:
-        if not await self._board.lock(ledger_id, key):
+        if not await self._queue.lock(ledger_id, key):
             self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, may_hurry=False)
             return
         try:
             # Read the task after locking: one read before may be a task that the lock's holder is about to
             # remove.
             try:
-                found = await self._board.task(ledger_id)
+                found = await self._queue.task(ledger_id)
             except IncompatibleVersion:
                 raise  # The task is a newer version's; it is tried again later.
             except MetadataCorrupt:
                 await self._repair.make_anew(ledger_id)
-                found = await self._board.task(ledger_id)
+                found = await self._queue.task(ledger_id)
             if found is None:
                 self._forget(ledger_id)
                 return
@@ -273,15 +273,15 @@ class Worker:
 
             verdict = await self._repair.run(task, grace_s=self._settings.grace_ms / 1000, say=say)
             if verdict.task is not None:
-                await self._board.note(task, version, verdict.task)
+                await self._queue.note(task, version, verdict.task)
                 self._wait(ledger_id, verdict.again_in_s)
-            elif await self._board.remove(ledger_id, version, key):
+            elif await self._queue.remove(ledger_id, version, key):
                 self.repaired += 1
                 self._forget(ledger_id)
         finally:
             # Only after the removal (rule 22).
             with trio.move_on_after(_LEAVE_S, shield=True):
-                await self._board.unlock(ledger_id, key)
+                await self._queue.unlock(ledger_id, key)
 
     def _forget(self, ledger_id: int) -> None:
         self._waiting.pop(ledger_id, None)
@@ -315,7 +315,7 @@ class Worker:
                 work=tuple(LedgerWork(ledger_id=e, doing=what) for e, what in sorted(self._busy.items())),
             )
             try:
-                await self._board.say_progress(key, progress)
+                await self._queue.say_progress(key, progress)
             except LedgerLogError as trouble:
                 logger.debug("worker=%s: its progress is not told: %s", self.name, trouble)
             await trio.sleep(_SAY_S)
