@@ -122,11 +122,11 @@ async def heal_index(
 async def _mark_and_salvage(
     store: MetadataStore, directory: StorageDirectory, new_nonce: Callable[[], bytes]
 ) -> Salvaged:
-    await _mark_loss(store, directory)
+    await _mark_all_lost(store, directory)
     return await salvage(directory, new_nonce)
 
 
-async def _mark_loss(store: MetadataStore, directory: StorageDirectory) -> None:
+async def _mark_all_lost(store: MetadataStore, directory: StorageDirectory) -> None:
     try:
         known = await read_marks(directory.disk, directory.path)
         is_unreadable = False
@@ -181,7 +181,7 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
             f"{instance}. It was decommissioned, or --metadata names another cluster"
         )
     await wait_unregistered(store, cookie.bookie_id, place)
-    await _mark_loss(store, directory)
+    await _mark_all_lost(store, directory)
     await directory.replace_cookie(cookie)
     logger.warning(
         "bookie=%s: the cookie of %s was lost and is restored; the directory may be an old copy, so it is "

@@ -15,7 +15,7 @@ import trio
 
 from ledgerlog.blocking.base import Face
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import ConnectionClosed, LedgerLogError, RecordsLost
 from ledgerlog.ledger import reader
@@ -105,7 +105,7 @@ async def fetch(manager: AbstractAsyncContextManager[readers.LogReader]) -> Asyn
         async def run() -> None:
             await fetched.run(reader)
 
-        async with beside(run, name="blocking reader"):
+        async with background(run, name="blocking reader"):
             yield fetched
 
 

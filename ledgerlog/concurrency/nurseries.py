@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-__all__ = ["beside", "holds_cancellation", "is_cancelled", "open_nursery", "open_serving_nursery"]
+__all__ = ["background", "holds_cancellation", "is_cancelled", "open_nursery", "open_serving_nursery"]
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
 
 
 @asynccontextmanager
-async def beside(task: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[None]:
+async def background(task: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[None]:
     """Run ``task`` while the body runs.
 
     The task is cancelled when the body ends. If the task returns first, the body goes on.

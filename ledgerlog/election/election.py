@@ -33,7 +33,7 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.core.backoff import Backoff
-from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.election.beats import BeatServer, Hearing
 from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed
 from ledgerlog.errors import (
@@ -221,7 +221,7 @@ class Election:
         stand = _Stand(self._client, self._name, self._candidate, self._core, self._listen)
         try:
             await stand.listen()
-            async with beside(stand.run, name=f"election {self._name}"):
+            async with background(stand.run, name=f"election {self._name}"):
                 try:
                     term = await stand.wait_leading()
                     with stand.scope, stand.reach.open():

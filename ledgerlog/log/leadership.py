@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ledgerlog.concurrency.nurseries import beside, is_cancelled
+from ledgerlog.concurrency.nurseries import background, is_cancelled
 from ledgerlog.errors import LedgerNotFound, LostLeadership
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
@@ -96,7 +96,7 @@ async def lead(
     writer = LogWriter(name, leader, options.producer)
     outstanding = 0
     try:
-        async with beside(leader.run, name=f"log writer {name}"):
+        async with background(leader.run, name=f"log writer {name}"):
             try:
                 yield writer
             finally:

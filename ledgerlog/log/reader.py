@@ -41,7 +41,7 @@ import trio
 
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
     ArchiveUnavailable,
@@ -532,5 +532,5 @@ async def open_reader(
         follow=follow,
         dense=dense,
     )
-    async with beside(reader._fetch, name=f"log reader {name}"):
+    async with background(reader._fetch, name=f"log reader {name}"):
         yield reader

@@ -35,7 +35,7 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.core.backoff import Backoff
-from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
@@ -445,7 +445,7 @@ class Replica(Generic[M]):
             # Tasks may wait for this replica already. End their waits.
             self._end()
             raise
-        async with beside(self._run, name=f"replica of {self._log.name}"):
+        async with background(self._run, name=f"replica of {self._log.name}"):
             try:
                 yield
             finally:
@@ -674,7 +674,7 @@ class Replica(Generic[M]):
             await writer.wait_over()
             leading.wake()
 
-        async with beside(watch, name=f"replica's writer of {self._log.name}"):
+        async with background(watch, name=f"replica's writer of {self._log.name}"):
             try:
                 await leading.run(lambda: writer.failure)
             except LedgerLogError as error:

@@ -41,7 +41,7 @@ import trio
 from ledgerlog.archive.reader import check_archive, check_end
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable, LedgerLogError
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.copies import ask_copies, carry_out
@@ -173,7 +173,7 @@ async def open_audit(
             raise got
         return got
 
-    async with beside(audit.run, name="audit"):
+    async with background(audit.run, name="audit"):
         yield take
 
 

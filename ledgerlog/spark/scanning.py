@@ -36,7 +36,7 @@ import trio
 
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.errors import (
     ArchiveCorrupt,
     ArchiveUnavailable,
@@ -148,7 +148,7 @@ async def open_scan(
                 raise got
             return got
 
-        async with beside(scan.run, name="log scan"):
+        async with background(scan.run, name="log scan"):
             yield take
 
 

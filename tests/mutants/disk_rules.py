@@ -89,7 +89,7 @@ MUTANTS = (
         "storage",
         "LevelDbIndex.write",
         """
-        if self._is_torn:
+        if self._is_torn or self._failure is not None:
             with trio.CancelScope(shield=True):
                 await self._open_again()
         """,

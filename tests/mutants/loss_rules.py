@@ -38,7 +38,7 @@ MUTANTS = (
     mutant(
         "a_repaired_directory_without_marks",
         "D27.12",
-        "_mark_and_salvage",
+        "_mark_all_lost",
         "await write_marks(directory.disk, directory.path, after)",
         "await write_marks(directory.disk, directory.path, known or type(after)())",
         f"{_REPAIRED}::test_what_was_lost_is_unknown_and_never_denied",
@@ -79,12 +79,12 @@ MUTANTS = (
         "D27.12",
         "_mark_and_salvage",
         """
-        await _mark_loss(store, directory)
+        await _mark_all_lost(store, directory)
         return await salvage(directory, new_nonce)
         """,
         """
         done = await salvage(directory, new_nonce)
-        await _mark_loss(store, directory)
+        await _mark_all_lost(store, directory)
         return done
         """,
         _SALVAGE_CRASHES,
@@ -108,7 +108,7 @@ MUTANTS = (
         "a_restored_cookie_without_marks",
         "D27.12",
         "restore_cookie",
-        "await _mark_loss(store, directory)",
+        "await _mark_all_lost(store, directory)",
         "",
         f"{_REPAIRED}::test_a_lost_cookie_is_restored_and_all_is_marked",
     ),

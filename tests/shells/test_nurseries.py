@@ -12,7 +12,7 @@ from serving import Machine
 
 from ledgerlog import connect
 from ledgerlog.cli.processes import open_children
-from ledgerlog.concurrency.nurseries import beside, open_nursery, open_serving_nursery
+from ledgerlog.concurrency.nurseries import background, open_nursery, open_serving_nursery
 from ledgerlog.meta.sqlite import open_sqlite_store
 
 
@@ -32,7 +32,7 @@ async def serving_nursery(_: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def task_beside(_: Path) -> AsyncIterator[None]:
-    async with beside(trio.sleep_forever, name="beside"):
+    async with background(trio.sleep_forever, name="background"):
         yield
 
 
