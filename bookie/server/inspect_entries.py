@@ -69,7 +69,7 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
         row = await catalogue.file(file)
         if row is None:
             return False
-        for run in (await FileContents(files, catalogue).counted(row)).runs:
+        for run in (await FileContents(files, catalogue).read_by_index(row)).runs:
             stored = catalogue.ledger_now(run.ledger_id)
             if stored is None or not stored.is_deleted:
                 (frame,) = await pool.read(file, [(run.offset, run.length)])

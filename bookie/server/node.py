@@ -106,7 +106,7 @@ class BookieNode:
     """The address that the server listens at; ``address`` may be another one."""
     has_sound_index: bool
     """False if the index was found damaged and could not be made again."""
-    rot: CorruptionRepair
+    corruption_repair: CorruptionRepair
     """Copies damaged entries from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
@@ -266,7 +266,7 @@ async def open_bookie(
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
-            rot = CorruptionRepair(cookie.bookie_id, engine, peers)
+            corruption_repair = CorruptionRepair(cookie.bookie_id, engine, peers)
             node = BookieNode(
                 info,
                 cookie,
@@ -275,7 +275,7 @@ async def open_bookie(
                 repair,
                 listener.address,
                 has_sound_index,
-                rot,
+                corruption_repair,
                 registration,
             )
             watch = DiskWatch(
@@ -377,7 +377,7 @@ async def _serving(
         service.start_soon(node.repair.run)
         for task in beside:
             service.start_soon(task)
-        service.start_soon(node.rot.run)
+        service.start_soon(node.corruption_repair.run)
         service.start_soon(watch.run)
         service.start_soon(
             follow_draining, store, node.cookie, partial(node.set_read_only, wanted_by="draining")

@@ -181,7 +181,7 @@ MUTANTS = (
     mutant(
         "what_is_being_moved_is_mended",
         "rule 8",
-        "ReadRepair.mend_now",
+        "ReadRepair.repair_now",
         "not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents",
         "each.run.file not in self._residents",
         f"{_MENDING_TEST}::test_nothing_is_mended_in_a_file_that_is_being_written_again",
@@ -224,7 +224,7 @@ MUTANTS = (
     mutant(
         "what_is_on_its_way_to_the_disk_is_mended",
         "rule 8",
-        "ReadRepair.mend_now",
+        "ReadRepair.repair_now",
         "not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents",
         "not self._compactor.is_moving(each.run.file)",
         f"{_MENDING_TEST}::test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk",

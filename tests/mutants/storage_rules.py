@@ -244,7 +244,7 @@ MUTANTS = (
     mutant(
         "a_rotten_file_is_freed_though_a_live_entry_is_in_it",
         "rule 8",
-        "FileContents._named",
+        "FileContents._indexed_runs",
         "found += [run for run in those if run.file == file]",
         "",
         f"{_ROTTEN}::test_rot_of_a_live_entry_stays_until_it_is_deleted",
@@ -252,7 +252,7 @@ MUTANTS = (
     mutant(
         "fences_do_not_go_along_when_rot_hides_them",
         "rule 1",
-        "FileContents._refused",
+        "FileContents._fenced_or_deleted",
         "stored.is_fenced or stored.is_deleted",
         "False",
         f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
@@ -260,7 +260,7 @@ MUTANTS = (
     mutant(
         "what_a_rotten_log_had_replaced_is_forgotten",
         "storage",
-        "FileContents.counted",
+        "FileContents.read_by_index",
         "await self._absent()",
         "FileSet()",
         f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",

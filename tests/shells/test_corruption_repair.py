@@ -112,7 +112,7 @@ async def test_without_an_intact_copy_it_stays_rotten_and_is_never_denied(clock:
             await rotted(bookie, 5)
         bookie = cluster.bookies["b1"]
         assert await bookie.node.engine.scrubber.scrub() == 1
-        await eventually(lambda: len(bookie.node.rot.unrepaired) == 1)
+        await eventually(lambda: len(bookie.node.corruption_repair.unrepaired) == 1)
         assert await status_of(bookie, ledger_id, 5) in UNREADABLE
         await client.ledgers.delete(ledger_id)
         assert bookie.node.engine.collector is not None
@@ -132,8 +132,8 @@ async def test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_abou
         bookie = cluster.bookies["b1"]
         await rotted(bookie, 20)
         assert await bookie.node.engine.scrubber.scrub() == 4
-        await eventually(lambda: len(bookie.node.rot.unrepaired) == 2)
-        assert {ledger_id for ledger_id, _ in bookie.node.rot.unrepaired} == {stuck, still_open}
+        await eventually(lambda: len(bookie.node.corruption_repair.unrepaired) == 2)
+        assert {ledger_id for ledger_id, _ in bookie.node.corruption_repair.unrepaired} == {stuck, still_open}
         assert await status_of(bookie, easy, 20) is Status.OK
 
         async def is_asked() -> bool:
@@ -155,7 +155,7 @@ async def test_bookies_that_were_down_are_asked_again(clock: MockClock) -> None:
         cluster.network.cut("b1", "b3")
         assert await bookie.node.engine.scrubber.scrub() == 1
         await trio.sleep(600)
-        assert len(bookie.node.rot.unrepaired) == 1
+        assert len(bookie.node.corruption_repair.unrepaired) == 1
         cluster.network.heal()
         await trio.sleep(700)
         assert not bookie.node.engine.scrubber.rotten
@@ -168,7 +168,7 @@ async def test_the_last_fragment_of_an_open_ledger_waits_until_it_is_closed(cloc
         bookie = cluster.bookies["b1"]
         await rotted(bookie, 5)
         assert await bookie.node.engine.scrubber.scrub() == 1
-        await eventually(lambda: len(bookie.node.rot.unrepaired) == 1)
+        await eventually(lambda: len(bookie.node.corruption_repair.unrepaired) == 1)
         assert await status_of(bookie, ledger_id, 5) in UNREADABLE
         await client.ledgers.recover(ledger_id)
         await trio.sleep(700)

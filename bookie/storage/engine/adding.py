@@ -195,7 +195,7 @@ class Adder:
             elif known != digest:
                 return Status.CONFLICT
         if standing.damaged:
-            refusal = self._mender.mend_now(state, standing.damaged, entries, header)
+            refusal = self._mender.repair_now(state, standing.damaged, entries, header)
             if refusal is not None:
                 return refusal
             fresh = [index for index in fresh if not standing.is_damaged(entries.ids[index])]

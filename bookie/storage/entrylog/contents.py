@@ -84,7 +84,7 @@ class FileContents:
 
     # --- by the index -----------------------------------------------------------------------------
 
-    async def counted(self, row: FileRow) -> FileRuns:
+    async def read_by_index(self, row: FileRow) -> FileRuns:
         """Return the contents of a damaged file that still count, as the index knows them.
 
         Raises:
@@ -96,9 +96,9 @@ class FileContents:
                 replaced = await self._files.logs.read_replaced(-row.file)
             except StorageError:
                 replaced = await self._absent()
-        return FileRuns(await self._named(row.file), await self._refused(), replaced)
+        return FileRuns(await self._indexed_runs(row.file), await self._fenced_or_deleted(), replaced)
 
-    async def _named(self, file: int) -> list[EntryRun]:
+    async def _indexed_runs(self, file: int) -> list[EntryRun]:
         """The runs in this file that have a row in the index."""
         found: list[EntryRun] = []
         for ledger_id in sorted(await self._catalogue.usage(file)):
@@ -109,7 +109,7 @@ class FileContents:
                     found += [run for run in those if run.file == file]
         return found
 
-    async def _refused(self) -> set[int]:
+    async def _fenced_or_deleted(self) -> set[int]:
         """All ledgers that are fenced or deleted."""
         found: set[int] = set()
         async with aclosing(self._catalogue.ledgers()) as pages:

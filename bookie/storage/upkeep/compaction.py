@@ -218,7 +218,7 @@ class Compactor:
             except StorageError as damage:
                 logger.warning("the file is damaged, its live runs are taken from the index: %s", damage)
                 try:
-                    held = await self._contents.counted(row)
+                    held = await self._contents.read_by_index(row)
                 except StorageError as trouble:
                     raise UnreadableSource(row.file, f"{damage}; {trouble}") from trouble
             runs += held.runs

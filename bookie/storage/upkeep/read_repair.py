@@ -6,7 +6,7 @@ not count, and an add that brings the entry again, as recovery and repair do, re
 both in the same step as the add's verdict, so nothing gets between the look and the append (rule 3).
 
     look_now   return the digests of the stored entries among the ids, and the runs with damage
-    mend_now   replace each of these runs by one with the same entries, in the journal
+    repair_now   replace each of these runs by one with the same entries, in the journal
 
 **Conflicts.** If the head of a frame is sound, it says which digest each entry had, even if the payload is
 damaged. An add with another digest for such an entry is a conflict (rule 6). If the head is damaged, an entry
@@ -210,9 +210,9 @@ class ReadRepair:
             return self._pool.read_now(run.file, run.offset, length)
         return bytes(resident.image.view[run.offset : run.offset + length])
 
-    # --- mending ----------------------------------------------------------------------------------
+    # --- repairing --------------------------------------------------------------------------------
 
-    def mend_now(
+    def repair_now(
         self, state: BookieLedger, damaged: Sequence[Damaged], brought: Entries, header: Header
     ) -> Status | None:
         """Replace each damaged run, using the brought entries.

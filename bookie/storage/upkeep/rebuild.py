@@ -71,11 +71,11 @@ async def rebuild_index(directory: StorageDirectory) -> int:
             "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
         )
     replaced = FileSet()
-    reach: dict[int, int] = {}
+    last_replaced: dict[int, int] = {}
     for number in reversed(log_numbers):
         if -number not in replaced:  # A replaced log may be damaged; its replacement lists the same files.
             by_this = await logs.read_replaced(number)
-            reach[-number] = by_this.highest
+            last_replaced[-number] = by_this.highest
             replaced |= by_this
     for number in _missing(numbers, replaced, sign=1):
         raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
@@ -95,7 +95,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
         runs += found
         pool = FilePool(directory.disk, EntryFiles(files, logs).path)
         try:
-            await Doubles(catalogue, pool, lambda run: newness(run, reach)).settle()
+            await Doubles(catalogue, pool, lambda run: newness(run, last_replaced)).settle()
         finally:
             pool.close()
         await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
@@ -105,12 +105,14 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     return runs
 
 
-def newness(run: EntryRun, reach: Mapping[int, int]) -> Age:
+def newness(run: EntryRun, last_replaced: Mapping[int, int]) -> Age:
     """Return the age of a run. If two runs hold the same entry, the newer run has the greater age.
 
-    ``reach`` has the number of the last segment that each log replaced.
+    ``last_replaced`` has the number of the last segment that each log replaced.
     """
-    return (run.file, 0, 0, run.offset) if run.file > 0 else (reach[run.file], 1, -run.file, run.offset)
+    return (
+        (run.file, 0, 0, run.offset) if run.file > 0 else (last_replaced[run.file], 1, -run.file, run.offset)
+    )
 
 
 def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterable[int]:

@@ -225,19 +225,19 @@ class _Salvage:
         try:
             catalogue = AllRuns(Catalogue(index))
             replaced = FileSet()
-            reach: dict[int, int] = {}
+            last_replaced: dict[int, int] = {}
             numbers = await self._logs.numbers()
             for number in reversed(numbers):
                 if -number not in replaced:
                     by_this = await self._logs.read_replaced(number)
-                    reach[-number] = by_this.highest
+                    last_replaced[-number] = by_this.highest
                     replaced |= by_this
             for number in numbers:
                 if -number not in replaced:
                     runs += await take_over_log(self._logs, catalogue, number, replaced, passes_rot=True)
             pool = FilePool(self._disk, EntryFiles(self._segments, self._logs).path)
             try:
-                await Doubles(catalogue, pool, lambda run: newness(run, reach)).settle()
+                await Doubles(catalogue, pool, lambda run: newness(run, last_replaced)).settle()
             finally:
                 pool.close()
             end = JournalPosition(top, SEGMENT_HEADER_BYTES, self._sequence) if top else NOTHING_YET
