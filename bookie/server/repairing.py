@@ -35,7 +35,7 @@ from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.opening import open_engine, refuse_newer
 from bookie.storage.upkeep.rebuild import rebuild_index
 from bookie.storage.upkeep.salvage import Salvaged, salvage, set_aside
-from ledgerlog.errors import CookieMismatch, StorageCorrupt
+from ledgerlog.errors import CookieMismatch, IncompatibleVersion, StorageCorrupt
 from ledgerlog.meta.belonging import join_cluster
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model import layout
@@ -164,6 +164,7 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
     lost = await directory.lost_cookies()
     if not lost or not await directory.has_data():
         return False
+    await refuse_newer(directory)
     found = {path: await _owners(directory, path) for path in lost}
     owners = set[str]().union(*found.values())
     if len(owners) != 1 or not all(found.values()):
@@ -217,8 +218,8 @@ async def _cookie_of(store: MetadataStore, instance: str) -> Cookie | None:
             continue
         try:
             cookie = Cookie.decode_untrusted(node.value, bookie_id)
-        except MetadataCorrupt as damage:
-            logger.warning("%s", damage)  # It may be any other bookie's.
+        except (MetadataCorrupt, IncompatibleVersion) as unreadable:
+            logger.warning("%s", unreadable)  # It may be any other bookie's.
             continue
         if cookie.instance == instance:
             return cookie

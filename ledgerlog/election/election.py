@@ -25,8 +25,8 @@ their connections first, and then the store, with a deadline.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 import attrs
@@ -397,14 +397,8 @@ class _Stand:
             Check(candidate_path(self._name, core.me), core.node_version),
             Set(election_path(self._name), claim.encode(), core.version),
         )
-        try:
+        with self._looking_again():
             versions = await self._client.store.transaction(operations)
-        except (VersionConflict, NodeMissing):
-            core.on_unsettled()
-        except AWAY:
-            core.on_unsettled()
-            raise
-        else:
             # If this stand was left, the record names a candidacy that is being withdrawn: the term is free.
             if not self._is_left:
                 core.on_claimed(versions[1])
@@ -412,22 +406,30 @@ class _Stand:
     async def _offer(self) -> None:
         core = self._core
         record = core.offer_record()
-        try:
-            version = await self._client.store.set(
-                election_path(self._name), record.encode(), version=core.version
-            )
-        except (VersionConflict, NodeMissing):
-            core.on_unsettled()
-        except AWAY:
-            core.on_unsettled()
-            raise
-        else:
-            if not self._is_left:
-                core.on_offered(record, version)
-                said = (
-                    "keeps the lead" if record.offer is None else f"offers it to who reaches {record.offer}"
+        with self._looking_again():
+            path = election_path(self._name)
+            version = await self._client.store.set(path, record.encode(), version=core.version)
+            if self._is_left:
+                return
+            core.on_offered(record, version)
+            if record.offer is None:
+                logger.warning("election=%s: %s keeps the lead", self._name, self._candidate)
+            else:
+                logger.warning(
+                    "election=%s: %s offers the lead to whoever reaches %s",
+                    *(self._name, self._candidate, record.offer),
                 )
-                logger.warning("election=%s: %s %s", self._name, self._candidate, said)
+
+    @contextmanager
+    def _looking_again(self) -> Iterator[None]:
+        """Around a write of the record: after a conflict or a lost answer, the core looks again."""
+        try:
+            yield
+        except (VersionConflict, NodeMissing):
+            self._core.on_unsettled()
+        except AWAY:
+            self._core.on_unsettled()
+            raise
 
     async def _follow_session(self) -> None:
         store, core = self._client.store, self._core

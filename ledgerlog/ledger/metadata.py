@@ -42,9 +42,9 @@ class LedgerRegistry:
         self._store = store
         self._environment = environment
 
-    async def file_for_repair(self, ledger_id: int, incomplete: Collection[BookieId]) -> bool:
+    async def file_for_repair(self, ledger_id: int, incomplete: Collection[BookieId]) -> None:
         """Make a task for a ledger that may lack copies. See ``ledger.repair_tasks.file_for_repair``."""
-        return await file_for_repair(self._store, self._environment, ledger_id, incomplete)
+        await file_for_repair(self._store, self._environment, ledger_id, incomplete)
 
     async def create(
         self,

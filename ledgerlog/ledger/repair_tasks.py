@@ -42,7 +42,7 @@ def may_lack_copies(replication: Replication) -> bool:
 
 async def file_for_repair(
     store: MetadataStore, environment: Environment, ledger_id: int, incomplete: Collection[BookieId]
-) -> bool:
+) -> None:
     """Make a task for a ledger that may lack copies, within ``FILING_TIMEOUT_S``.
 
     The end of a ledger does not depend on it. If it fails, that is logged, and the auditor's check of all
@@ -53,9 +53,6 @@ async def file_for_repair(
         environment: Its clock dates the task.
         ledger_id: The ledger.
         incomplete: The bookies that may lack entries; empty if nobody knows.
-
-    Returns:
-        Whether there is a task now.
     """
     why: object = f"no answer of the metadata store within {FILING_TIMEOUT_S:g} s"
     with trio.move_on_after(FILING_TIMEOUT_S):
@@ -64,7 +61,7 @@ async def file_for_repair(
         except LedgerLogError as trouble:
             why = trouble
         else:
-            return True
+            return
     logger.warning(
         "ledger=%d may lack copies on=%s and could not be filed for repair: %s. "
         "A check of all entries finds them",
@@ -72,7 +69,6 @@ async def file_for_repair(
         ",".join(incomplete) or "unknown",
         why,
     )
-    return False
 
 
 async def post_task(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import attrs
+import cbor2
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -314,6 +315,37 @@ async def test_no_cookie_is_restored_if_the_files_are_of_two_bookies(clock: Mock
             other.disk.files[paths(other, ".journal")[0]]
         )
         await refused(bookie, "must name one bookie instance")
+
+
+async def test_a_cookie_is_restored_though_that_of_another_bookie_cannot_be_read(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        await cluster.bookies["b2"].kill(session_s=0)
+        damaged, newer = layout.cookie_path("b2"), layout.cookie_path("b0")
+        node = await client.store.get(damaged)
+        assert node is not None
+        await client.store.set(damaged, b"damage", version=node.version)
+        await client.store.create(newer, cbor2.dumps({"v": 99}, canonical=True))
+        del cluster.bookies["b1"].disk.files["/b1/cookie"]
+        await start_repaired(cluster.bookies["b1"])
+
+
+async def test_no_cookie_is_restored_beside_a_file_of_a_newer_format(clock: MockClock) -> None:
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        content = bookie.disk.files[find(bookie, "last written segment")]
+        content[8:12] = (2).to_bytes(4, "little")
+        content[4092:4096] = checksum(bytes(content[:4092])).to_bytes(4, "little")
+        del bookie.disk.files["/b1/cookie"]
+        before = contents(bookie)
+        async with (
+            open_directory("/b1", disk=bookie.disk, indexes=bookie.indexes) as directory,
+            cluster.tree.open_store() as store,
+        ):
+            with pytest.raises(IncompatibleVersion):
+                await restore_cookie(store, directory)
+        assert contents(bookie) == before
 
 
 async def test_no_cookie_is_restored_if_no_file_says_whose_it_was(clock: MockClock) -> None:
