@@ -445,6 +445,22 @@ async def test_a_damaged_file_of_the_index_is_repaired(place: Place, kind: str, 
     assert json.loads(done.stdout) == {"repaired": False}
 
 
+async def test_a_lost_cookie_is_restored(place: Place) -> None:
+    async with place.bookie("--id", "b1") as bookie:
+        await fill(await bookie.address())
+        bookie.process.terminate()
+        assert await bookie.wait() == 0
+    (place.data / "cookie").unlink()
+    code, error = await place.run("--id", "b1")
+    assert code == 1
+    assert "'bookie repair' restores the cookie" in error
+    done = await repair(place)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"repaired": True, "cookie": "restored"}
+    async with place.bookie("--id", "b1") as bookie:
+        await check_filled(await bookie.address())
+
+
 def overwrite(path: Path, at: int, data: bytes) -> None:
     """Write into a file that another process has mapped into its memory."""
     with path.open("r+b") as file:
