@@ -79,6 +79,7 @@ __all__ = [
     "ArchiveSupportMissing",
     "BookieUnavailable",
     "BookieReadOnly",
+    "NotEnoughRacks",
     "Unauthorized",
     "WireError",
     "StorageError",
@@ -741,6 +742,14 @@ class BookieReadOnly(NotEnoughBookies):
     If a bookie turns read-only under a writer, another bookie takes its place. The writer only fails if no
     other bookie is left. It then raises this error, or NotEnoughBookies with the answer of each bookie of the
     ledger.
+    """
+
+
+class NotEnoughRacks(NotEnoughBookies):
+    """Enough bookies are writable for an ensemble, but they lie in too few racks for a strict placement.
+
+    The message names the racks, and the bookies without the label ``rack``. Start bookies in other racks,
+    give them the label, or relax the policy with ``ledgerlog metadata placement``.
     """
 
 

@@ -951,6 +951,8 @@ class Ledgers(Face[AsyncLedgers]):
 
         Raises:
             NotEnoughBookies: Fewer bookies than the ensemble are writable, even after a short wait.
+            NotEnoughRacks: A kind of NotEnoughBookies: the placement policy is strict, and the writable
+                bookies lie in too few racks.
             InvalidArgument: An argument is out of range.
             MetadataUnavailable: The metadata store cannot be reached.
             MetadataOutcomeUnknown: An empty ledger may exist.

@@ -18,6 +18,10 @@ import click
 from ledgerlog.cli.options import check_there, connect, json_option, uri_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.bookies import STORED_PLACEMENT
+from ledgerlog.ledger.core.placement import rack_of
+from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.meta import restore as restoring
 from ledgerlog.meta.uri import (
     ClusterUri,
@@ -29,6 +33,7 @@ from ledgerlog.meta.uri import (
     parse_uri,
     restore_at,
 )
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.record import moment
 from ledgerlog.repair.bringing_back import BroughtBack, LeftOut
 from ledgerlog.repair.bringing_back import bring_back as bring_back_ledgers
@@ -268,14 +273,25 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_min_racks_option = click.option(
+    "--min-racks",
+    type=click.IntRange(1, ENSEMBLE_MAX),
+    help="In how many racks the copies of each entry must lie ('bookie run --label rack=NAME'); 1: anywhere.",
+)
+
+
 @metadata.command("init")
+@_min_racks_option
+@click.option("--strict", is_flag=True, help="Refuse new ledgers that would lie in fewer racks.")
 @uri_option
 @json_option
-def metadata_init(uri: str, as_json: bool) -> None:
+def metadata_init(min_racks: int | None, strict: bool, uri: str, as_json: bool) -> None:
     """Make a new, empty cluster in a metadata store.
 
     For sqlite:PATH it makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start the
-    bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so."""
+    bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so. See 'metadata
+    placement' for the options about racks."""
+    policy = _policy_with(PlacementPolicy(), min_racks, strict or None)
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri | MemoryUri):
         raise click.UsageError(
@@ -285,6 +301,9 @@ def metadata_init(uri: str, as_json: bool) -> None:
 
     async def body() -> dict[str, Any]:
         cluster, is_new = await make_cluster_at(parsed)
+        if is_new and policy != PlacementPolicy():
+            async with open_store(parsed) as store:
+                await STORED_PLACEMENT.change(store, lambda _: policy)
         return {"uri": str(parsed), "cluster": cluster, "made": is_new}
 
     said = run(body)
@@ -294,3 +313,69 @@ def metadata_init(uri: str, as_json: bool) -> None:
         print_line(f"{said['uri']}: made cluster {said['cluster']}")
     else:
         print_line(f"{said['uri']}: cluster {said['cluster']} is there already; nothing was changed")
+
+
+@metadata.command("placement")
+@_min_racks_option
+@click.option(
+    "--strict/--no-strict",
+    default=None,
+    help="Refuse new ledgers and replacements that break the rule, or accept them and move copies later.",
+)
+@click.option("--reset", is_flag=True, help="Begin with the defaults instead of the stored policy.")
+@uri_option
+@json_option
+def metadata_placement(
+    min_racks: int | None, strict: bool | None, reset: bool, uri: str, as_json: bool
+) -> None:
+    """Print in how many racks the copies of each entry must lie, or change it.
+
+    A change holds for new ledgers at once, everywhere. 'repair audit' reports the ledgers that break it, and
+    workers of auto-recovery move their copies."""
+
+    async def body() -> dict[str, Any]:
+        async with connect(uri) as cluster:
+            client = cluster.client
+            if reset or min_racks is not None or strict is not None:
+                policy = await STORED_PLACEMENT.change(
+                    client.store, lambda now: _policy_with(now, min_racks, strict), reset=reset
+                )
+            else:
+                policy = await STORED_PLACEMENT.read(client.store)
+            await client.bookies.refresh()
+            racks: dict[str, list[str]] = {}
+            unlabelled = []
+            for info in sorted(client.bookies.registered(), key=lambda info: info.bookie_id):
+                rack = rack_of(info)
+                if rack is None:
+                    unlabelled.append(info.bookie_id)
+                else:
+                    racks.setdefault(rack, []).append(info.bookie_id)
+            return {
+                "min_racks": policy.min_racks,
+                "strict": policy.strict,
+                "racks": dict(sorted(racks.items())),
+                "without_rack": unlabelled,
+            }
+
+    said = run(body)
+    if as_json:
+        print_json(said)
+        return
+    print_line(f"min_racks: {said['min_racks']}")
+    print_line(f"strict: {said['strict']}")
+    for rack, bookies in said["racks"].items():
+        print_line(f"rack {rack}: {' '.join(bookies)}")
+    if said["without_rack"]:
+        print_line(f"without a rack label: {' '.join(said['without_rack'])}")
+
+
+def _policy_with(policy: PlacementPolicy, min_racks: int | None, strict: bool | None) -> PlacementPolicy:
+    try:
+        return attrs.evolve(
+            policy,
+            min_racks=policy.min_racks if min_racks is None else min_racks,
+            strict=policy.strict if strict is None else strict,
+        )
+    except InvalidArgument as cause:
+        raise click.UsageError(str(cause)) from cause

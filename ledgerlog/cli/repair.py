@@ -26,6 +26,7 @@ from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
 from ledgerlog.repair.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
 from ledgerlog.repair.checking import LedgerFaults
+from ledgerlog.repair.core.placement import NarrowFragment
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.repair.settings import SettingsInForce
@@ -149,6 +150,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
                 "lost": [bookie for bookie in task.lost if bookie not in there],
                 "damaged": list(task.damaged),
                 "incomplete": list(task.incomplete),
+                "misplaced": list(task.misplaced),
                 "made": _time(task.made_at_ms),
                 "worker": None if holder is None else holder.name,
                 "doing": doing.get(ledger_id),
@@ -229,7 +231,7 @@ def _print_status(fields: dict[str, Any]) -> None:
         tasks = [
             (
                 task["ledger"],
-                " ".join((*task["lost"], *task["damaged"], *task["incomplete"])),
+                " ".join((*task["lost"], *task["damaged"], *task["incomplete"], *task["misplaced"])),
                 task["worker"] or "-",
                 task["doing"] or task["trouble"] or "-",
             )
@@ -254,7 +256,7 @@ def _print_status(fields: dict[str, Any]) -> None:
 @json_option
 def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json: bool) -> None:
     """Compare all metadata with the bookies that are there now, and make a task for each ledger that lacks
-    one.
+    one, or whose copies lie in too few racks ('metadata placement') and can be moved.
 
     Bookies that are not registered count as lost at once, without the delay. Workers look again before they
     do anything, so a bookie that comes back costs nothing."""
@@ -265,12 +267,14 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
     found = run(body)
     if as_json:
-        print_json({"under_replicated": len({fields["ledger"] for fields in found}), "found": found})
+        misplaced = {fields["ledger"] for fields in found if "racks" in fields}
+        under_replicated = {fields["ledger"] for fields in found if "racks" not in fields}
+        print_json({"under_replicated": len(under_replicated), "misplaced": len(misplaced), "found": found})
     elif found:
         rows = [(f["ledger"], " ".join(f["bookies"]), f["why"]) for f in found]
         print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
     else:
-        print_line("nothing is under-replicated, as far as was looked")
+        print_line("nothing is under-replicated or in too few racks, as far as was looked")
 
 
 async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
@@ -292,6 +296,13 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
             if bookies:
                 found.append({"ledger": ledger_id, "bookies": bookies, "why": why})
 
+    for ledger_id, narrow in passed.narrow.items():
+        mendable = passed.movable.get(ledger_id)
+        if make_tasks and mendable:
+            await queue.post(ledger_id, misplaced=mendable)
+        for fragment in narrow:
+            found.append(_narrow_fields(ledger_id, fragment, is_mendable=mendable is not None))
+
     async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
         if make_tasks:
             await queue.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
@@ -302,6 +313,22 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
     if entries != "none":
         await check_entries(client, check_all=entries == "all", per_s=per_s, on_fault=on_fault)
     return sorted(found, key=lambda fields: (fields["ledger"], fields["why"]))
+
+
+def _narrow_fields(ledger_id: int, fragment: NarrowFragment, *, is_mendable: bool) -> dict[str, Any]:
+    end = "" if fragment.last_entry is None else fragment.last_entry
+    racks = ", ".join(fragment.racks) or "racks that nobody knows"
+    why = f"copies in too few racks ({racks}), entries {fragment.first_entry}..{end}"
+    if fragment.last_entry is None:
+        why += "; its writer still appends"
+    elif not is_mendable:
+        why += "; no writable bookie in another rack helps"
+    return {
+        "ledger": ledger_id,
+        "bookies": list(fragment.bookies),
+        "why": why,
+        "racks": list(fragment.racks),
+    }
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -4,12 +4,18 @@ A background task keeps the view up to date by watching. Readers of the view nev
 ensemble change costs only its metadata write. A registration outlives its bookie by up to a session
 time-out. So a bookie that just failed a client is *doubtful* for a while: the directory chooses it only if
 no other bookie is left, and as a replacement only if the writer is stalled without one.
+
+The directory also goes by the placement policy (``model.placement``). If the policy is strict, a new ledger
+or a writer's replacement that breaks it is refused. Recovery and repair take any bookie: a copy in the wrong
+rack is better than none, and auto-recovery moves it later. If the policy is damaged, the last one that could
+be read holds. If none could be read, it may be strict, so new ledgers are refused.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import trio
@@ -21,16 +27,26 @@ from ledgerlog.errors import (
     LedgerLogError,
     MetadataUnavailable,
     NotEnoughBookies,
+    NotEnoughRacks,
 )
-from ledgerlog.ledger.core.placement import choose_bookies
+from ledgerlog.ledger.core.placement import choose_bookies, narrow_write_sets, rack_of, spread
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.limits import CONNECT_TIMEOUT_S, METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
+from ledgerlog.meta.settings import StoredSettings
 from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
-from ledgerlog.model.layout import BOOKIES, READ_ONLY_BOOKIES, WRITABLE_BOOKIES, read_only_path, writable_path
+from ledgerlog.model.layout import (
+    BOOKIES,
+    PLACEMENT,
+    READ_ONLY_BOOKIES,
+    WRITABLE_BOOKIES,
+    read_only_path,
+    writable_path,
+)
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.versions import SPOKEN
 
 QUARANTINE_S = 2 * SESSION_TIMEOUT_S
@@ -40,6 +56,15 @@ _RETRY_S = 0.2
 _LOOK_UP_S = CONNECT_TIMEOUT_S / 3
 
 logger = logging.getLogger(__name__)
+
+STORED_PLACEMENT = StoredSettings(
+    PLACEMENT,
+    "the placement policy",
+    "'ledgerlog metadata placement --reset' makes it anew",
+    PlacementPolicy,
+    PlacementPolicy.decode_untrusted,
+)
+"""Where the placement policy is stored."""
 
 
 def understands(info: BookieInfo) -> bool:
@@ -64,6 +89,10 @@ class BookieDirectory:
         self._writable: dict[BookieId, BookieInfo] = {}
         self._read_only: dict[BookieId, BookieInfo] = {}
         self._known: dict[BookieId, BookieInfo] = {}  # every bookie ever seen, for its last address
+        self._policy: PlacementPolicy | MetadataCorrupt = PlacementPolicy()
+        """The policy that holds, or why nobody knows it."""
+        self._damage = ""
+        """The damage of the stored policy that was already logged."""
         self._quarantine: dict[BookieId, float] = {}
         self._changed = trio.Event()
         self._asked = 0  # how many refreshes were begun
@@ -105,19 +134,49 @@ class BookieDirectory:
             NotEnoughBookies: There are too few bookies.
             BookieReadOnly: A kind of NotEnoughBookies: the read-only bookies would make up for the missing
                 ones.
+            NotEnoughRacks: A kind of NotEnoughBookies: the placement policy is strict, and the writable
+                bookies lie in too few racks.
         """
-        chosen = self._choose([None] * ensemble, write_quorum=write_quorum)
+        chosen = self._choose([None] * ensemble, write_quorum=write_quorum, obeys=True)
         return [chosen[slot] for slot in range(ensemble)]
+
+    async def wait_and_choose(
+        self, ensemble: int, *, write_quorum: int, timeout_s: float = METADATA_TIMEOUT_S
+    ) -> list[BookieId]:
+        """Choose bookies for a new ledger as ``choose`` does. Wait for them if too few are there.
+
+        Raises:
+            NotEnoughBookies: There are too few after ``timeout_s``, or too few racks. See ``choose``.
+        """
+        await self.wait_writable(ensemble, timeout_s=timeout_s)
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    return self.choose(ensemble, write_quorum=write_quorum)
+                except NotEnoughRacks:
+                    await self.wait_change()
+        return self.choose(ensemble, write_quorum=write_quorum)
+
+    @property
+    def policy(self) -> PlacementPolicy:
+        """The placement policy as last seen; the defaults if it could never be read."""
+        return PlacementPolicy() if isinstance(self._policy, MetadataCorrupt) else self._policy
 
     def _choose(
         self,
         ensemble: Sequence[BookieId | None],
         *,
         write_quorum: int,
+        obeys: bool,
         exclude: Collection[BookieId] = (),
         even_doubtful: bool = True,
         adds_to: int | None = None,
     ) -> dict[int, BookieId]:
+        """Choose bookies for the free slots. ``obeys``: a strict policy is a condition."""
+        policy = self.policy
+        is_strict = obeys and policy.strict and write_quorum > 1
+        if obeys and isinstance(self._policy, MetadataCorrupt):
+            raise NotEnoughBookies(f"nobody knows which bookies are allowed: {self._policy}")
         candidates = [info for info in self.writable() if adds_to is None or info.fences_through < adds_to]
         self._environment.random.shuffle(candidates)
         if even_doubtful:
@@ -125,12 +184,41 @@ class BookieDirectory:
         else:
             candidates = [info for info in candidates if not self.is_doubtful(info.bookie_id)]
         staying = [b if b is None else self._known.get(b) or BookieInfo(b, "", "") for b in ensemble]
+        taken = {*filter(None, ensemble), *exclude}
         try:
-            return choose_bookies(candidates, staying, write_quorum=write_quorum, exclude=exclude)
+            chosen = choose_bookies(
+                [info for info in candidates if not is_strict or rack_of(info) is not None],
+                staying,
+                write_quorum=write_quorum,
+                exclude=exclude,
+                min_racks=policy.min_racks,
+            )
         except NotEnoughBookies as few:
-            taken = {*filter(None, ensemble), *exclude}
             free = {info.bookie_id for info in candidates} - taken
-            raise self._why_few(ensemble.count(None) - len(free), taken, str(few)) from None
+            missing = ensemble.count(None) - len(free)
+            if missing <= 0:
+                raise self._why_few_racks(ensemble, write_quorum, candidates) from None
+            raise self._why_few(missing, taken, str(few)) from None
+        if is_strict:
+            named = {info.bookie_id: info for info in candidates}
+            filled = [named[chosen[slot]] if info is None else info for slot, info in enumerate(staying)]
+            narrow = narrow_write_sets(filled, write_quorum=write_quorum, at_least=policy.min_racks)
+            if any(slot in chosen for slots in narrow for slot in slots):
+                raise self._why_few_racks(ensemble, write_quorum, candidates)
+        return chosen
+
+    def _why_few_racks(
+        self, ensemble: Sequence[BookieId | None], write_quorum: int, candidates: Sequence[BookieInfo]
+    ) -> NotEnoughRacks:
+        counts = Counter(rack for info in candidates if (rack := rack_of(info)) is not None)
+        racks = ", ".join(f"{rack} ({count})" for rack, count in sorted(counts.items()))
+        unknown = sorted(info.bookie_id for info in candidates if rack_of(info) is None)
+        return NotEnoughRacks(
+            f"the placement policy is strict: {min(self.policy.min_racks, write_quorum)} racks or more "
+            f"for each write set of {write_quorum}; the writable bookies allow no such ensemble of "
+            f"{len(ensemble)}. "
+            f"Racks: {racks or 'none'}" + (f"; without a rack label: {', '.join(unknown)}" if unknown else "")
+        )
 
     def why_no_replacement(self, taken: Collection[BookieId]) -> NotEnoughBookies:
         """The error to raise if ``replacements`` finds nobody. Bookies in ``taken`` cannot be chosen."""
@@ -170,7 +258,8 @@ class BookieDirectory:
     ) -> dict[int, BookieId]:
         """Choose bookies for failed slots of an ensemble: for all of them, or for as many as possible.
 
-        The copies of each entry lie apart, as far as the bookies that stay allow it.
+        The copies of each entry lie apart, as far as the bookies that stay allow it. If the placement policy
+        is strict, a writer gets no bookie that breaks it.
 
         Args:
             ensemble: The bookies of the ensemble, by slot.
@@ -191,6 +280,7 @@ class BookieDirectory:
                 return self._choose(
                     [None if slot in free else bookie for slot, bookie in enumerate(ensemble)],
                     write_quorum=write_quorum,
+                    obeys=adds_to is not None,
                     exclude=leaving,
                     even_doubtful=even_doubtful,
                     adds_to=adds_to,
@@ -198,6 +288,34 @@ class BookieDirectory:
             except NotEnoughBookies:
                 continue
         return {}
+
+    def spread(
+        self, ensemble: Sequence[BookieId], *, write_quorum: int, unfit: Collection[BookieId] = ()
+    ) -> dict[int, BookieId]:
+        """Find bookies to exchange, so that the copies of more entries lie in as many racks as they must.
+
+        Args:
+            ensemble: The bookies of a fragment that takes no more entries.
+            write_quorum: How many neighbouring slots an entry goes to.
+            unfit: Bookies that must not be chosen.
+
+        Returns:
+            A new bookie for each slot that changes; empty if no exchange helps. Bookies that are not
+            registered keep their slots: they may be lost, and then they are replaced anyway.
+        """
+        candidates = [
+            info
+            for info in self.writable()
+            if info.bookie_id not in unfit and not self.is_doubtful(info.bookie_id)
+        ]
+        self._environment.random.shuffle(candidates)
+        return spread(
+            candidates,
+            [self._known.get(bookie) or BookieInfo(bookie, "", "") for bookie in ensemble],
+            write_quorum=write_quorum,
+            fixed=[slot for slot, bookie in enumerate(ensemble) if not self.is_registered(bookie)],
+            min_racks=self.policy.min_racks,
+        )
 
     def quarantine(self, bookie_id: BookieId) -> None:
         """Make a bookie that failed a client doubtful for ``QUARANTINE_S``."""
@@ -269,17 +387,28 @@ class BookieDirectory:
         self._asked = asked = self._asked + 1
         writable = await self._read(WRITABLE_BOOKIES)
         read_only = await self._read(READ_ONLY_BOOKIES)
+        policy = await self._read_policy()
         if asked < self._seen:
             return  # A refresh that began later finished sooner.
         self._seen = asked
-        if (writable, read_only) != (self._writable, self._read_only):
+        seen = writable, read_only, policy
+        if seen != (self._writable, self._read_only, self._policy):
             for bookie_id, info in writable.items():
                 if self._writable.get(bookie_id) != info:
                     self._quarantine.pop(bookie_id, None)  # The bookie came back, or is new.
-            self._writable, self._read_only = writable, read_only
+            self._writable, self._read_only, self._policy = seen
             self._known |= writable | read_only
             changed, self._changed = self._changed, trio.Event()
             changed.set()
+
+    async def _read_policy(self) -> PlacementPolicy | MetadataCorrupt:
+        try:
+            return await STORED_PLACEMENT.read(self._store)
+        except MetadataCorrupt as damage:
+            if str(damage) != self._damage:
+                self._damage = str(damage)
+                logger.error("%s", damage)
+            return self._policy if self._seen else damage
 
     async def _read(self, path: str) -> dict[BookieId, BookieInfo]:
         found: dict[BookieId, BookieInfo] = {}

@@ -57,6 +57,8 @@ class Ledgers:
 
         Raises:
             NotEnoughBookies: Fewer bookies than the ensemble are writable, even after a short wait.
+            NotEnoughRacks: A kind of NotEnoughBookies: the placement policy is strict, and the writable
+                bookies lie in too few racks.
             InvalidArgument: An argument is out of range.
             MetadataUnavailable: The metadata store cannot be reached.
             MetadataOutcomeUnknown: An empty ledger may exist.
@@ -65,8 +67,9 @@ class Ledgers:
         """
         replication = replication or self._default_replication
         custom = check_custom(metadata or {})
-        await self._directory.wait_writable(replication.ensemble)
-        ensemble = self._directory.choose(replication.ensemble, write_quorum=replication.write_quorum)
+        ensemble = await self._directory.wait_and_choose(
+            replication.ensemble, write_quorum=replication.write_quorum
+        )
         stored, version = await self._registry.create(replication, ensemble, custom)
         core = core_writer.WriterCore(
             stored, version, new_token=self._environment.new_token, full_pinning=full_pinning

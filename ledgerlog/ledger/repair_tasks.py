@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from typing import Unpack
 
 import trio
 
@@ -28,7 +29,7 @@ from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import repair_task_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.repair import RepairTask
+from ledgerlog.model.repair import FoundBookies, RepairTask
 
 __all__ = ["drop_task", "file_for_repair", "may_lack_copies", "post_task"]
 
@@ -75,10 +76,7 @@ async def post_task(
     store: MetadataStore,
     environment: Environment,
     ledger_id: int,
-    *,
-    lost: Collection[BookieId] = (),
-    damaged: Collection[BookieId] = (),
-    incomplete: Collection[BookieId] = (),
+    **found: Unpack[FoundBookies],
 ) -> bool:
     """Make sure that the ledger has a task that names all of these bookies.
 
@@ -88,9 +86,7 @@ async def post_task(
         store: The metadata store.
         environment: Its clock dates a new task.
         ledger_id: The ledger.
-        lost: Bookies that are gone or are being emptied.
-        damaged: Bookies with a damaged copy.
-        incomplete: Bookies that lack entries.
+        **found: The bookies; see ``RepairTask``.
 
     Returns:
         Whether anything was written.
@@ -113,7 +109,7 @@ async def post_task(
                 return False
             except MetadataCorrupt as damage:
                 logger.error("%s; it is made anew", damage)
-        wanted = (there or fresh).merged(lost=lost, damaged=damaged, incomplete=incomplete)
+        wanted = (there or fresh).merged(**found)
         if there is not None and wanted == there:
             return False
         if node is None:

@@ -5,6 +5,7 @@
                                     no node has more than 65,536 children
     bookies/writable/ID             registration of a serving bookie (ephemeral)
     bookies/read-only/ID            registration of one that takes no ordinary writes (ephemeral)
+    bookies/placement               the rule about racks, if somebody has set one (``model.placement``)
     cookies/ID                      a bookie's cookie
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
@@ -38,6 +39,7 @@ LEDGERS = "ledgers"
 WRITABLE_BOOKIES = "bookies/writable"
 READ_ONLY_BOOKIES = "bookies/read-only"
 BOOKIES = "bookies"
+PLACEMENT = "bookies/placement"
 COOKIES = "cookies"
 SNAPSHOTS = "snapshots"
 LOG_NAMES = "logs"
@@ -65,6 +67,7 @@ LASTING_ROOTS = (
     CLUSTER,
     LEDGERS,  # Before the logs: a backup adds the ledgers that a log has listed since.
     COOKIES,
+    PLACEMENT,
     LOG_RECORDS,
     LOG_NAMES,
     CURSORS,
@@ -85,7 +88,7 @@ def is_lasting(path: str) -> bool:
         return not (len(parts) > 2 and parts[2] == "candidates")
     if parts[0] == REPAIR:
         return "/".join(parts[:2]) not in (REPAIR_LOCKS, REPAIR_WORKERS, REPAIR_PROGRESS)
-    return parts[0] not in (BOOKIES, RESTORED)
+    return path == PLACEMENT or parts[0] not in (BOOKIES, RESTORED)
 
 
 def ledger_path(ledger_id: int) -> str:

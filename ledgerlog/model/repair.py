@@ -19,6 +19,7 @@ tasks may be merged, and a task may be out of date.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypedDict, Unpack
 
 import attrs
 
@@ -28,7 +29,15 @@ from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
 
-__all__ = ["AuditState", "Draining", "LedgerWork", "RepairSettings", "RepairTask", "WorkerProgress"]
+__all__ = [
+    "AuditState",
+    "Draining",
+    "FoundBookies",
+    "LedgerWork",
+    "RepairSettings",
+    "RepairTask",
+    "WorkerProgress",
+]
 
 _FORMAT = 1
 _TEXT_MAX = 2000
@@ -110,6 +119,15 @@ class RepairSettings:
             fields.fail(str(cause))
 
 
+class FoundBookies(TypedDict, total=False):
+    """What somebody found out about bookies of a ledger: the fields of a ``RepairTask`` that name bookies."""
+
+    lost: Collection[BookieId]
+    damaged: Collection[BookieId]
+    incomplete: Collection[BookieId]
+    misplaced: Collection[BookieId]
+
+
 @attrs.frozen(kw_only=True)
 class RepairTask:
     """A ledger that a worker must look at."""
@@ -122,6 +140,8 @@ class RepairTask:
     ones."""
     incomplete: tuple[BookieId, ...] = ()
     """Bookies that live and lack entries. A worker copies these entries to them."""
+    misplaced: tuple[BookieId, ...] = ()
+    """Bookies of write sets that lie in too few racks. A worker moves copies to other racks."""
     made_at_ms: int = 0
     trouble: str | None = None
     """Why the last worker could not finish the task; None if no worker has failed."""
@@ -131,21 +151,16 @@ class RepairTask:
     @property
     def names_anybody(self) -> bool:
         """Whether the task names a bookie. If not, any bookie of the ledger may lack entries."""
-        return bool(self.lost or self.damaged or self.incomplete)
+        return bool(self.lost or self.damaged or self.incomplete or self.misplaced)
 
-    def merged(
-        self,
-        *,
-        lost: Collection[BookieId] = (),
-        damaged: Collection[BookieId] = (),
-        incomplete: Collection[BookieId] = (),
-    ) -> RepairTask:
+    def merged(self, **found: Unpack[FoundBookies]) -> RepairTask:
         """Return the task with these bookies added."""
         return attrs.evolve(
             self,
-            lost=tuple(sorted({*self.lost, *lost})),
-            damaged=tuple(sorted({*self.damaged, *damaged})),
-            incomplete=tuple(sorted({*self.incomplete, *incomplete})),
+            lost=tuple(sorted({*self.lost, *found.get("lost", ())})),
+            damaged=tuple(sorted({*self.damaged, *found.get("damaged", ())})),
+            incomplete=tuple(sorted({*self.incomplete, *found.get("incomplete", ())})),
+            misplaced=tuple(sorted({*self.misplaced, *found.get("misplaced", ())})),
         )
 
     def troubled(self, why: str | None) -> RepairTask:
@@ -153,9 +168,11 @@ class RepairTask:
         return attrs.evolve(self, trouble=None if why is None else why[:_TEXT_MAX])
 
     def encode(self) -> bytes:
+        misplaced = {"misplaced": list(self.misplaced)} if self.misplaced else {}
         return encode_record(
             {
                 "v": _FORMAT,
+                **misplaced,
                 "ledger": self.ledger_id,
                 "lost": list(self.lost),
                 "damaged": list(self.damaged),
@@ -178,6 +195,8 @@ class RepairTask:
             lost=_bookies(fields, "lost"),
             damaged=_bookies(fields, "damaged"),
             incomplete=_bookies(fields, "incomplete"),
+            # Tasks of version 0.1 do not have this field.
+            misplaced=_bookies(fields, "misplaced") if fields.optional("misplaced", list) else (),
             made_at_ms=fields.integer("made_at_ms", high=_TIME_MS_MAX),
             trouble=fields.optional("trouble", str),
             unknown=fields.unknown(),

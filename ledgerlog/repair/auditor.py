@@ -5,8 +5,9 @@ While a process leads, it looks after three things:
 
     registrations   are watched. A bookie that is not registered is absent; after the delay, it is lost
                     (``repair.core.audit.Absences``)
-    metadata        a pass goes over all of it at the start, when a bookie is lost or to be emptied, and from
-                    time to time. Each ledger that names such a bookie gets a task
+    metadata        a pass goes over all of it at the start, when a bookie is lost or to be emptied, when
+                    racks or the placement policy change, and from time to time. Each ledger that names such a
+                    bookie gets a task, and each whose copies can be moved to more racks
     entries         are checked from time to time: bookies are asked for the entries that they should have
                     (``repair.checking``)
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import attrs
@@ -42,14 +43,17 @@ from ledgerlog.concurrency.pace import Pace
 from ledgerlog.election.election import Election
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.core.placement import rack_of
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import BOOKIES, REPAIR_DRAINING, REPAIR_SETTINGS
-from ledgerlog.model.ledger import LedgerState, MetadataCorrupt
+from ledgerlog.model.ledger import LedgerMetadata, LedgerState, MetadataCorrupt
 from ledgerlog.model.repair import AuditState, RepairSettings
 from ledgerlog.repair.checking import LedgerFaults, check_ledger
 from ledgerlog.repair.core.audit import Absences, named_bookies
+from ledgerlog.repair.core.placement import NarrowFragment, narrow_fragments
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.settings import SettingsInForce
 
@@ -81,16 +85,27 @@ class Pass:
     """Ledgers whose metadata is damaged."""
     in_recovery: tuple[int, ...]
     """Ledgers in recovery. Their recoverers may use bookies that metadata names only after the close."""
+    narrow: dict[int, list[NarrowFragment]] = attrs.field(factory=dict)
+    """The ledgers with entries whose copies lie in too few racks; empty if the pass did not look for them."""
+    movable: dict[int, tuple[BookieId, ...]] = attrs.field(factory=dict)
+    """Those of them that other bookies can mend now, each with the bookies of its narrow write sets."""
 
 
 async def pass_over_metadata(
-    client: LedgerClient, is_gone: Callable[[BookieId], bool], *, within_s: float = math.inf
+    client: LedgerClient,
+    is_gone: Callable[[BookieId], bool],
+    *,
+    places: Mapping[BookieId, BookieInfo] | None = None,
+    unfit: Collection[BookieId] = (),
+    within_s: float = math.inf,
 ) -> Pass:
-    """Find the ledgers that name a bookie that is gone.
+    """Find the ledgers that name a bookie that is gone, and those whose copies lie in too few racks.
 
     Args:
         client: The client whose store is read.
         is_gone: Tells whether a bookie counts as gone.
+        places: The registered bookies, to look for copies in too few racks; None: do not look for them.
+        unfit: Bookies that take no copies: they are to be emptied.
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
@@ -107,6 +122,26 @@ async def pass_over_metadata(
     named: set[BookieId] = set()
     damaged: list[int] = []
     in_recovery: list[int] = []
+    narrow: dict[int, list[NarrowFragment]] = {}
+    movable: dict[int, tuple[BookieId, ...]] = {}
+
+    def look_at_racks(metadata: LedgerMetadata, places: Mapping[BookieId, BookieInfo]) -> None:
+        found = narrow_fragments(metadata, places, min_racks=client.bookies.policy.min_racks)
+        if found:
+            narrow[metadata.ledger_id] = found
+        mendable = {
+            bookie
+            for fragment in found
+            if fragment.last_entry is not None
+            and client.bookies.spread(
+                metadata.fragments[fragment.index].ensemble,
+                write_quorum=metadata.replication.write_quorum,
+                unfit=unfit,
+            )
+            for bookie in fragment.bookies
+        }
+        if mendable:
+            movable[metadata.ledger_id] = tuple(sorted(mendable))
 
     async def look(ledger_id: int) -> None:
         nonlocal looked_at
@@ -126,6 +161,8 @@ async def pass_over_metadata(
             hit = tuple(sorted(filter(is_gone, names)))
             if hit:
                 affected[ledger_id] = hit
+            if places is not None:
+                look_at_racks(found[0], places)
 
     with trio.move_on_at(deadline):
         await gather_each(ledgers, look, at_once=_LEDGERS_AT_ONCE)
@@ -136,6 +173,8 @@ async def pass_over_metadata(
         frozenset(named),
         tuple(sorted(damaged)),
         tuple(sorted(in_recovery)),
+        dict(sorted(narrow.items())),
+        dict(sorted(movable.items())),
     )
 
 
@@ -148,7 +187,8 @@ async def pass_over_now(
 ) -> Pass:
     """Find the ledgers that name a bookie that is not registered at this moment or is to be emptied.
 
-    No earlier observation is needed: a bookie counts even if only metadata names it.
+    This also finds ledgers whose copies lie in too few racks. No earlier observation is needed: a bookie
+    counts even if only metadata names it.
 
     Args:
         client: The client whose store is read.
@@ -160,8 +200,11 @@ async def pass_over_now(
         MetadataUnavailable: The metadata store could not be reached.
         MetadataCorrupt: A node below ``ledgers`` is no ledger's.
     """
-    there = (await queue.registered()).keys() - frozenset(draining)
-    found = await pass_over_metadata(client, lambda bookie: bookie not in there, within_s=within_s)
+    registered = await queue.registered()
+    there = registered.keys() - frozenset(draining)
+    found = await pass_over_metadata(
+        client, lambda bookie: bookie not in there, places=registered, unfit=draining, within_s=within_s
+    )
     if not found.affected:
         return found
     # A bookie that registered during the pass may be in a ledger that was created during it.
@@ -219,7 +262,8 @@ class _Found:
     lost: frozenset[BookieId]
     gone: frozenset[BookieId]
     """The lost bookies and those that are to be emptied."""
-    registered: frozenset[BookieId]
+    registered: Mapping[BookieId, BookieInfo]
+    draining: frozenset[BookieId]
 
 
 class Auditor:
@@ -242,6 +286,9 @@ class Auditor:
         self._audited: frozenset[BookieId] | None = None
         """The bookies that the last pass looked for and that have been gone ever since; None before the first
         pass."""
+        self._min_racks = 0
+        self._racks: dict[BookieId, str | None] = {}
+        """The placement policy at the last pass, and the racks of all bookies seen until then."""
         self._passing: frozenset[BookieId] = frozenset()
         """The same for the pass that is under way."""
         self._next_pass_at = 0.0
@@ -318,7 +365,7 @@ class Auditor:
             now, delay_s = trio.current_time(), settings.lost_after_ms / 1000
             absences.look({*self._named, *await self._queue.known()} - registered.keys(), now)
             lost = absences.lost(now, delay_s)
-            self._found = found = _Found(lost, lost | draining, frozenset(registered))
+            self._found = found = _Found(lost, lost | draining, registered, draining)
             # If a bookie came back, a pass must look for it again when it is lost again.
             self._audited = None if self._audited is None else self._audited & found.gone
             self._passing &= found.gone
@@ -337,8 +384,10 @@ class Auditor:
                     await self._looked.wait()
                 continue
             self._passing = found.gone
-            passed = await self._pass(found.lost, found.gone)
-            is_news = not passed.named <= self._named | found.registered
+            self._min_racks = self._client.bookies.policy.min_racks
+            self._racks |= {bookie: rack_of(info) for bookie, info in found.registered.items()}
+            passed = await self._pass(found)
+            is_news = not passed.named <= self._named | found.registered.keys()
             self._named, self._audited = passed.named, self._passing
             self._next_pass_at = trio.current_time() + (await self._heed()).bookie_check_ms / 1000
             if is_news:
@@ -346,13 +395,27 @@ class Auditor:
 
     def _is_pass_due(self, found: _Found) -> bool:
         is_time = trio.current_time() >= self._next_pass_at
-        return self._audited is None or not found.gone <= self._audited or is_time
+        is_new = self._audited is None or not found.gone <= self._audited
+        return is_new or is_time or self._is_placed_anew(found)
 
-    async def _pass(self, lost: frozenset[BookieId], gone: frozenset[BookieId]) -> Pass:
-        found = await pass_over_metadata(self._client, gone.__contains__)
+    def _is_placed_anew(self, found: _Found) -> bool:
+        """Whether the policy changed since the last pass, or bookies came that are in racks unknown until
+        then. Bookies that only went away and came back change nothing."""
+        return self._min_racks != self._client.bookies.policy.min_racks or any(
+            self._racks.get(bookie) != rack_of(info) for bookie, info in found.registered.items()
+        )
+
+    async def _pass(self, look: _Found) -> Pass:
+        lost, gone = look.lost, look.gone
+        found = await pass_over_metadata(
+            self._client, gone.__contains__, places=look.registered, unfit=look.draining
+        )
         made = 0
         for ledger_id, hit in found.affected.items():
             made += await self._queue.post(ledger_id, lost=hit)
+        for ledger_id, narrow in found.movable.items():
+            if await self._queue.post(ledger_id, misplaced=narrow):
+                logger.info("auditor=%s: ledger=%d lies in too few racks", self.name, ledger_id)
         if gone:
             logger.info(
                 "auditor=%s: lost=%s drained=%s affected=%d new tasks=%d of ledgers=%d",

@@ -6,6 +6,8 @@
     fragments that name them    copy their entries to other bookies, then name these (``repair.core.repair``)
     an open last fragment       give its writer time to replace them, if it can; then check again, recover the
                                 ledger, and start over
+    misplaced bookies           if copies lie in too few racks and other bookies can mend that, copy their
+                                entries to these, then name them: the same work as for lost bookies
     every other copy            ask the live bookies which entries they have, and give them what they lack
                                 (``ledger.core.comparison``). The task stays while a bookie is in limbo or
                                 does not answer, because nobody knows what it has
@@ -114,6 +116,10 @@ class _Attempt:
     stuck: dict[tuple[int, BookieId], str] = attrs.Factory(dict)
     """Lost bookies that cannot be replaced now, with the reason. The key is the fragment's first entry and
     the bookie."""
+    unmoved: dict[int, str] = attrs.Factory(dict)
+    """Why copies could not be moved to other racks, by the first entry of the fragment."""
+    was_spread: bool = False
+    """Whether every move to another rack was made or tried."""
     one_by_one: set[int] = attrs.Factory(set)
     """Fragments, by first entry, whose lost bookies cannot all be replaced together."""
 
@@ -123,15 +129,18 @@ class _Attempt:
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
         incomplete = task.incomplete if self.incomplete is None else sorted(self.incomplete)
-        lost, damaged, incomplete = (
+        misplaced = () if self.was_spread and not self.unmoved else task.misplaced
+        lost, damaged, incomplete, misplaced = (
             tuple(bookie for bookie in bookies if self.named is None or bookie in self.named)
-            for bookies in (lost, damaged, incomplete)
+            for bookies in (lost, damaged, incomplete, misplaced)
         )
-        return attrs.evolve(task, lost=lost, damaged=damaged, incomplete=incomplete).troubled(trouble)
+        return attrs.evolve(
+            task, lost=lost, damaged=damaged, incomplete=incomplete, misplaced=misplaced
+        ).troubled(trouble)
 
     def reasons(self) -> list[str]:
-        """Return why lost bookies are not replaced, each reason once."""
-        return list(dict.fromkeys(self.stuck.values()))
+        """Return why lost or misplaced bookies are not replaced, each reason once."""
+        return list(dict.fromkeys((*self.stuck.values(), *self.unmoved.values())))
 
 
 class LedgerRepair:
@@ -213,6 +222,10 @@ class LedgerRepair:
             if not waiting:
                 # If a bookie is lost there again later, the writer gets the whole grace period again.
                 self._seen.pop(task.ledger_id, None)
+                if task.misplaced and await self._move(
+                    metadata, version, attempt, barred=barred, serving={*draining, *damaged}, say=say
+                ):
+                    continue
                 return _together(attempt.reasons(), await self._complete(metadata, attempt, say))
             held_up = await self._what_holds_up_the_end(metadata, waiting[0], barred, grace_s)
             if held_up is None and await self._is_still_so(metadata, gone):
@@ -301,10 +314,61 @@ class LedgerRepair:
     ) -> None:
         fragment = metadata.fragments[finding.fragment_index]
         chosen = self._choose(metadata, fragment.ensemble, finding.lost, avoid)
+        await self._replace_bookies(metadata, version, finding.fragment_index, chosen, avoid, serving)
+
+    async def _move(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        attempt: _Attempt,
+        *,
+        barred: Collection[BookieId],
+        serving: Collection[BookieId],
+        say: Callable[[str], None],
+    ) -> bool:
+        """Move copies of one fragment to other racks, if any fragment needs it and can be mended.
+
+        Returns:
+            Whether it tried. The metadata may then be others.
+        """
+        for index, fragment in enumerate(metadata.fragments):
+            first = fragment.first_entry
+            if first in attempt.unmoved or metadata.fragment_end(index) is None:
+                continue
+            found = self._client.bookies.spread(
+                fragment.ensemble, write_quorum=metadata.replication.write_quorum, unfit=barred
+            )
+            if not found:
+                continue
+            say(f"fragment {first} to other racks")
+            chosen = {fragment.ensemble[slot]: bookie for slot, bookie in found.items()}
+            try:
+                await self._replace_bookies(metadata, version, index, chosen, barred, {*serving, *chosen})
+            except (LedgerNotFound, MetadataError):
+                raise
+            except LedgerLogError as trouble:
+                attempt.unmoved[first] = (
+                    f"copies of fragment {first} stay in too few racks: {_words(trouble)}"
+                )
+            return True
+        attempt.was_spread = True
+        return False
+
+    async def _replace_bookies(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        index: int,
+        chosen: dict[BookieId, BookieId],
+        avoid: Collection[BookieId],
+        serving: Collection[BookieId],
+    ) -> None:
+        """Copy the entries of bookies to those that are chosen for their slots, and name these."""
+        fragment = metadata.fragments[index]
         core = FragmentRepair(
             metadata,
             version,
-            finding.fragment_index,
+            index,
             chosen,
             new_token=self._client.environment.new_token,
             avoid=sorted(avoid),

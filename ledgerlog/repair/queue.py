@@ -29,12 +29,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection
+from typing import Unpack
 
 import attrs
 
 from ledgerlog.errors import IncompatibleVersion, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.repair_tasks import post_task
+from ledgerlog.meta.settings import StoredSettings
 from ledgerlog.meta.settle import CONFLICTS, remove, settle
 from ledgerlog.meta.store import (
     Check,
@@ -68,11 +70,26 @@ from ledgerlog.model.layout import (
     writable_path,
 )
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.repair import AuditState, Draining, RepairSettings, RepairTask, WorkerProgress
+from ledgerlog.model.repair import (
+    AuditState,
+    Draining,
+    FoundBookies,
+    RepairSettings,
+    RepairTask,
+    WorkerProgress,
+)
 
 __all__ = ["RepairQueue", "WorkerKey"]
 
 logger = logging.getLogger(__name__)
+
+_SETTINGS = StoredSettings(
+    REPAIR_SETTINGS,
+    "the settings of repair",
+    "'ledgerlog repair settings --reset' makes them anew",
+    RepairSettings,
+    RepairSettings.decode_untrusted,
+)
 
 
 @attrs.frozen
@@ -109,8 +126,7 @@ class RepairQueue:
         Raises:
             MetadataCorrupt: The stored settings are damaged. The message names the node.
         """
-        node = await self._store.get(REPAIR_SETTINGS)
-        return _settings(node)
+        return await _SETTINGS.read(self._store)
 
     async def change_settings(
         self, change: Callable[[RepairSettings], RepairSettings], *, reset: bool = False
@@ -130,23 +146,7 @@ class RepairQueue:
                 node.
         """
 
-        async def write(is_unsure: bool) -> RepairSettings:
-            if not is_unsure:
-                await self._store.sync()
-            node = await self._store.get(REPAIR_SETTINGS)
-            try:
-                stored = _settings(node)
-            except IncompatibleVersion:
-                raise  # A newer version wrote them: it can reset them.
-            except MetadataCorrupt:
-                if not reset:
-                    raise
-                stored = RepairSettings()
-            wanted = change(RepairSettings() if reset else stored)
-            await self._put(REPAIR_SETTINGS, node, wanted.encode())
-            return wanted
-
-        return await settle(self._store, write, what="a change of the settings of repair")
+        return await _SETTINGS.change(self._store, change, reset=reset)
 
     async def _put(self, path: str, node: Versioned | None, value: bytes) -> None:
         """Write a value in place of the node that was read, unless the node has this value."""
@@ -182,35 +182,12 @@ class RepairQueue:
             return None
         return RepairTask.decode_untrusted(node.value, ledger_id), node.version
 
-    async def post(
-        self,
-        ledger_id: int,
-        *,
-        lost: Collection[BookieId] = (),
-        damaged: Collection[BookieId] = (),
-        incomplete: Collection[BookieId] = (),
-    ) -> bool:
+    async def post(self, ledger_id: int, **found: Unpack[FoundBookies]) -> bool:
         """Make sure that the ledger has a task that names all of these bookies.
 
         See ``ledger.repair_tasks.post_task``.
-
-        Args:
-            ledger_id: The ledger.
-            lost: Bookies that are gone or are being emptied.
-            damaged: Bookies with a damaged copy.
-            incomplete: Bookies that lack entries.
-
-        Returns:
-            Whether anything was written.
         """
-        return await post_task(
-            self._store,
-            self._environment,
-            ledger_id,
-            lost=lost,
-            damaged=damaged,
-            incomplete=incomplete,
-        )
+        return await post_task(self._store, self._environment, ledger_id, **found)
 
     async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
         """Write how a task stands and what keeps it from being done.
@@ -544,16 +521,3 @@ def _is_newer_audit(node: Versioned) -> bool:
     except MetadataCorrupt:
         pass
     return False
-
-
-def _settings(node: Versioned | None) -> RepairSettings:
-    if node is None:
-        return RepairSettings()
-    try:
-        return RepairSettings.decode_untrusted(node.value)
-    except IncompatibleVersion:
-        raise
-    except MetadataCorrupt as damage:
-        raise MetadataCorrupt(
-            f"{damage} (stored at {REPAIR_SETTINGS}; 'ledgerlog repair settings --reset' makes them anew)"
-        ) from damage

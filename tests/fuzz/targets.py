@@ -35,6 +35,7 @@ from ledgerlog.model.ids import BookieId, Position, check_bookie_id
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.packing import pack, unpack
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
@@ -470,9 +471,15 @@ TARGETS = (
         "repair-settings", RepairSettings.decode_untrusted, lambda: [RepairSettings(paused=True, grace_ms=0)]
     ),
     metadata_target(
+        "placement", PlacementPolicy.decode_untrusted, lambda: [PlacementPolicy(min_racks=3, strict=True)]
+    ),
+    metadata_target(
         "repair-task",
         lambda data: RepairTask.decode_untrusted(data, _LEDGER),
-        lambda: [RepairTask(ledger_id=_LEDGER, lost=("b1", "b2"), damaged=("b3",), trouble="too few")],
+        lambda: [
+            RepairTask(ledger_id=_LEDGER, lost=("b1", "b2"), damaged=("b3",), trouble="too few"),
+            RepairTask(ledger_id=_LEDGER, misplaced=("b1",)),
+        ],
     ),
     metadata_target(
         "draining",

@@ -217,6 +217,11 @@ async def test_it_serves_and_says_so_and_stops_cleanly_on_a_signal(place: Place)
             assert (info.address, info.labels) == (address, {"rack": "r1", "zone": "z"})
             if number == signal.SIGTERM:
                 await fill(address)
+                command = [sys.executable, "-m", "ledgerlog", "metadata", "placement"]
+                said = await trio.run_process(
+                    [*command, "--uri", f"sqlite:{place.metadata}"], capture_stdout=True
+                )
+                assert b"rack z/r1: b1\n" in said.stdout
             else:
                 await check_filled(address)
             bookie.process.send_signal(number)

@@ -302,6 +302,24 @@ def test_a_directory_in_place_of_its_file_is_told_with_the_uri_that_would_do(tmp
     assert f"{tmp_path} is a directory, and it has no metadata.sqlite" in error
 
 
+def test_the_placement_policy_is_set_for_a_new_cluster_and_changed_later(tmp_path: Path) -> None:
+    commands = Commands(f"sqlite:{tmp_path}/metadata.sqlite")
+    error = commands.misused("metadata", "init", "--strict", "--min-racks", "1")
+    assert "a strict placement needs a min_racks of 2 or more" in error
+    assert not (tmp_path / "metadata.sqlite").exists()
+    commands.ok("metadata", "init", "--strict", "--min-racks", "3")
+    strict = {"min_racks": 3, "strict": True, "racks": {}, "without_rack": []}
+    assert commands.json("metadata", "placement") == strict
+    commands.ok("metadata", "init")
+    assert commands.json("metadata", "placement") == strict, "a cluster that is there keeps its policy"
+    said = commands.ok("metadata", "placement", "--no-strict").decode()
+    assert said == "min_racks: 3\nstrict: False\n"
+    assert "min_racks of 2 or more" in commands.misused(
+        "metadata", "placement", "--strict", "--min-racks", "1"
+    )
+    assert commands.json("metadata", "placement", "--reset")["min_racks"] == 2
+
+
 def test_metadata_that_may_not_be_written_to_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

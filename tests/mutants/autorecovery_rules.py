@@ -14,6 +14,7 @@ _DAMAGED = "tests/scenarios/test_repair_of_damaged_records.py"
 _EMPTYING = "tests/scenarios/test_emptying_bookies.py"
 
 _PLACEMENT = "tests/unit/test_placement.py"
+_RACKS = "tests/scenarios/test_placement_of_copies.py"
 
 MUTANTS = (
     mutant(
@@ -450,8 +451,113 @@ MUTANTS = (
         "a_search_stops_where_no_exchange_helps",
         "placement",
         "choose_bookies",
-        "search.improve(slots) or search.escape(slots)",
+        "search.improve(slots) or search.escape(slots) or search.search_racks(slots)",
         "search.improve(slots)",
         f"{_PLACEMENT}::test_an_arrangement_is_found_that_no_single_exchange_leads_to",
+    ),
+    mutant(
+        "racks_are_not_gone_over_if_exchanges_fail",
+        "placement",
+        "choose_bookies",
+        "search.improve(slots) or search.escape(slots) or search.search_racks(slots)",
+        "search.improve(slots) or search.escape(slots)",
+        f"{_PLACEMENT}::test_two_that_stay_leave_one_way_to_lay_the_racks",
+    ),
+    mutant(
+        "a_slot_without_a_rack_counts_for_nothing",
+        "placement",
+        "placement._lacks",
+        "max(0, min(at_least, len(places)) - len(set(known)) - (len(places) - len(known)))",
+        "max(0, min(at_least, len(places)) - len(set(known)))",
+        f"{_RACKS}::test_bookies_without_labels_are_in_racks_of_their_own",
+    ),
+    mutant(
+        "two_racks_are_enough_for_any_policy",
+        "placement",
+        "_Search.__init__",
+        "min_racks if kind == _RACK else 2",
+        "2",
+        f"{_PLACEMENT}::test_three_racks_for_each_write_set_count_more_than_pairs_in_one_rack",
+    ),
+    mutant(
+        "a_strict_policy_is_a_preference",
+        "placement",
+        "BookieDirectory._choose",
+        "obeys and policy.strict and write_quorum > 1",
+        "False",
+        f"{_RACKS}::test_a_strict_policy_refuses_a_ledger_that_one_rack_would_hold",
+    ),
+    mutant(
+        "a_strict_policy_takes_bookies_without_a_label",
+        "placement",
+        "BookieDirectory._choose",
+        "not is_strict or rack_of(info) is not None",
+        "True",
+        f"{_RACKS}::test_a_strict_policy_refuses_a_ledger_that_one_rack_would_hold",
+    ),
+    mutant(
+        "a_writer_replaces_against_a_strict_policy",
+        "placement",
+        "BookieDirectory.replacements",
+        "adds_to is not None",
+        "False",
+        f"{_RACKS}::test_a_strict_policy_refuses_a_replacement_of_a_writer_but_not_of_repair",
+    ),
+    mutant(
+        "repair_obeys_a_strict_policy",
+        "placement",
+        "BookieDirectory.replacements",
+        "adds_to is not None",
+        "True",
+        f"{_RACKS}::test_a_strict_policy_refuses_a_replacement_of_a_writer_but_not_of_repair",
+    ),
+    mutant(
+        "a_damaged_policy_is_none",
+        "placement",
+        "BookieDirectory._read_policy",
+        "self._policy if self._seen else damage",
+        "self._policy",
+        f"{_RACKS}::test_a_damaged_policy_refuses_new_ledgers_where_no_policy_was_ever_read",
+    ),
+    mutant(
+        "what_cannot_be_moved_is_a_task",
+        "placement",
+        "pass_over_metadata.look_at_racks",
+        "if mendable:\n    movable[metadata.ledger_id] = tuple(sorted(mendable))",
+        "if found:\n    movable[metadata.ledger_id] = found[0].bookies",
+        f"{_RACKS}::test_an_audit_makes_no_task_that_nobody_can_do",
+    ),
+    mutant(
+        "racks_of_bookies_that_come_later_are_not_looked_at",
+        "placement",
+        "Auditor._is_pass_due",
+        "is_new or is_time or self._is_placed_anew(found)",
+        "is_new or is_time",
+        f"{_RACKS}::test_copies_move_soon_after_a_bookie_came_in_another_rack",
+    ),
+    mutant(
+        "a_write_set_without_entries_is_narrow",
+        "placement",
+        "narrow_fragments",
+        "last is None or entry <= last",
+        "True",
+        f"{_PLACEMENT}::test_only_write_sets_that_hold_entries_are_narrow",
+    ),
+    mutant(
+        "a_task_of_moves_is_not_worked_on",
+        "placement",
+        "LedgerRepair._run",
+        "task.misplaced and await self._move(metadata, version, attempt, barred=barred, "
+        "serving={*draining, *damaged}, say=say)",
+        "False",
+        f"{_RACKS}::test_copies_in_one_rack_are_reported_and_moved",
+    ),
+    mutant(
+        "a_backup_has_no_policy",
+        "placement",
+        "is_lasting",
+        "path == PLACEMENT or parts[0] not in (BOOKIES, RESTORED)",
+        "parts[0] not in (BOOKIES, RESTORED)",
+        "tests/scenarios/test_restored_metadata.py::test_a_restore_brings_the_placement_policy_back",
     ),
 )

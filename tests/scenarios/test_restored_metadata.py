@@ -22,6 +22,7 @@ from ledgerlog.errors import (
     StorageError,
     WrongCluster,
 )
+from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.backup import save
 from ledgerlog.meta.backup_file import Backup, open_backup, write_backup
@@ -43,6 +44,7 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.log_key import INCARNATION_LABEL, is_key_of_log, key_for
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL, EPOCH_MS
 from ledgerlog.model.segments import LogSegment
@@ -107,6 +109,18 @@ async def test_after_a_restore_the_cluster_writes_at_once_under_ids_that_no_book
             assert after > max(lost)
             assert await client.contents(before) == [b"before"]
             assert await client.contents(after) == [b"after"]
+
+
+async def test_a_restore_brings_the_placement_policy_back(clock: MockClock, tmp_path: Path) -> None:
+    policy = PlacementPolicy(min_racks=3, strict=True)
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            await STORED_PLACEMENT.change(client.store, lambda _: policy)
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            assert await STORED_PLACEMENT.read(client.store) == policy
+            assert client.opened.bookies.policy == policy
 
 
 async def test_a_ledger_whose_ensemble_changed_after_the_backup_is_not_closed_short(

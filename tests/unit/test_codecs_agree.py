@@ -39,6 +39,7 @@ from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.election import ElectionState
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
@@ -391,12 +392,18 @@ CODECS: dict[str, Codec] = {
         raw,
         lambda data, value: RepairSettings.decode_untrusted(data),
     ),
+    "placement": Codec(
+        fields_of(PlacementPolicy, min_racks=numbers, strict=st.booleans()),
+        raw,
+        lambda data, value: PlacementPolicy.decode_untrusted(data),
+    ),
     "repair task": Codec(
         fields_of(
             RepairTask,
             ledger_id=numbers,
             lost=bookies,
             damaged=bookies,
+            misplaced=bookies,
             made_at_ms=times,
             trouble=st.none() | texts,
         ),

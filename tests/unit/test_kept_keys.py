@@ -17,6 +17,7 @@ from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.election import ElectionState
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.repair import Draining, RepairSettings, RepairTask
 from ledgerlog.model.snapshots import ListedSnapshot, encode_snapshot_list, read_snapshot_list
 from tests.unit.test_codecs_agree import CODECS, COOKIE, MARK, REFUSALS
@@ -34,6 +35,7 @@ RECORDS = (
     "last entry of an archive",
     "destination",
     "settings of repair",
+    "placement",
     "repair task",
     "draining",
     "audit",
@@ -144,6 +146,7 @@ def test_a_key_that_was_looked_for_and_is_null_is_known() -> None:
         CursorState(name="c", offset=1),
         Draining(bookie_id="b1", instance="i"),
         RepairSettings(),
+        PlacementPolicy(),
         ArchiveDestination(where="w", marker=bytes(16), made_ms=1),
     ],
     ids=lambda record: type(record).__name__,

@@ -10,19 +10,25 @@ Bookies say where they are by the labels ``zone``, ``rack`` and ``host``. A rack
 address counts, so copies lie on different machines even in a cluster without labels. A bookie without a label
 shares that kind of place with nobody.
 
-An arrangement is better than another if fewer of its write sets lie on one host; then in one rack; then in
-one zone. Among equals, fewer pairs of copies share a zone, then a rack, then a host. Only then the order
-counts in which the caller prefers the candidates: shuffled, with recently failed bookies last. All this is a
-preference and not a condition: a cluster on one host still works.
+An arrangement is better than another if fewer of its write sets lie on one host; then if its write sets lack
+fewer racks (see below); then if fewer lie in one zone. Among equals, fewer pairs of copies share a zone, then
+a rack, then a host. Only then the order counts in which the caller prefers the candidates: shuffled, with
+recently failed bookies last. All this is a preference: a cluster on one host still works. A strict policy
+(``model.placement``) makes the racks a condition; the caller then refuses what ``narrow_write_sets`` finds.
+
+A write set is *narrow* if it lies in fewer racks than the policy wants (two by default). For example, three
+slots in the racks a, a, b lie in two racks. ``spread`` finds bookies to exchange, so that fewer write sets of
+an ensemble are narrow. Auto-recovery then moves the copies.
 
 The search starts with the best candidate for each slot in turn. It then exchanges bookies, with unused
 candidates or between slots, as long as that helps. If write sets still lie together, it tries what an
-exchange that does not help leads to. A test compares what it finds with what is possible, for up to seven
-slots.
+exchange that does not help leads to. If write sets are still narrow, it goes over all ways to lay the racks,
+up to a bound. A test compares what it finds with what is possible, for up to seven slots.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
@@ -32,11 +38,19 @@ from ledgerlog.model.ids import BookieId
 
 KEEP_APART = ("zone", "rack", "host")
 
+MIN_RACKS = 2
+"""In how many racks a write set must lie to survive the loss of any one of them."""
+
+_RACK = KEEP_APART.index("rack")
+
 Cost = tuple[int, ...]
-"""Write sets on one host, in one rack, in one zone; then pairs of copies that share a zone, a rack, a
-host."""
+"""Write sets on one host, racks that write sets lack, write sets in one zone; then pairs of copies that share
+a zone, a rack, a host."""
 
 _NO_COST: Cost = (0,) * 6
+
+_RACK_STEPS = 2_000
+"""So many bookies are tried when all ways to lay racks are gone over."""
 
 
 def choose_bookies(
@@ -45,6 +59,7 @@ def choose_bookies(
     *,
     write_quorum: int,
     exclude: Collection[BookieId] = (),
+    min_racks: int = MIN_RACKS,
 ) -> dict[int, BookieId]:
     """Choose bookies for the free slots of an ensemble, so that the copies of each entry lie apart.
 
@@ -53,6 +68,7 @@ def choose_bookies(
         ensemble: The bookies that stay, by slot; None for each slot that is free.
         write_quorum: How many neighbouring slots an entry goes to.
         exclude: Bookies that must not be chosen.
+        min_racks: In how many racks each write set should lie.
 
     Returns:
         The chosen bookie of each free slot. They are distinct, and none is in ``ensemble`` or ``exclude``.
@@ -72,45 +88,123 @@ def choose_bookies(
             f"{len(slots)} more writable bookies are needed, {len(free)} are there"
             + (f" (not counting {', '.join(sorted(barred))})" if barred else "")
         )
-    search = _Search(ensemble, free, write_quorum)
+    search = _Search(ensemble, free, write_quorum, min_racks)
     for slot in slots:
         search.take_best(slot)
-    while search.improve(slots) or search.escape(slots):
+    while search.improve(slots) or search.escape(slots) or search.search_racks(slots):
         pass
     return {slot: search.infos[slot].bookie_id for slot in slots}
 
 
-def write_sets_together(
-    ensemble: Sequence[BookieInfo], *, write_quorum: int, label: str = "rack"
+def narrow_write_sets(
+    ensemble: Sequence[BookieInfo],
+    *,
+    write_quorum: int,
+    label: str = "rack",
+    at_least: int = MIN_RACKS,
 ) -> list[tuple[int, ...]]:
-    """Find the write sets that lie in one place: losing it loses every copy of their entries.
+    """Find the write sets that lie in too few places.
+
+    A bookie without the label shares its place with nobody.
 
     Args:
         ensemble: The bookies by slot.
         write_quorum: How many neighbouring slots an entry goes to.
         label: The kind of place, one of ``KEEP_APART``.
+        at_least: In how many places a write set must lie, or in as many as it has slots if these are fewer.
 
     Returns:
-        The slots of each such write set. None for a write quorum of 1, where nothing can be kept apart.
+        The slots of each such write set. An entry of the slot that is named first goes to all of them.
     """
     kind = KEEP_APART.index(label)
     places = [_places(info)[kind] for info in ensemble]
     return [
         slots
         for slots in _write_sets(len(ensemble), write_quorum)
-        if len(slots) > 1 and _is_together([places[slot] for slot in slots])
+        if _lacks([places[slot] for slot in slots], at_least)
     ]
+
+
+def spread(
+    candidates: Sequence[BookieInfo],
+    ensemble: Sequence[BookieInfo],
+    *,
+    write_quorum: int,
+    fixed: Collection[int] = (),
+    min_racks: int = MIN_RACKS,
+) -> dict[int, BookieId]:
+    """Find bookies to exchange, so that fewer write sets of an ensemble are narrow.
+
+    It exchanges one bookie at a time as long as that helps, and two at a time if one does not help. Each
+    exchange lowers the number of racks that write sets lack. So if you go on with the ensemble that it leads
+    to, this ends, whoever the candidates are.
+
+    Args:
+        candidates: Writable bookies, the preferred ones first.
+        ensemble: The bookies by slot.
+        write_quorum: How many neighbouring slots an entry goes to.
+        fixed: Slots that keep their bookie.
+        min_racks: In how many racks each write set should lie.
+
+    Returns:
+        A new bookie for each slot that changes; empty if no exchange helps. None of them is in ``ensemble``.
+    """
+    arranged = list(ensemble)
+    infos = {info.bookie_id: info for info in candidates}
+    names = {info.bookie_id for info in ensemble}
+    free = [info for info in candidates if info.bookie_id not in names]
+
+    def lacking(of: Sequence[BookieInfo]) -> int:
+        places = [_places(info)[_RACK] for info in of]
+        write_sets = _write_sets(len(of), write_quorum)
+        return sum(_lacks([places[slot] for slot in slots], min_racks) for slots in write_sets)
+
+    def exchange(slots: tuple[int, ...]) -> list[BookieInfo]:
+        left = [None if slot in slots else info for slot, info in enumerate(arranged)]
+        unused = [info for info in free if info not in arranged]
+        if len(slots) > len(unused):
+            return arranged
+        chosen = choose_bookies(unused, left, write_quorum=write_quorum, min_racks=min_racks)
+        return [infos[chosen[slot]] if slot in chosen else info for slot, info in enumerate(arranged)]
+
+    while before := lacking(arranged):
+        narrow = narrow_write_sets(arranged, write_quorum=write_quorum, at_least=min_racks)
+        near = sorted({slot for slots in narrow for slot in slots}.difference(fixed))
+        tries = itertools.chain(itertools.combinations(near, 1), itertools.combinations(near, 2))
+        better = next((found for slots in tries if lacking(found := exchange(slots)) < before), None)
+        if better is None:
+            break
+        arranged = better
+    return {
+        slot: info.bookie_id
+        for slot, info in enumerate(arranged)
+        if info.bookie_id != ensemble[slot].bookie_id
+    }
+
+
+def rack_of(info: BookieInfo) -> str | None:
+    """Return the name of the rack that a bookie is in, with its zone if it has one; None if it is unknown."""
+    rack = info.labels.get("rack")
+    zone = info.labels.get("zone")
+    return rack if rack is None or zone is None else f"{zone}/{rack}"
 
 
 class _Search:
     """An ensemble that is being filled, what it costs, and the candidates that are left."""
 
     def __init__(
-        self, ensemble: Sequence[BookieInfo | None], free: list[BookieInfo], write_quorum: int
+        self,
+        ensemble: Sequence[BookieInfo | None],
+        free: list[BookieInfo],
+        write_quorum: int,
+        min_racks: int,
     ) -> None:
         self.infos: dict[int, BookieInfo] = {slot: i for slot, i in enumerate(ensemble) if i is not None}
         self._free = free
+        self._order = list(free)
+        self._steps = 0
         self._write_quorum = write_quorum
+        self._at_least = tuple(min_racks if kind == _RACK else 2 for kind in range(len(KEEP_APART)))
         self._places = {info.bookie_id: _places(info) for info in (*free, *self.infos.values())}
         write_sets = _write_sets(len(ensemble), write_quorum)
         self._sets_of = {
@@ -151,11 +245,43 @@ class _Search:
                 self.infos, self._free = dict(kept[0]), list(kept[1])
         return False
 
+    def search_racks(self, slots: Sequence[int]) -> bool:
+        """Go over the ways to lay racks on the slots until no write set of theirs is narrow.
+
+        Returns whether there was such a way. It then stands, with bookies that the caller prefers.
+        """
+        is_whole = len(slots) == len(self._sets_of)
+        if not self._cost_at(*slots)[2 - _RACK] or (is_whole and not self._could_be_apart(_RACK)):
+            return False
+        kept = dict(self.infos), list(self._free)
+        self._free = sorted((*self._free, *(self.infos.pop(slot) for slot in slots)), key=self._order.index)
+        self._steps = _RACK_STEPS
+        if self._lay(slots):
+            return True
+        self.infos, self._free = kept
+        return False
+
+    def _lay(self, slots: Sequence[int]) -> bool:
+        if not slots:
+            return True
+        slot, seen = slots[0], set[object]()
+        for at, info in enumerate(self._free):
+            rack = self._places[info.bookie_id][_RACK]
+            if self._steps and (rack is None or rack not in seen):
+                self._steps -= 1
+                seen.add(rack)
+                self.infos[slot] = self._free.pop(at)
+                if not self._cost_at(slot)[2 - _RACK] and self._lay(slots[1:]):
+                    return True
+                self._free.insert(at, self.infos.pop(slot))
+        return False
+
     def _could_be_apart(self, kind: int) -> bool:
-        """Whether there are enough places of a kind: of each group of ``write_quorum`` slots, one place takes
-        all but one at most."""
-        ensemble = len(self._sets_of)
-        most = ensemble * (self._write_quorum - 1) // self._write_quorum
+        """Whether there may be enough places of a kind. For example, if each write set must lie in two,
+        one place takes at most all slots but one of every ``write_quorum`` neighbours."""
+        ensemble, write_quorum = len(self._sets_of), self._write_quorum
+        others = min(self._at_least[kind], write_quorum) - 1
+        most = ensemble * (write_quorum - others) // write_quorum
         everybody = (*self.infos.values(), *self._free)
         counts = Counter(self._places[info.bookie_id][kind] for info in everybody)
         unknown = counts.pop(None, 0)
@@ -200,11 +326,11 @@ class _Search:
             filled = [places_of[infos[slot].bookie_id] for slot in write_set if slot in infos]
             for kind in range(3):
                 known = [places[kind] for places in filled if places[kind] is not None]
-                distinct = len(set(known))
-                if distinct < len(known):
+                if len(set(known)) < len(known):
                     counts = Counter(known).values()
                     total[3 + kind] += sum(count * (count - 1) // 2 for count in counts)
-                    total[2 - kind] += distinct == 1 and len(known) == len(write_set)
+                    if len(filled) == len(write_set):
+                        total[2 - kind] += _lacks([places[kind] for places in filled], self._at_least[kind])
         return tuple(total)
 
 
@@ -215,8 +341,10 @@ def _write_sets(ensemble: int, write_quorum: int) -> list[tuple[int, ...]]:
     return [tuple((first + at) % ensemble for at in range(write_quorum)) for first in range(ensemble)]
 
 
-def _is_together(places: Sequence[object]) -> bool:
-    return places[0] is not None and len(set(places)) == 1
+def _lacks(places: Sequence[object], at_least: int) -> int:
+    """How many more places a write set must have. Each slot whose place is not known counts as one."""
+    known = [place for place in places if place is not None]
+    return max(0, min(at_least, len(places)) - len(set(known)) - (len(places) - len(known)))
 
 
 def _places(info: BookieInfo) -> tuple[object, ...]:
