@@ -68,9 +68,9 @@ class RepairSettings:
     """How often the auditor compares all metadata with the registered bookies."""
     entry_check_ms: int = 86_400_000
     """How often the auditor asks bookies for the entries that metadata says they have; 0 is never."""
-    check_all: bool = False
+    check_all: bool = True
     """If true, that check compares all entries of each fragment by the bookies' lists. If false, it reads
-    only the first and the last one, which misses holes (rule 24)."""
+    only the first and the last one, which misses holes (rule 24). In version 0.1 the default was false."""
     checks_per_s: int = 50
     """The most requests that the check of entries makes in a second."""
     unknown: bytes = kept_unknown()

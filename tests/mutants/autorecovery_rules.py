@@ -310,6 +310,14 @@ MUTANTS = (
         f"{_LACKING}::test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given",
     ),
     mutant(
+        "holes_are_looked_for_only_if_somebody_asks",
+        "rule 24",
+        "RepairSettings",
+        "check_all: bool = True",
+        "check_all: bool = False",
+        f"{_LACKING}::test_rule_24_a_hole_between_the_ends_is_found_by_the_check_as_it_is",
+    ),
+    mutant(
         "full_check_looks_at_the_ends",
         "rule 24",
         "checking._look",

@@ -14,7 +14,7 @@ from ledgerlog.repair.checking import check_ledger
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.testing.memory_cluster import open_cluster
-from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, until, written
+from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, stored, until, written
 
 
 async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given(clock: MockClock) -> None:
@@ -34,7 +34,7 @@ async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_giv
         cluster.network.heal()
         assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
         process = await start_repair(cluster)
-        await set_up(client, entry_check_ms=10_000, check_all=True)
+        await set_up(client, entry_check_ms=10_000)
 
         async def is_whole() -> bool:
             return not (await client.ledgers.verify(writer.ledger_id)).under_replicated
@@ -67,6 +67,23 @@ async def test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone(c
         assert full.incomplete == (bookie,)
 
 
+async def test_rule_24_a_hole_between_the_ends_is_found_by_the_check_as_it_is(clock: MockClock) -> None:
+    """Nobody filed it, and every bookie was there all the time. The periodic check finds it by the lists."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client, entry_check_ms=10_000)
+        ledger_id = await stored(cluster, client, 9, holes=[("b2", 4)])
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == [4]
+        assert await queue.tasks() == []
+        process = await start_repair(cluster)
+
+        async def is_whole() -> bool:
+            return not (await client.ledgers.verify(ledger_id)).under_replicated
+
+        await until(is_whole)
+        await quiet(queue)
+        assert process.copied == 1
+
+
 async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         queue = await set_up(client)
@@ -77,7 +94,7 @@ async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -
         assert bookie.flip_byte(payload(9)) > 0
         await bookie.start()
         await start_repair(cluster)
-        await set_up(client, entry_check_ms=10_000)
+        await set_up(client, entry_check_ms=10_000, check_all=False)
         await repaired(client, queue, ledger_id, {damaged})
         await assert_whole(client, ledger_id, 10)
 

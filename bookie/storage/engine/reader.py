@@ -54,6 +54,9 @@ with gaps counts ``_LIST_SPARSE``, plus 1 for every four entries, because its id
 
 _LIST_SPARSE = 32
 
+_LIST_PIECE = 64
+"""How many runs a list reads the ids of at once."""
+
 _GAP_BYTES = 4096
 """Runs in a file are read together if no more bytes than this lie between them."""
 
@@ -276,13 +279,16 @@ class Reader:
         try:
             while horizon < last:
                 runs, horizon = await self._find(state, horizon + 1, last)
-                for run in runs:
+                ids: dict[EntryRun, Sequence[int]] = {}
+                for at, run in enumerate(runs):
                     if not lister.settle(run.first):
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
                     # An empty list says that no entry is there, so a list that ends early must have a range.
                     if effort <= 0 and lister.pairs:
                         return ListResult(Status.OK, lister.pairs, run.first - 1)
-                    lister.add(run, None if run.is_dense else await self._ids(run))
+                    if not run.is_dense and run not in ids:
+                        ids = await self._ids(runs[at : at + _LIST_PIECE])
+                    lister.add(run, None if run.is_dense else ids[run])
                     effort -= 1 if run.is_dense else _LIST_SPARSE + run.entry_count // 4
                 if not lister.settle(horizon + 1):
                     return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
@@ -296,15 +302,28 @@ class Reader:
         through = lister.pairs[-1][1] if lister.pairs else first - 1
         return ListResult(status, lister.pairs, through)
 
-    async def _ids(self, run: EntryRun) -> Sequence[int]:
-        segment = self._residents.get(run.file)
-        if segment is not None:
-            # Copy before another task runs: the arena may be reused for another segment afterwards.
-            head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
-            await trio.lowlevel.checkpoint()
+    async def _ids(self, runs: Sequence[EntryRun]) -> dict[EntryRun, Sequence[int]]:
+        """Read the ids of those of the runs that have gaps, with one read of each file."""
+        heads: dict[EntryRun, bytes] = {}
+        by_file: dict[int, list[EntryRun]] = {}
+        for run in runs:
+            if run.is_dense:
+                continue
+            segment = self._residents.get(run.file)
+            if segment is None:
+                by_file.setdefault(run.file, []).append(run)
+            else:
+                # Copy before another task runs: the arena may be reused for another segment afterwards.
+                heads[run] = bytes(segment.image.view[run.offset : run.offset + run.head_length])
+        if by_file:
+            found = await self._pool.read_many(
+                [(file, [(run.offset, run.head_length) for run in its]) for file, its in by_file.items()]
+            )
+            for its, read in zip(by_file.values(), found, strict=True):
+                heads.update(zip(its, read, strict=True))
         else:
-            (head,) = await self._pool.read(run.file, [(run.offset, run.head_length)])
-        return decode_head(run, head, self._pool.path_of(run.file))[0]
+            await trio.lowlevel.checkpoint()
+        return {run: decode_head(run, head, self._pool.path_of(run.file))[0] for run, head in heads.items()}
 
     # --- scrubbing --------------------------------------------------------------------------------
 
