@@ -9,12 +9,11 @@ An acknowledgement "through n" pops everything up to n and tells the sinks, exce
 refused before. A refusal tells the sink and leaves None in its place. A refusal at the head is popped at
 once, because a fenced bookie may refuse everything and then has nothing to acknowledge. Answers that a
 correct bookie never gives raise WireError: an acknowledgement or refusal of an add that was never sent, and
-a refusal of one that was answered. An acknowledgement that repeats or goes back says nothing new and
-nothing false; it is ignored.
+a refusal of one that was answered. A repeated or lower acknowledgement is true but not new; it is ignored.
 
 **Merging.** Frames of one sink that are adjacent, on the wire and in their entry ids, are reported in one
-call. Adjacent ids matter. For example, between the frames 0..4 and 6..9, an add of entry 5 may follow
-later, as a resend does. One call for 0..9 would confirm entry 5 although the bookie has not.
+call. Adjacent ids matter. For example, a sink may send the frames 0..4 and 6..9, and resend entry 5 later.
+One call for 0..9 would confirm entry 5 although the bookie has not acknowledged it.
 
 **Bursts.** The bytes of one receive make many calls to few sinks, and each sink wants to act on them once.
 The sends that it then makes should leave in one system call for each connection. All connections of a pool
@@ -38,7 +37,7 @@ __all__ = ["AddSink", "Attachment", "Burst", "Flushable", "UnansweredAdds"]
 
 
 class AddSink(Protocol):
-    """A sender of adds over a connection, which hears their outcome.
+    """A sender of adds over a connection. It is notified of their outcome.
 
     The connection's task calls these synchronous methods, which may call the methods of any connection. A
     sink is compared by identity and must be hashable. An exception in a sink is a bug and ends the pool."""
@@ -71,13 +70,13 @@ class AddSink(Protocol):
 
 
 class Attachment:
-    """A sink's stay at a connection. Detaching and attaching again makes another stay."""
+    """One attachment of a sink to a connection. A sink that is detached and attached again gets another."""
 
     __slots__ = ("is_touched", "sink")
 
     def __init__(self, sink: AddSink) -> None:
         self.sink: AddSink | None = sink
-        """None once it is detached: no call reaches the sink any more."""
+        """None after it is detached: then no call reaches the sink."""
         self.is_touched = False
 
 

@@ -2,7 +2,7 @@
 
 It carries the same bytes as TCP and makes the same promises, without sockets, threads, clocks or chance.
 Only the event loop chooses which task runs next, so under a deterministic loop a run repeats exactly.
-Embedded clusters use it, and so do tests.
+Embedded clusters and tests use it.
 
 A connection is two pipes, one for each direction. A pipe holds at most ``buffer_bytes``. If a pipe is full,
 the sender has sent a part and waits, as with TCP. ``bytes`` objects travel as they are. Other buffers are
@@ -35,7 +35,7 @@ from ledgerlog.net.turns import Turns, send_all_of
 __all__ = ["LocalNetwork"]
 
 _BACKLOG = 1024
-"""How many connections of one listener may wait to be accepted. More are refused."""
+"""How many connections may wait to be accepted by one listener. More are refused."""
 
 _FIRST_FREE_PORT = 49152
 

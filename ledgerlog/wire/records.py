@@ -29,8 +29,8 @@ that arrives here is as it was written. If it does not decode, another program w
 
 A *staged* entry was written outside of any log, in a ledger that later becomes part of a log as a whole
 (``log.attach``). Its epoch is 0. Its offset and its byte count start at 0 at the start of its ledger, and its
-timestamp is the time of writing. The log's record has the values that count in the log (``AttachedLedger``),
-and a staged entry can only be read with them.
+timestamp is the time of writing. The log's record has the values that are valid in the log
+(``AttachedLedger``), and a staged entry can only be read with them.
 
 A *checkpoint* holds no record. Its offset is the offset of the record that follows it, and readers of records
 skip it. A log without deduplication has no checkpoints, and its entries have no numbering.
