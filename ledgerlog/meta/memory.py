@@ -301,7 +301,7 @@ class MemoryStore:
         self._tree._end_session(self._session)
         self._session._become(SessionState.LOST)
 
-    # --- the world's part ------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def expire_session(self) -> None:
         """Let the tree give this store's session up, as if it had not heard from the client for too long."""
@@ -316,7 +316,7 @@ class MemoryStore:
             self._session._become(SessionState.SUSPENDED)
 
     def reconnect(self) -> None:
-        """Be in contact again: in the old session, or in a new one if the old one has ended."""
+        """Restore contact: in the old session, or in a new one if the old one has ended."""
         self._reachable = True
         self._look_at_session()
 
@@ -329,8 +329,7 @@ class MemoryStore:
         else:
             ended, self._session = self._session, self._tree._open_session()
             ended._become(SessionState.LOST)
-        # A task that a change woke while contact was lost could not look. Wake it again, so that it looks
-        # now.
+        # While contact was lost, a change may have woken a task that could not read. Wake it again.
         self._tree._watches.changed_somewhere()
 
     async def _contact(self) -> MemoryTree:
