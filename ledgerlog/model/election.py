@@ -10,7 +10,7 @@ The record is a canonical CBOR map (``model.codec``):
     holder     the candidacy that has the term; null: it was given up
     candidate  the holder's name for people, and for clients that look for the leader
     address    of the holder's heartbeat, to which standbys connect; null: it sends none
-    tenure_ms  for this long a mere suspicion lets no standby take the term
+    tenure_ms  for this long no standby may claim the term on suspicion
 
 While the holder offers the term, the map has three more keys; see ``ElectionState.on_offer``:
 
