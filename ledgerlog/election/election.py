@@ -13,8 +13,8 @@ scope that represents a leadership:
 
 **What a leadership guarantees.** Its scope is cancelled as soon as this process can know that the leadership
 is over. A process that was suspended or has just been deposed learns it later than others do. So a leadership
-is a hint and never a proof. If a deposed leader must not write something, write it to a store that fences, as
-a log does (entering a log's writer deposes the previous writer), or to one that compares the term.
+is a hint and never a proof. If a deposed leader must not write something, write it to a store that fences or
+that compares the term. A log fences: entering its writer deposes the previous writer.
 
 **The end of a leadership never waits for the store.** If the session is lost, the session's local state ends
 the leadership, without a call to the store. A process that leaves tells its standbys over their connections

@@ -12,7 +12,7 @@ records once they are durable. All other replicas follow the log.
 
 **From following to leading.** Once elected, the replica takes the log over. That fences the previous leader
 and fixes the end of the log. The replica follows up to that end. Then following stops and leading begins. No
-record can come in between, because nobody else can append. When the leadership ends, the replica follows
+record can come in between, because no other writer can append. When the leadership ends, the replica follows
 again from the first record that is not applied.
 
 **A gap.** The log may be truncated beyond the place of a replica that was away. Then the replica restores the

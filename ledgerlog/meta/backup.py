@@ -1,7 +1,7 @@
 """Save the content of a metadata store in a file, while the cluster works.
 
 **Consistency.** A backup has the state of each log at one instant. If the saved record of a log lists a
-ledger, the backup has the ledger too, unless the store lacked it as well. SQLite gives the state of the whole
+ledger, the backup has the ledger too, unless the store had lost it. SQLite gives the state of the whole
 store at one instant, by one read transaction. Other stores are read node by node: first the ledgers, then the
 records of logs. If a record lists a ledger that was made in between, the ledger is read and saved as well. If
 that ledger is gone, the log was truncated meanwhile, so its record is read again. The counters come last, so

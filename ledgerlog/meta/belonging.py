@@ -193,7 +193,7 @@ async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes
 
     Raises:
         MetadataCorrupt: The store holds a cluster with a damaged id.
-        MetadataOutcomeUnknown: The cluster may have been made, or may be made yet; see ``settle``.
+        MetadataOutcomeUnknown: The cluster may have been made, or may still be made; see ``settle``.
         MetadataUnavailable, SessionExpired: Nothing was written.
     """
     fresh = random_bytes(_ID_BYTES).hex()

@@ -6,7 +6,7 @@ several stores on one tree. Every operation runs in the trio loop without a chec
 operation is atomic.
 
 **Weak where the contract is weak.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
-node, and 0 again if the path is created anew. A program that relies on versions never coming back therefore
+node, and 0 again if the path is created again. So if a program relies on versions that never come back, it
 fails here, in a fast test, before it fails on a cluster.
 
 **Deterministic.** The tree uses no clock, no randomness and no hash order. Under a deterministic scheduler,
@@ -213,7 +213,7 @@ class MemoryTree:
     def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
         """Do all operations or none.
 
-        Each step remembers what it replaced. If a step fails, everything is put back.
+        Each step remembers the node that it replaces. If a step fails, all replaced nodes are put back.
         """
         undo: list[tuple[str, _Node | None]] = []
         versions = []

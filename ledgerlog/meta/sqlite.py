@@ -21,9 +21,9 @@ that hangs inside a sync.
 
 **Watches.** Our own writes mark watches directly. For writes of other processes, the follower compares
 ``PRAGMA data_version``, and asks the file which paths changed after the last revision that it saw. That
-revision was read when the store was opened, and moves only together with an announcement. So a watch hears of
-every change after its opening. If the follower cannot read, it marks every watch: the waiting task looks
-again, and gets the error from its own call.
+revision was read when the store was opened, and moves only together with an announcement. So a watch wakes
+after every change since its opening. If the follower cannot read, it marks every watch: the waiting task
+reads again, and gets the error from its own call.
 
 **A replaced file.** The name may come to lead to another file than the open one. If that file belongs to the
 same cluster, it is opened in place of the old one (``_adopt``); otherwise it is refused. The old file stays

@@ -31,15 +31,15 @@ take the lock first (``BEGIN IMMEDIATE``), so nothing changes between their read
 is made complete, with its schema, under a temporary name, and then linked to its real name. So an empty or
 half-made file under the real name is always damage, and never a file that is being made.
 
-**Damage.** SQLite's pages carry no checksums. So the rows carry checksums of their own, which are checked
-when a row is read, and the structure of the whole file is checked when it is opened. If either fails, the
+**Damage.** SQLite's pages carry no checksums. So each row carries a checksum, which is checked when the row
+is read. The structure of the whole file is checked when it is opened. If either check fails, the
 file is reported as ``StorageCorrupt`` and never repaired here. If a row were lost silently, a bookie would
 believe that its ledger does not exist, and would collect the ledger's entries.
 
 **Belonging** (``belonging``) is checked in each transaction that writes, and after each read. Before that,
 each operation checks that the name still leads to the open file (``Displaced``): SQLite itself would go on
-with a file that was renamed or deleted. If somebody copies another file over ours in place, our cache still
-holds the old pages. So ``refresh`` drops the cache before it looks.
+with a file that was renamed or deleted. If another file is copied over ours in place, our cache still holds
+the old pages. So ``refresh`` drops the cache before it checks.
 
 **Foreign exceptions** end here. ``translated`` turns sqlite3's exceptions into ours: damage, no room, a lock
 that another process holds (``Busy``, private to the metadata room, retried until the deadline), and the rest.

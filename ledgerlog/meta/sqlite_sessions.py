@@ -4,12 +4,12 @@ A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock`
 alive. It ends if it loses either of them:
 
 * **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. All processes
-  see the same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner
+  see the same clock. It runs on while the machine sleeps, and it cannot be set, so it cannot jump. The owner
   renews the lease at a third of the timeout. If a process was stopped for longer than its lease, it is dead
   to the others. A reboot ends every session.
 * **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops the lock when
-  the process dies, in whatever way. If another process gets the lock, it therefore knows at once that the
-  owner is dead.
+  the process dies for any reason. So if another process gets the lock, it knows at once that the owner is
+  dead.
 
 **Expiry is strict.** A lease that has lapsed is never renewed, even if it is not reaped yet. Otherwise chance
 would decide whether an owner that overslept has lost its session. The owner treats its session as alive only

@@ -2,8 +2,8 @@
 
 A *registration* is ephemeral and says where a running bookie serves. A *cookie* is permanent and says which
 directory belongs to the bookie's identity. It is kept in the store and in the directory. If the directory
-does not carry the cookie of the identity (for example because the disk was emptied or swapped), the bookie
-does not boot, because its answer "no such entry" would be false (scenario BP-46; #2612, #4812).
+does not carry the cookie of the identity, the bookie does not boot. For example, after its disk was emptied
+or swapped, its answer "no such entry" would be false (scenario BP-46; #2612, #4812).
 """
 
 from __future__ import annotations

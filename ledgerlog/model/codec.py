@@ -80,7 +80,7 @@ def encode_record(
     except InvalidArgument:
         raise
     except LedgerLogError as cause:
-        raise InvalidArgument(f"nobody could read this again: {cause}") from cause
+        raise InvalidArgument(f"a record with this could not be read again: {cause}") from cause
     return data
 
 

@@ -62,7 +62,7 @@ class ElectionState:
 
     @property
     def on_offer(self) -> OutOfReach | None:
-        """The bookies that a candidate must reach to take the term; None if the holder offers it to nobody.
+        """The bookies that a candidate must reach to take the term; None if the term is not offered.
 
         A version that knows no offers copies these keys into the record of the next term. There they are
         void.

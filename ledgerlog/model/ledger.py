@@ -42,7 +42,7 @@ class LedgerState(enum.Enum):
     """The state of a ledger."""
 
     OPEN = "OPEN"
-    """It has a writer, or its writer died and nobody has recovered it yet."""
+    """It has a writer, or its writer died and it was not recovered yet."""
     IN_RECOVERY = "IN_RECOVERY"
     """A recoverer is finding its end."""
     CLOSED = "CLOSED"

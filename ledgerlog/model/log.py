@@ -12,7 +12,7 @@ the rules that must hold before the record is written:
     spliced      CLOSED ledgers that were written apart become part of the log, counted at once
     brought_back a CLOSED ledger that a restore from a backup had forgotten is in the list again
     merged       neighbours whose records lie in one archived file become one segment, named by the first
-    recovered    nobody leads any more: epoch + 1, everything is counted, the next leader adds a ledger
+    recovered    the log has no leader: epoch + 1, everything is counted, the next leader adds a ledger
     sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
 **Rules.** No ledger id is listed twice, and a change appends at most one (ListCas). Only a splice appends

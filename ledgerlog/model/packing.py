@@ -36,7 +36,7 @@ def pack(data: bytes) -> bytes:
 def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
     """Unpack a frame of exactly ``size`` bytes.
 
-    This takes memory for about ``size`` bytes, whatever the frame holds.
+    This takes memory for about ``size`` bytes, even if a hostile frame would unpack to more.
 
     Args:
         data: The frame.

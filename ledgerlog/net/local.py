@@ -11,7 +11,7 @@ copied on sending, because their owner may change them afterwards.
 **Closing** follows TCP. The other end can still read the bytes that the closing end sent before, and then
 receives 0. Bytes that the closing end had not read are gone. The other end's sends raise ConnectionLost (at
 once; TCP accepts the first ones). Every task inside a method of the closed end gets ConnectionLost. Closing
-a listener closes the connections that nobody has accepted yet.
+a listener closes the connections that were not accepted yet.
 
 **Addresses** are any text without blanks. If one ends in ``:0``, the listener gets a unique number in place
 of the 0, as with port 0.
@@ -105,7 +105,7 @@ class _Pipe:
         self.offset = 0  # of the first unread byte in the first chunk
         self.buffered = 0  # unread bytes; never more than the bound
         self.is_finished = False  # the sending end is closed: nothing follows the buffered bytes
-        self.is_broken = False  # the receiving end is closed: nobody will read
+        self.is_broken = False  # the receiving end is closed
         self.readers = ParkingLot()
         self.writers = ParkingLot()
 

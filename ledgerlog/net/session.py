@@ -24,8 +24,8 @@ request is *abandoned*, and its reply is dropped, once. A reply with an unknown 
 also breaks if the bookie leaves more than ``_ABANDONED_MAX`` abandoned requests without an answer, so that
 nothing grows without bound.
 
-Untrusted bytes: whatever the peer sends, the worst result is a WireError inside and a broken session
-outside. The frame buffer (``wire.frame.FrameBuffer``) bounds the memory.
+**Untrusted bytes.** A hostile peer can at worst cause a WireError inside, which breaks the session. The frame
+buffer (``wire.frame.FrameBuffer``) bounds the memory.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 ``Simulation(seed).run(main)`` runs ``await main(simulation)`` under trio with simulated time. The same seed
 gives the same run, step for step, in any process and with any ``PYTHONHASHSEED``. This takes:
 
-* **The schedule.** If a flag of trio is set (it exists for hypothesis), trio sorts each batch of runnable
-  tasks by their number, and shuffles it with a generator of its own. This module sets the flag, and gives
-  the thread of the run a generator that the seed decides. Loops in other threads keep trio's own.
+* **The schedule.** trio has a flag for deterministic runs, made for hypothesis. With it, trio sorts each
+  batch of runnable tasks by their number, and shuffles it with a generator of its own. This module sets the
+  flag, and gives the thread of the run a generator that the seed decides. Loops in other threads keep trio's
+  own.
 * **The time.** A ``MockClock`` with rate zero. If no task can run, trio's loop asks the clock to jump. The
   clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier. It calls all
   timers that are due then. No task drives the clock, and nothing waits in real time.
@@ -438,7 +439,7 @@ class Simulation:
             signal.signal(signal.SIGPROF, before)
 
     def _fail(self, failure: BaseException) -> None:
-        """Cancel the run, so that it closes what is open. If it is cancelled already, raise at once."""
+        """Cancel the run, so that it can clean up. If it is cancelled already, raise at once."""
         if self._failure is not None:
             raise Deadlock(f"a cancelled run does not end; first: {self._failure}")
         self._failure = failure
@@ -493,7 +494,7 @@ def _gc_resting() -> Iterator[None]:
             gc.enable()
 
 
-# --- what a run must not use ----------------------------------------------------------------------
+# --- the real world, which a run must not use -----------------------------------------------------
 
 _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 _CHANCE = (

@@ -4,9 +4,9 @@ A ``Platter`` is a machine's disk and outlives the machine's processes. ``SimDis
 views for one life of a process (``bookie.storage.disk.disk.Disk``, ``bookie.storage.index.index.Indexes``).
 The model keeps the promises of those contracts, and breaks everything that they do not promise:
 
-* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), takes its time, and is
-  durable when it returns, together with everything that was written to the file before. A *power cut* during
-  the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
+* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), and takes its time. When
+  it returns, its bytes are durable, and so is everything that was written to the file before. A *power cut*
+  during the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
   *process is killed* during the write, the write is in the page cache or was never made. Data in the cache
   becomes durable only with the next sync of the file, and a power cut before that may lose it.
 * **Names.** Changes of names become durable with ``sync_directory``, in order. A power cut keeps only the

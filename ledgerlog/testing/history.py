@@ -142,14 +142,14 @@ def judge(
         Violation: The log does not explain the history.
     """
     if final != again:
-        raise Violation("two complete reads of a log that nobody writes differ")
+        raise Violation("two complete reads of a log differ, although no process writes it")
     base = first_offset
     if base is None:
         base = final[0].offset if final else history.truncated_to
     if not history.truncated_to <= base <= history.truncation_asked:
         raise Violation(
-            f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and nobody asked "
-            f"for more than {history.truncation_asked}"
+            f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and the highest "
+            f"requested truncation is {history.truncation_asked}"
         )
     for index, record in enumerate(final):
         if record.offset != base + index:

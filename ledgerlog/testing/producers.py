@@ -119,7 +119,7 @@ class RepeatingProducers:
     # --- reports of the processes about the log -----------------------------------------------
 
     def _on_place(self, who: str, producer: str, sequence: int, offset: int) -> None:
-        """A process was told the offset of a record."""
+        """A process learned the offset of a record."""
         known = self._offsets.setdefault((producer, sequence), offset)
         if known != offset:
             raise Violation(

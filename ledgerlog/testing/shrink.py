@@ -2,11 +2,11 @@
 
 This is delta debugging (Zeller and Hildebrandt's ddmin) over the plan of a failing seed. It leaves faults out
 in chunks, then in smaller chunks, as long as the run with the remaining faults still fails *in the same way*:
-it breaks the same rule, or ends with the same kind of exception. If the attempts suffice, the result is
-1-minimal: if you leave out any one more fault, the run passes or fails in another way.
+it breaks the same rule, or ends with the same kind of exception. If there are enough attempts, the result is
+minimal: without any one of its faults, the run passes or fails in another way.
 
-If a fault is left out, everything after it may go another way. So a run that fails by a rare race may shrink
-only with luck. But the result always fails, because exactly this run was made and failed.
+If a fault is left out, everything after it may change. So a run that fails by a rare race may shrink only
+with luck. But the result always fails, because exactly this run was made and failed.
 """
 
 from __future__ import annotations

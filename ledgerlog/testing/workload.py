@@ -7,7 +7,7 @@ A run has three phases:
    them, and a nemesis carries out its plan of faults (``nemesis``).
 2. **Healing.** The network, the disks and the metadata are healed, every bookie is started, and the clients
    are ended. From now on everything must work again in bounded time (``world.CONVERGE_S``).
-3. **Judgement.** Each workload compares the stored data with what its processes were told. During all phases
+3. **Judgement.** Each workload compares the stored data with its processes' answers. During all phases
    the rules of ``invariants`` check every durable block, metadata write and acknowledgement, and the rules of
    ``wire_rules`` check every frame.
 

@@ -7,8 +7,8 @@ version of the protocol in common. No other frame is sent before this exchange i
 OK, the bookie then closes the connection.
 
 An address does not identify a bookie. Another machine may have taken over the address, or the bookie's disk
-may have been replaced. Such a bookie would accept an old writer's adds, and would answer a recoverer's reads
-with "no such entry", so an acknowledged entry would be lost (#4812). So both ends compare identity *and*
+may have been replaced. Such a bookie would accept an old writer's adds. It would answer a recoverer's reads
+with "no such entry", and an acknowledged entry would be lost (#4812). So both ends compare identity *and*
 instance, and both refuse.
 
 The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BYTES_MAX`` long:
@@ -160,7 +160,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def encode_hello_reply(status: Status, hello: Hello) -> bytes:
-    """Encode the bookie's answer. ``hello`` describes the bookie itself, whatever the status."""
+    """Encode the bookie's answer. ``hello`` describes the bookie itself, even if it refuses."""
     assert hello.instance is not None, "a bookie knows the instance of its data"
     return encode_head(Kind.HELLO | REPLY, status=status, index=hello._encode_body())
 

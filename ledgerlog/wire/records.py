@@ -22,8 +22,8 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
                   one zstd frame with the lengths and the records, as under codec 0
                   a checkpoint has in its place the table of producers (``wire.producers``)
 
-Because the byte count is cumulative, the last entry tells a new leader the size of the whole log, and the
-difference between two entries is the number of bytes between them. The ledger checks digests. So an entry
+The byte count is cumulative. So the last entry tells a new leader the size of the whole log, and you get the
+number of bytes between two entries by subtraction. The ledger checks digests. So an entry
 that arrives here is as it was written. If it does not decode, another program wrote it: this raises
 ``EntryCorrupt`` with the ledger and the entry.
 

@@ -16,8 +16,8 @@ The reply is complete through the entry in ``argument``. An entry up to there th
 on the bookie. An unsound range may be wider than the entries that were stored: if a frame cannot be read, its
 ids are unknown too.
 
-**Why sums.** Bookies that have the same entries have the same digests, and so the same sums, whatever the
-order in which they store them. And sums can be added. A bookie may end its reply in the middle of a block,
+**Why sums.** Bookies that have the same entries have the same digests, and so the same sums, even if they
+store them in another order. And sums can be added. A bookie may end its reply in the middle of a block,
 after its share of work for one request. The client then adds the sums of the next reply for the rest of the
 block. A digest binds ledger, entry and payload (``wire.checksum``), so a sum shows one differing entry as
 surely as the entry's digest does.

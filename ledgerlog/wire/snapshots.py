@@ -6,7 +6,7 @@
 
 The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
 ``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in it,
-``requests`` (how many frames hold the table of requests). Those frames follow; joined, they are the table
+``requests`` (how many frames hold the table of requests). These frames follow. Joined, they are the table
 (``machine.core.replica``). All other frames are the machine's chunks, one frame for each. If the stream is
 cut off, or one bit of it is wrong, the whole stream is refused before the machine sees any of it.
 """

@@ -19,7 +19,7 @@ outputs are attributes. ``need(now)`` is the next task of the shell. It stays th
   holder is an earlier candidacy of this process. It stepped down while the store was away, so its node still
   exists, as long as the session lasts. The standby claims at once.
 * *Suspected.* The standby heard the holder lead this term, and hears it no more. This is only a guess, so the
-  standby claims only if it saw the term for the first time at least ``tenure_ms`` ago, by its own clock. A
+  standby waits: it claims only ``tenure_ms`` after it first saw the term, by its own clock. A
   standby never suspects a holder that it has not heard: a connection that never worked (a wrong address, a
   blocked port) says nothing about the holder.
 
@@ -149,7 +149,7 @@ class Candidacy:
 
     @property
     def watched(self) -> tuple[int, str, str] | None:
-        """The leader to listen to: its term, holder and address. None if nobody else leads."""
+        """The leader to listen to: its term, holder and address. None if no other process leads."""
         record = self.record
         if record is None or record.holder is None or record.address is None or record.holder == self.me:
             return None

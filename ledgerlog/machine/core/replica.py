@@ -18,8 +18,8 @@ any outcome at or above that offset, the command is *expired*: it is not execute
 offset 800. The command expires. An id that the user made carries no offset. Such a request is recognised only
 while the table still has its outcome.
 
-**An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome,
-and the state stays as ``apply`` left it, on every replica. ``MemoryError`` and ``RecursionError`` depend on
+**An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome on
+every replica. The state stays as ``apply`` left it. ``MemoryError`` and ``RecursionError`` depend on
 the process and not on the command. ``ReplicaCore.apply`` raises them, and everything that is not an
 ``Exception``. Then the replica has to stop.
 

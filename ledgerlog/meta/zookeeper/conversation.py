@@ -181,7 +181,7 @@ class Conversation:
             return await work(attempt)
         trouble = f"no ZooKeeper server of {self.hosts} answered within {limits.METADATA_TIMEOUT_S:g} s"
         if attempt.is_in_doubt:
-            raise MetadataOutcomeUnknown(f"{trouble}; what was sent may or may not have been applied")
+            raise MetadataOutcomeUnknown(f"{trouble}; the write may or may not have been applied")
         raise MetadataUnavailable(f"{trouble}; nothing happened")
 
     async def _wait_connected(self) -> None:

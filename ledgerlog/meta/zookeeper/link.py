@@ -18,7 +18,7 @@ leader still answers pings for some ticks, so nothing may depend on the lease al
 * Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events. kazoo lacks them (its pull
   request 715). They belong to the connection, so the link's owner adds them again on each new connection.
 * No zxid is sent on connecting. If it were, a server could refuse the connection because of it, and would
-  only close the socket. You could not see whether the server lags behind or the ensemble was made anew. So
+  only close the socket. You could not see whether the server lags behind or the ensemble was replaced. So
   the newest transaction of each session is kept here (``zxid_of``), and the store compares it after a sync.
 * A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
   the session's whole life, and would reach a live host later in the list too late.

@@ -24,7 +24,7 @@ never moves to another ensemble; there it has expired. If the node changes, the 
 answers any request that came after the change. Each write also checks that the node is there, so an emptied
 chroot is noticed too. The sync also shows the newest transaction of the ensemble. If it is older than one
 that the store has seen before, the ensemble has lost data that was read from it, and is refused too. A
-refused link is ended and made anew, because the address may lead to the right servers later.
+refused link is replaced by a new one, because the address may lead to the right servers later.
 
 **Watches** are ZooKeeper's persistent recursive watches: two for each path (value and directory), shared by
 all our watches of that path. They end with the connection. On each new connection all are added again. When
@@ -355,7 +355,7 @@ class ZooKeeperStore:
                 self._conversation.link.give_up_unsent()
                 self._lose_contact(SessionState.LOST)
             case Ended(why=why):
-                logger.error("metadata link to %s ended and is made anew: %s", self._conversation.hosts, why)
+                logger.error("metadata link to %s ended and is replaced: %s", self._conversation.hosts, why)
                 self._lose_contact(SessionState.LOST)
                 self._link_ended.set()
 
@@ -398,7 +398,7 @@ class ZooKeeperStore:
             try:
                 if link.zxid_of(number) < self._zxid_floor:
                     raise self._belonging.refuse(
-                        "has forgotten what was read from it before: it was made anew, or brought back from "
+                        "has lost data that was read from it before: it was created again, or set back to "
                         "an older state. If that is intended, restart the processes that use it"
                     )
                 self._belonging.judge(None if found is None else found[0])

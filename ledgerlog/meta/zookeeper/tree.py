@@ -229,7 +229,7 @@ class Tree:
                 return generation * IDS_PER_GENERATION + result[0] - 1
 
     def forget_generations(self) -> None:
-        """Look for the counters' generations anew: a restore may have begun others."""
+        """Look for the counters' generations again, because a restore may have begun others."""
         self._generations.clear()
 
     async def skip_ids(self, counter: str, through: int, attempt: Attempt) -> None:
