@@ -11,8 +11,8 @@ the same of an unacknowledged entry. ``MetadataOutcomeUnknown`` says that an ope
 not have happened. Every other error says that the operation did not happen and will not happen. Neither kind
 is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that happened, and
 ``except MetadataError`` catches both kinds. An operation that did not happen may still leave traces: a number
-that was skipped, an empty ledger that no log lists, a closed ledger of an older leader. If you call again,
-this may happen again.
+that was skipped, an empty ledger that no log lists, a closed ledger of an older leader. If
+you call again, the call may leave them again.
 * **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger: the entry does not exist.
 ``EntryUnavailable`` says that no bookie returned the entry, but not all of its bookies deny it.
 ``EntryCorrupt`` says that an answer came and was damaged.

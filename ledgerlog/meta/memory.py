@@ -5,7 +5,7 @@ A ``MemoryTree`` is the server. It holds the nodes, the counters and the list of
 several stores on one tree. Every operation runs in the trio loop without a checkpoint inside, so every
 operation is atomic.
 
-**Weak where the contract is weak.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
+**No more than the contract promises.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
 node, and 0 again if the path is created again. So if a program relies on versions that never come back, it
 fails here, in a fast test, before it fails on a cluster.
 

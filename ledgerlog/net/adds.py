@@ -6,8 +6,8 @@
     1 ... answered | unanswered: sink, first, last | None (refused) | sink, first, last | ... | sent
 
 An acknowledgement "through n" pops everything up to n and tells the sinks, except for adds that were
-refused before. A refusal tells the sink and leaves None in its place. A refusal at the head is popped at
-once, because a fenced bookie may refuse everything and then has nothing to acknowledge. Answers that a
+refused before. A refusal tells the sink and leaves None in its place. If it is at the head, it is popped at
+once: a fenced bookie may refuse every add, and then no acknowledgement would ever pop it. Answers that a
 correct bookie never gives raise WireError: an acknowledgement or refusal of an add that was never sent, and
 a refusal of one that was answered. A repeated or lower acknowledgement is true but not new; it is ignored.
 
@@ -15,10 +15,10 @@ a refusal of one that was answered. A repeated or lower acknowledgement is true 
 call. Adjacent ids matter. For example, a sink may send the frames 0..4 and 6..9, and resend entry 5 later.
 One call for 0..9 would confirm entry 5 although the bookie has not acknowledged it.
 
-**Bursts.** The bytes of one receive make many calls to few sinks, and each sink wants to act on them once.
-The sends that it then makes should leave in one system call for each connection. All connections of a pool
-share a ``Burst``. While it is active, sends gather. At its end, each sink that was called gets its
-``on_batch_end``, and then the connections flush. No task runs in between.
+**Bursts.** One receive may bring many answers, and so many calls to the same few sinks. Each sink should act
+only once, after all its calls, and its sends should leave in one system call for each connection. So all
+connections of a pool share a ``Burst``. While it is active, sends gather. At its end, each called sink gets
+its ``on_batch_end``, and then the connections flush. No task runs in between.
 
 This module waits for nothing and knows no sockets.
 """
@@ -89,7 +89,7 @@ class Flushable(Protocol):
 
 
 class Burst:
-    """The context manager of a burst; see the module. Bursts are never nested, because none waits."""
+    """The context manager of a burst; see the module. Bursts are never nested, because they do not wait."""
 
     __slots__ = ("_corked", "_touched", "is_active")
 

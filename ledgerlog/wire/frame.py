@@ -39,8 +39,8 @@ a request that the client never made, or answers with another kind or ledger.
 The reply holds the entries that were found, and is complete through the entry in ``argument``. If a requested
 entry up to there is not in the reply, it does not exist on this bookie (status OK or NO_SUCH_LEDGER), or the
 bookie does not know (status UNKNOWN: limbo). The reply says nothing about later entries; CORRUPT and IO_ERROR
-say why the next entry could not be read. With any other status the request was refused, and the reply says
-nothing about any entry: ``argument`` is below ``first``, and readers ignore it.
+say why the next entry could not be read. Any other status refuses the whole request: the reply says nothing
+about any entry, ``argument`` is below ``first``, and readers ignore it.
 
 **READ_LAC** asks for the LAC, and may wait until it has passed ``first``. ``last`` in the reply is the last
 entry that is durable on the bookie, whether or not the ledger's writer has acknowledged it (-1: none).
@@ -50,8 +50,8 @@ body of the reply is pairs (first, last) of i64, complete through ``argument``. 
 bookie must look at many entries; a reply without pairs never ends early.
 
 **SCRUB** asks the bookie to read the entries from ``first`` to ``last`` and check their digests, at most
-``argument`` bytes of them. ``count`` is the number of classes by which it adds up the digests. ``wire.scrub``
-describes the body of the reply, which is complete through ``argument``.
+``argument`` bytes of them. The bookie adds up the digests by class, and ``count`` is the number of classes.
+``wire.scrub`` describes the body of the reply, which is complete through ``argument``.
 
 **LEDGERS** asks for the ledgers with entries on the bookie, from the id in ``ledger`` on. ``key`` is the
 bookie's listing key. ``wire.ledgers`` describes the body of the reply, which is complete through the ledger
