@@ -10,8 +10,8 @@
 
 The names in ``__all__`` are public. Everything else may change without notice.
 
-A name is imported when you first use it. So a bookie does not load the client, and a command loads only what
-it needs: importing all of it takes longer than most commands take to do their work.
+A name is imported when you first use it. So a bookie does not load the client, and a command loads only the
+modules that it needs. To import all of them takes longer than most commands need for their work.
 """
 
 from importlib import import_module
@@ -225,7 +225,7 @@ _HOMES = {
     "ledgerlog.model.record": ("Ack", "Record", "RecordBatch"),
     "ledgerlog.model.segments": ("Gap",),
 }
-"""Where the names are that are imported at their first use. A test compares it with the imports above."""
+"""The module of each name that is imported at its first use. A test compares it with the imports above."""
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

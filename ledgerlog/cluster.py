@@ -26,8 +26,8 @@ from ledgerlog.net.tcp import TcpNetwork, own_host_towards
 class Cluster:
     """A connected cluster: its logs, ledgers and elections. You get one from ``connect``.
 
-    Every method that reads or writes metadata can also raise WrongCluster, a kind of MetadataUnavailable. It
-    does so while the store at the URI is not the store that this process connected to.
+    Every method that reads or writes metadata can also raise WrongCluster, a kind of MetadataUnavailable.
+    This happens while the store at the URI is not the store that this process connected to.
     """
 
     def __init__(self, uri: str, client: LedgerClient) -> None:
@@ -146,8 +146,8 @@ class Cluster:
 
         Args:
             name: The name of the log.
-            damaged: Delete the log even if its metadata cannot be read. In that case nobody knows which
-                ledgers it listed: they stay until ``sweep`` finds that their log is gone. If the log can be
+            damaged: Delete the log even if its metadata cannot be read. In that case it is unknown which
+                ledgers it listed. They stay until ``sweep`` finds that their log is gone. If the log can be
                 read, ``damaged`` changes nothing.
 
         Raises:
@@ -169,7 +169,7 @@ class Cluster:
         Args:
             min_age_s: Skip ledgers that are younger than this, in seconds by the wall clock. The default is
                 one hour.
-            delete: Delete what is found. If false, only report it.
+            delete: Delete the ledgers that are found. If false, only report them.
 
         Returns:
             The ledgers that were found.
@@ -177,8 +177,8 @@ class Cluster:
         Raises:
             InvalidArgument: ``min_age_s`` is not a number at or above 0.
             MetadataUnavailable: The metadata store did not answer. No ledger was deleted.
-            MetadataOutcomeUnknown: The metadata store failed on the way. Some ledgers are deleted or may be,
-                and others were not looked at. Call again to go on.
+            MetadataOutcomeUnknown: The metadata store failed on the way. Some ledgers are deleted or may be
+                deleted, and others were not checked. Call again to go on.
         """
         return await sweep(self._client, min_age_s=min_age_s, delete=delete)
 
@@ -246,21 +246,21 @@ async def connect(
         zk://HOST[:PORT],...[/CHROOT]   an ensemble of ZooKeeper servers
 
     ``memory:`` and ``file:`` clusters run their bookies inside this process until the body ends. They are
-    made if they do not exist. For the other two you start bookies with ``bookie run``.
+    made if they do not exist. For the other two kinds, start bookies with ``bookie run``.
 
-    From then on the connection belongs to that cluster. If its metadata store is exchanged or emptied, calls
-    raise WrongCluster until the right store is back.
+    The connection belongs to the cluster that it found first. If the metadata store is exchanged or emptied,
+    calls raise WrongCluster until the right store is back.
 
-    Leaving the body ends every writer that is still open. An append that was not acknowledged by then raises
+    Leaving the body ends every writer that is still open. If an append is not acknowledged by then, it raises
     AppendUnknown: its record may or may not be in the log.
 
     Args:
         uri: The cluster URI.
         default_replication: The replication of logs and ledgers that are created without one. The default is
-            ``Replication()``; for an embedded cluster of N bookies it is min(3, N) copies with a majority as
-            the ack quorum.
-        append_deadline_s: Fail an append that has not reached its ack quorum after this many seconds. It must
-            be above 0; the default is 20.
+            ``Replication()``. For a ``memory:`` or ``file:`` cluster of N bookies, the default is min(3, N)
+            copies with a majority as the ack quorum.
+        append_deadline_s: An append fails if it has not reached its ack quorum after this many seconds. It
+            must be above 0; the default is 20.
         create: Create the cluster's metadata if there is none. This starts no bookies.
 
     Yields:

@@ -13,10 +13,10 @@ __all__ = ["make_directories", "sync_directory"]
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Make the entries of a directory durable: what was made, renamed and deleted in it.
+    """Make the entries of a directory durable, so that files stay made, renamed or deleted.
 
     Raises:
-        OSError: It is no directory, or the disk failed. Then nothing is known of these entries.
+        OSError: It is no directory, or the disk failed. Then each of these entries may or may not be durable.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -28,7 +28,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 def make_directories(path: Path) -> None:
     """Make a directory and its missing parents, for this user only, and make their names durable.
 
-    For example, if ``/var/lib`` exists, ``/var/lib/a/b`` takes a sync of ``/var/lib`` and one of ``a``.
+    For example, if ``/var/lib`` exists, making ``/var/lib/a/b`` syncs ``/var/lib`` and ``/var/lib/a``.
 
     Raises:
         OSError: A directory cannot be made, or the disk failed. Some of the directories may exist now.

@@ -10,8 +10,8 @@ directory with a synced journal. One process owns the cluster at a time:
 
 A ``memory:`` cluster has the same parts without a disk. It ends with the ``async with`` that opened it.
 
-You may open a directory later with more bookies than before, never with fewer: nobody could read the entries
-on a bookie that is not started.
+You may open a directory later with more bookies than before, but never with fewer: the entries on a bookie
+that is not started could not be read.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
 
 STORAGE = StorageConfig(segment_bytes=16 * MIB, arenas=3, **SHARED_DISK)
-"""Smaller than the configuration of a separate bookie: this one shares its process with a service, and its
-disk with the machine."""
+"""The storage of an embedded bookie. It is smaller than that of a separate bookie, because an embedded bookie
+shares its process with a service, and its disk with the machine."""
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class Embedded:
 async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
     """Start the cluster's bookies and its metadata store for the body of the ``async with``.
 
-    If the storage of a bookie fails later, the body ends and the failure is raised from here.
+    If the storage of a bookie fails later, the body is cancelled, and the ``async with`` raises the failure.
 
     Args:
         uri: The cluster. Its ``bookies`` says how many bookies to start.
@@ -108,5 +108,5 @@ async def _own_directory(uri: FileUri, stack: AsyncExitStack) -> None:
     if max(numbers, default=0) > uri.bookies:
         raise InvalidArgument(
             f"{uri.path} has {max(numbers)} bookies, the URI asks for {uri.bookies}: "
-            f"what the others hold could not be read; use bookies={max(numbers)}"
+            f"entries on the others could not be read; use bookies={max(numbers)}"
         )

@@ -7,21 +7,21 @@ AssertionError; nothing catches it.
 The tree never blurs two distinctions:
 
 * **definite or unknown.** ``AppendUnknown`` says that a record may or may not survive. ``LedgerFenced`` says
-the same of an entry that was outstanding. ``MetadataOutcomeUnknown`` says that an operation on metadata may
-or may not have happened. Every other error says that the operation did not happen and will not happen.
-Neither kind is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that
-happened, and ``except MetadataError`` catches both kinds. An operation that did not happen may still leave
-steps behind: a number that was skipped, an empty ledger that no log lists, a closed ledger of an older
-leader. Calling again repeats these steps.
+the same of an unacknowledged entry. ``MetadataOutcomeUnknown`` says that an operation on metadata may or may
+not have happened. Every other error says that the operation did not happen and will not happen. Neither kind
+is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that happened, and
+``except MetadataError`` catches both kinds. An operation that did not happen may still leave traces: a number
+that was skipped, an empty ledger that no log lists, a closed ledger of an older leader. If
+you call again, the call may leave them again.
 * **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger: the entry does not exist.
-``EntryUnavailable`` says that no bookie that could know has answered. ``EntryCorrupt`` says that an answer
-came and was damaged.
+``EntryUnavailable`` says that no bookie returned the entry, but not all of its bookies deny it.
+``EntryCorrupt`` says that an answer came and was damaged.
 
 Foreign exceptions (OSError, sqlite3.Error, kazoo's, plyvel's) are translated once, in the module that owns
 the capability. The original is the ``__cause__``.
 
 Every exception can be pickled and copied: text, attributes and notes are the same afterwards. The base class
-does that for all subclasses, whatever arguments their constructors take.
+does that for all subclasses, even if their constructors take other arguments.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class LedgerLogError(Exception):
         super().__init__(*(redact(each) if isinstance(each, str) else each for each in args))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
-        # The default of BaseException calls the constructor with ``args``, which hold only the text.
-        # Truncated(text) then lacks an argument, and one error that cannot be unpickled breaks a whole
+        # The default of BaseException calls the constructor with ``args``, which hold only the text. For
+        # example, Truncated(text) would lack an argument. One error that cannot be unpickled breaks a whole
         # process pool.
         return _remade, (type(self), self.args), vars(self) or None
 
@@ -133,7 +133,7 @@ class WrongProcess(LedgerLogError):
 
     def __init__(self, pid: int) -> None:
         super().__init__(
-            f"this connection belongs to process {pid}, from which this one was forked: connect here anew"
+            f"this connection belongs to process {pid}, from which this one was forked: connect again here"
         )
         self.pid = pid
 
@@ -141,8 +141,8 @@ class WrongProcess(LedgerLogError):
 class IncompatibleVersion(LedgerLogError):
     """Data of a newer version of ledgerlog, or a peer with no common protocol. Nothing was changed.
 
-    Use a newer version of ledgerlog, at least the one that wrote the data. A version from the future is not
-    damage, so repair never touches what this exception names.
+    Use a newer version of ledgerlog, at least the one that wrote the data. Newer data is not damage, so
+    repair never touches it.
 
     Attributes:
         what: The record, the file or the peer.
@@ -189,7 +189,7 @@ class MetadataOutcomeUnknown(MetadataError):
     """The answer to a metadata write was lost. The operation may or may not have happened.
 
     It may also still happen later. The library first tries to find out by reading, and raises this only if
-    that fails. After it, only a fresh read can tell (protocol A.2 rule 14).
+    that fails. To find out yourself, read again (protocol A.2 rule 14).
     """
 
 
@@ -263,8 +263,8 @@ class LedgerClosed(LedgerLogError):
 class LedgerFenced(LedgerLogError):
     """Another process fenced the ledger, so this writer can never acknowledge an entry again.
 
-    An entry that was outstanding may or may not survive. Recovery decides; treat the entry as you treat a
-    time-out.
+    An unacknowledged entry may or may not survive: recovery decides. Treat it like an entry whose append
+    timed out.
 
     Attributes:
         ledger_id: The ledger.
@@ -306,7 +306,7 @@ class EntryNotFound(LedgerLogError):
 
 
 class EntryUnavailable(LedgerLogError):
-    """No bookie that could know has answered for the entry. The entry may well exist, and retrying can help.
+    """No bookie returned the entry, but not all of its bookies deny it. It may well exist. Retrying can help.
 
     Attributes:
         ledger_id: The ledger.
@@ -412,7 +412,7 @@ class LostLeadership(LedgerLogError):
 
     Attributes:
         name: The log.
-        epoch: The newest epoch of the log that is known; None if it is not known yet.
+        epoch: The newest known epoch of the log; None if it is not known yet.
     """
 
     def __init__(self, name: str, epoch: int | None = None, why: str = "") -> None:
@@ -423,7 +423,7 @@ class LostLeadership(LedgerLogError):
 
 
 class AppendUnknown(LedgerLogError):
-    """The append was sent, but its outcome cannot be known here. The record may or may not be in the log.
+    """The append was sent, but its outcome is unknown. The record may or may not be in the log.
 
     To send it again without the risk of storing it twice, append it with a ``sequence`` (see ``Dedupe``).
     """
@@ -471,8 +471,8 @@ class LossUndecided(LedgerLogError):
 
     An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while ``kept_ledger`` was open
     behind it. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``, which may have
-    been acknowledged. To go on as usual would drop them. ``Log.recover(accept_loss=True)``, or ``ledgerlog
-    log recover NAME --accept-loss``, keeps them at their offsets, behind a gap.
+    been acknowledged. If the log just went on, they would be dropped. ``Log.recover(accept_loss=True)``, or
+    ``ledgerlog log recover NAME --accept-loss``, keeps them at their offsets, behind a gap.
 
     Attributes:
         name: The log.
@@ -501,7 +501,7 @@ class LossUndecided(LedgerLogError):
         super().__init__(
             f"log {name!r}: ledger {short_ledger} was ended at offset {lost_from} by an accepted loss, and "
             f"ledger {kept_ledger} behind it goes on at offset {first_offset}: the records {lost_from} to "
-            f"{first_offset - 1} are lost, and {kept} that readers are told of, run "
+            f"{first_offset - 1} are lost, and {kept}, run "
             f"'ledgerlog log recover {name} --accept-loss'"
         )
         self.name = name
@@ -566,7 +566,7 @@ class TooManyProducers(LedgerLogError):
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        super().__init__(f"log {name!r} remembers {limit} producers already, all of them in use of late")
+        super().__init__(f"log {name!r} remembers {limit} producers already, all of them used recently")
         self.name = name
         self.limit = limit
 
@@ -597,7 +597,7 @@ class PropertiesConflict(LedgerLogError):
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"log {name!r} has other properties than was expected; nothing was changed")
+        super().__init__(f"log {name!r} does not have the expected properties; nothing was changed")
         self.name = name
 
 
@@ -624,7 +624,7 @@ class TruncationPinned(LedgerLogError):
 
 
 class ArchiveUnavailable(LedgerLogError):
-    """A file that holds records of a log could not be read now.
+    """An archive file, which holds records of a log, cannot be read now.
 
     It is missing, or its file system fails or is too slow. The records exist: bring the file back, or try
     again.
@@ -639,7 +639,7 @@ class ArchiveUnavailable(LedgerLogError):
 
 
 class ArchiveCorrupt(LedgerLogError):
-    """A file that holds records of a log is damaged, or is not the file that was archived.
+    """An archive file, which holds records of a log, is damaged, or is not the file that was archived.
 
     Restore it from a copy.
 
@@ -678,7 +678,7 @@ class NotLeader(LedgerLogError):
     """
 
     def __init__(self, name: str, leader: str | None) -> None:
-        where = "nobody is known to lead now" if leader is None else f"{leader} leads"
+        where = "no leader is known now" if leader is None else f"{leader} leads"
         super().__init__(f"this replica of log {name!r} does not lead: {where}")
         self.name = name
         self.leader = leader
@@ -715,7 +715,7 @@ class CommandFailed(LedgerLogError):
 class RequestExpired(LedgerLogError):
     """The request came too late. This call did not execute it.
 
-    The replica can no longer know whether the request was executed before.
+    The replica no longer remembers whether the request was executed before.
 
     Attributes:
         request_id: The id of the request.
@@ -739,9 +739,9 @@ class BookieReadOnly(NotEnoughBookies):
     A bookie is read-only if its disks are nearly full, or if it is being emptied. A bookie with a full disk
     becomes writable again by itself once it has room.
 
-    If a bookie turns read-only under a writer, another bookie takes its place. The writer only fails if no
-    other bookie is left. It then raises this error, or NotEnoughBookies with the answer of each bookie of the
-    ledger.
+    If a bookie turns read-only while a writer uses it, another bookie takes its place. The writer fails only
+    if no other bookie is left. Then it raises this error, or NotEnoughBookies with the answer of each bookie
+    of the ledger.
     """
 
 
@@ -754,7 +754,7 @@ class NotEnoughRacks(NotEnoughBookies):
 
 
 class Unauthorized(LedgerLogError):
-    """The ledger key is wrong, or the identity of the peer. Nothing was changed."""
+    """The ledger key or the identity of the peer is wrong. Nothing was changed."""
 
 
 class WireError(LedgerLogError):
@@ -785,7 +785,7 @@ class CookieMismatch(StorageError):
 
 
 class StorageCorrupt(StorageError):
-    """A file holds bytes that the bookie never wrote there.
+    """A file is damaged: it holds bytes that were never written there.
 
     Attributes:
         path: The file.

@@ -1,9 +1,8 @@
 """Every bound of the system in one place, with assertions on the relations between bounds.
 
 Every queue has a bound in bytes, on by default. Every wait for another machine has a deadline. Names end in
-their unit: ``_S`` is seconds, ``_BYTES`` bytes. If an option changes a value, the value here is the default
-of the option. If a name ends in ``_MAX`` and the wire or a file format depends on it, the value is a hard
-limit.
+their unit: ``_S`` is seconds, ``_BYTES`` bytes. If an option can change a value, the value here is its
+default. If a name ends in ``_MAX`` and the wire or a file format depends on it, the value is a hard limit.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ READ_REPLY_BYTES_TARGET = MIB
 """A bookie ends the reply to a range read at about this many payload bytes; one entry always fits."""
 
 SCRUB_BLOCK_ENTRIES = 4 * KIB
-"""How many entry ids make one block of a scrub, whose digests are added up. Part of the wire format."""
+"""How many entry ids make one block of a scrub; the digests of a block are added up. Part of the wire format.
+"""
 
 SCRUB_BYTES = 8 * MIB
 """A bookie ends the reply to a scrub request once it has read about this many bytes for it."""
@@ -65,8 +65,7 @@ LEDGER_KEY_BYTES = 16
 
 WRITER_WINDOW_ENTRIES = 16 * KIB
 WRITER_WINDOW_BYTES = 32 * MIB
-"""Bounds for what one ledger writer has appended and not yet retired: entries, and payload bytes. Appends
-wait beyond them."""
+"""Bounds for the unretired appends of one ledger writer: entries, and payload bytes. Further appends wait."""
 
 WRITER_FRAMES_OUTSTANDING = 3
 """While this many frames of a ledger are unacknowledged, new entries gather into the next frame."""
@@ -78,10 +77,10 @@ LOG_ENTRY_BYTES_TARGET = 256 * KIB
 
 LOG_WINDOW_RECORDS = 256 * KIB
 LOG_WINDOW_BYTES = 32 * MIB
-"""Bounds for the records that a log writer has taken and not yet made durable. Appends wait beyond them."""
+"""Bounds for the records that a log writer has taken and not yet made durable. Further appends wait."""
 
 LOG_READ_AHEAD_BYTES = 8 * MIB
-"""How much a log reader fetches ahead of the record that you read; one request always fits."""
+"""How many bytes a log reader fetches ahead of the record that you read; one request always fits."""
 
 LOG_ROLL_BYTES = 1024 * MIB
 """A log goes on in a new ledger at about this many bytes of records."""
@@ -93,24 +92,24 @@ LOG_SEGMENTS_SPLICE_MAX = 160 * KIB
 """A log with this many ledgers takes no more splices. The rest of the list is for writers."""
 
 LOG_SEGMENTS_MAX = 320 * KIB
-"""The most ledgers in a log's record, written or read. Version 0.1 read at most half of this, and could write
-somewhat more than it could read."""
+"""The most ledgers in a log's record, written or read. Version 0.1 read at most half of this number, and
+could write somewhat more."""
 
 LOG_RECORD_BYTES_MAX = METADATA_BYTES_MAX - 64 * KIB
-"""The largest metadata record of a log. The rest of a metadata record's room is for its transaction."""
+"""The largest metadata record of a log. It leaves room for the other writes of its transaction."""
 
 LOG_PROPERTIES_BYTES_MAX = 64 * KIB
 """The largest size of a log's properties: keys and values together, in bytes of UTF-8."""
 
 LOG_LINGER_S_MAX = 1.0
-"""The longest time that a record waits for others to share its entry, whatever ``linger_s`` asks for."""
+"""The longest time that a record waits for others to share its entry, even if ``linger_s`` is larger."""
 
 PRODUCER_ID_BYTES_MAX = 64
 """The longest id of a producer, in bytes of UTF-8."""
 
 LOG_PRODUCERS = 10_000
 LOG_PRODUCERS_MAX = 32 * KIB
-"""How many producers a log's leader remembers: the default, and the most. The largest table fits into one
+"""How many producers a log's leader remembers: the default, and the maximum. The largest table fits into one
 entry."""
 
 LOG_PRODUCER_RUNS_MAX = 16
@@ -122,24 +121,24 @@ LOG_PRODUCER_KEEP_S = 86_400.0
 LOG_CHECKPOINT_BYTES = MIB
 LOG_CHECKPOINT_ENTRIES = KIB
 """The leader writes the table of producers again after this many bytes or entries of a ledger. A takeover
-replays at most that much. If this would make a large table more than 1/32 of what is written, it is written
-less often."""
+replays at most that much. A large table is written less often, so that tables take at most 1/32 of the
+written bytes."""
 
 CURSOR_PROPERTIES_BYTES_MAX = 16 * KIB
 """The largest size of a cursor's properties: keys and values together, in bytes of UTF-8."""
 
 LOG_RETENTION_LOOK_S = 60.0
-"""How often a log's leader looks for ledgers that retention lets go."""
+"""How often a log's leader looks for ledgers that retention may drop."""
 
 LOG_SWEEP_AGE_S = 3600.0
 """A sweep deletes no unlisted ledger that is younger than this."""
 
 LOG_STAGED_SWEEP_AGE_S = 24 * 3600.0
-"""A sweep deletes no ledger that was staged for a splice and is younger than this: a long batch may still
+"""A sweep deletes no ledger that was staged for a splice if it is younger than this: a long batch may still
 splice it."""
 
 REPLICA_SNAPSHOT_SWEEP_AGE_S = 24 * 3600.0
-"""A sweep takes no unfinished snapshot that is younger than this: its writer would have to begin again."""
+"""A sweep deletes no unfinished snapshot that is younger than this: its writer may still finish it."""
 
 LOG_SPLICE_LEDGERS_MAX = 256
 """The most ledgers that one transaction can splice into a log."""
@@ -149,10 +148,10 @@ ARCHIVE_GROUP_BYTES = 8 * MIB
 """Archived files are written and read in groups of about this many records, or bytes of records."""
 
 ARCHIVE_READ_TIMEOUT_S = 60.0
-"""The deadline for reading a group, or for opening a file. After it the file counts as unavailable."""
+"""The deadline for reading a group, or for opening a file. After that the file counts as unavailable."""
 
 ARCHIVE_THREADS_MAX = 16
-"""The most threads of a process that read archived files. One that hangs in a file system counts, too."""
+"""The most threads of a process that read archived files. A thread that hangs in a file system counts too."""
 
 ARCHIVE_KEEP_COPIES_S = 24 * 3600.0
 """How long bookies keep their copies of a ledger after it was archived."""
@@ -167,8 +166,8 @@ ARCHIVE_MERGE_LEDGERS_MAX = KIB
 """The most ledgers in one archived file."""
 
 LOG_CLOSE_TIMEOUT_S = 15.0
-"""The deadline for draining and closing when you leave a log writer. After it the next opener recovers the
-ledger."""
+"""The deadline for draining and closing when you leave a log writer. If it passes, the next opener recovers
+the ledger."""
 
 LOG_RESOLVE_TIMEOUT_S = 5.0
 """How long a deposed log writer tries to find out which of its last appends recovery kept."""
@@ -180,12 +179,12 @@ ELECTION_BEAT_S = 0.1
 
 ELECTION_SILENCE_S = 1.0
 """A standby suspects that the leader is dead after this long without a heartbeat. If the connection breaks
-and cannot be made again, it suspects so at once."""
+and cannot be made again, the standby suspects it at once."""
 
 ELECTION_TENURE_S = 0.5
 ELECTION_TENURE_MAX_S = 60.0
-"""For how long standbys leave a new leader alone on mere suspicion. Each duel doubles it, from the first
-value up to the second."""
+"""For this long after a new term, no standby claims the lead on suspicion. Each duel doubles it, from the
+first value up to the second."""
 
 ELECTION_STANDBYS_MAX = 256
 """How many standbys get a leader's heartbeats. Further ones rely on the metadata session."""
@@ -208,52 +207,55 @@ REPLICA_SNAPSHOT_BYTES_MAX = 1024 * MIB
 """The largest snapshot that is restored. It is checked whole, in memory, before the machine sees it."""
 
 REPLICA_EVENTS = 256
-"""How many events wait for a slow listener. Beyond it the oldest are dropped, and the listener is told how
-many."""
+"""How many events wait for a slow listener. If there are more, the oldest are dropped, and an event tells the
+listener how many."""
 
 # --- connections --------------------------------------------------------------------------------
 
 CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
-"""Unsent bytes of one client connection. Beyond it the bookie counts as failed, because it is far too slow.
+"""The most unsent bytes of one client connection. With more, the bookie is far too slow and counts as failed.
 """
 
 BOOKIE_CONNECTIONS_MAX = 2048
 BOOKIE_INFLIGHT_BYTES = 256 * MIB
-"""Bytes that a bookie has received and not yet synced, over all connections. Beyond it the bookie pauses
+"""The most bytes that a bookie has received and not yet synced, over all connections. At this bound it pauses
 reading."""
 
 BOOKIE_CONNECTION_REPLY_BYTES = 16 * MIB
-"""Unsent reply bytes of one connection of a bookie. Beyond it the bookie does not read the connection's
-requests."""
+"""The most unsent reply bytes of one connection of a bookie. At this bound the bookie does not read the
+connection's requests."""
 
 BOOKIE_REPLY_BYTES = 128 * MIB
-"""Reply bytes of all connections of a bookie. Beyond it a read request waits before it reads the disk."""
+"""The most reply bytes of all connections of a bookie. At this bound a read request waits before it reads the
+disk."""
 
 BOOKIE_CONNECTION_REQUESTS = KIB
 BOOKIE_REQUESTS = 8 * KIB
-"""Requests other than adds that are under way, for one connection and for the bookie. One more is answered
-TOO_MANY_REQUESTS. Long polls may take up to three quarters of the places, since each can last seconds."""
+"""The most requests under way, adds not counted: for one connection, and for the bookie. The answer to one
+more is TOO_MANY_REQUESTS. Long polls may take up to three quarters of the places, since each can last
+seconds."""
 
 BOOKIE_CONNECTION_BUFFER_BYTES_MIN = 16 * KIB
 BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
-"""The receive buffer of a connection starts with the first size, and use lets it grow to the second."""
+"""The receive buffer of a connection starts with the first size, and grows up to the second if it is used."""
 
 BOOKIE_LARGE_FRAMES = 16
 """How many connections at once may hold a larger buffer, for a single frame that needs it."""
 
 BOOKIE_UNIDENTIFIED_PER_ADDRESS = 128
-"""Connections from one address that have not sent HELLO. If one more comes, the bookie closes the oldest."""
+"""The most connections from one address that have not sent HELLO. For one more, the bookie closes the oldest.
+"""
 
 HELLO_BYTES_MAX = 4 * KIB
 """The largest frame that a bookie takes from a peer that has not sent HELLO."""
 
 JOURNAL_GATHER_BYTES = 2 * MIB
-"""While a connection has more adds at hand, a sync waits until this many bytes have gathered."""
+"""While a connection has more adds to read, a sync waits until this many bytes have gathered."""
 
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 64
 TURN_CALLS = 16
-"""After this many bytes, frames, or calls that did not wait, a connection lets the other tasks run."""
+"""After this many bytes, frames or calls without a wait, a connection lets the other tasks run."""
 
 # --- deadlines, in seconds ----------------------------------------------------------------------
 
@@ -271,17 +273,17 @@ ADD_TIMEOUT_S = 5.0
 
 REACH_ASK_S = 0.5
 """If the oldest append of a ledger is not acknowledged after this long, its writer asks silent bookies for a
-sign of life, and asks again as often."""
+sign of life, and asks again after the same time."""
 
 REACH_LOST_S = 1.0
 """If a bookie of such a ledger gives no sign of life for this long, it is out of reach."""
 
 REACH_LOOK_S = 0.1
-"""How often the writer of such a ledger looks."""
+"""How often the writer of such a ledger checks the signs of life."""
 
 AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
-"""An audit of all copies looks again after this long at entries that seem to be missing. A committed entry
-may still be on its way to one more bookie: after this time it has arrived, or that bookie has failed."""
+"""If entries seem to be missing, an audit of all copies checks them again after this long. A committed entry
+may still be on its way to one more bookie. After this time it has arrived, or that bookie has failed."""
 
 AUDIT_SETTLE_S_MAX = 3600.0
 
@@ -290,7 +292,7 @@ APPEND_DEADLINE_S = 20.0
 
 METADATA_TIMEOUT_S = 10.0
 FILING_TIMEOUT_S = 2.0
-"""The end of a ledger waits for at most this long until the ledger is filed for repair."""
+"""When a ledger ends, its writer waits at most this long until the ledger is filed for repair."""
 
 LATE_COPIES_S = 0.5
 """A writer that has closed its ledger waits for at most this long for the last confirmations of connected
@@ -319,10 +321,10 @@ BUSY_DELAY_MAX_S = 0.5
 value to the second."""
 
 LIMBO_TELL_S = 600.0
-"""How often a bookie logs again why ledgers stay in limbo, while the reason does not change."""
+"""If the reason does not change, a bookie logs this often why ledgers stay in limbo."""
 
 LIMBO_TELL_AGAIN_S = 60.0
-"""The shortest time before a bookie logs another reason for that."""
+"""If the reason changes, a bookie logs the new one at the earliest after this time."""
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
@@ -356,5 +358,5 @@ SHARED_DISK: Mapping[str, Any] = {
     "disk_read_only_ratio": 1.0,
     "disk_reserve_bytes": 64 * MIB,
 }
-"""Options of a bookie that shares its disk with the rest of the machine. The reserve in bytes decides there,
-not a share of the disk: a laptop's disk that is 96 % full may have 40 GB free."""
+"""Options of a bookie that shares its disk with the rest of the machine. There the reserve is a number of
+bytes, not a share of the disk: a laptop's disk that is 96 % full may have 40 GB free."""

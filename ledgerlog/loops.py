@@ -1,7 +1,7 @@
 """Check which event loop the caller runs in, for ``ledgerlog.connect`` and ``ledgerlog.blocking``.
 
-``ledgerlog`` runs under trio, and ``ledgerlog.blocking`` runs in ordinary threads. Without these checks
-``ledgerlog`` in an asyncio program would fail somewhere deep in trio, and ``ledgerlog.blocking`` would stop
+``ledgerlog`` runs under trio, and ``ledgerlog.blocking`` runs in ordinary threads. In an asyncio program,
+``ledgerlog`` would fail somewhere deep in trio without these checks, and ``ledgerlog.blocking`` would stop
 the asyncio loop.
 """
 

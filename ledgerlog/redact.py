@@ -1,10 +1,10 @@
 """Keep passwords out of messages. Only this module knows which parts of a URI are secret.
 
-Every exception of ledgerlog passes its text through ``redact``. So do log lines and reprs that name a place.
-These parts count as secret:
+Every exception of ledgerlog passes its text through ``redact``. So do log lines and reprs that may hold a
+URI. These parts count as secret:
 
     SCHEME://USER:PASSWORD@HOST    everything before the last @ of the user part; the user may be a key, too
-    ?secret=..., &token=...        the value of each parameter whose name tells that it is a secret
+    ?secret=..., &token=...        the value of each parameter whose name says that it is a secret
 
 If in doubt, it hides: in ``s3://bucket/a:b@c`` it hides ``bucket/a:b``. A path without a host
 (``file:/data/a:b@c``) holds no password and stays as it is.
@@ -19,8 +19,8 @@ __all__ = ["redact"]
 _HIDDEN = "***"
 
 # The user part goes from :// to the last @ before a blank or a quote, because a password often holds a slash
-# or an @. The text is a user part if an @ comes before the first slash, or if it holds a colon. A third slash
-# begins a path: ``file:///x`` has no user part.
+# or an @. The text before that @ is a user part if an @ comes before the first slash, or if it holds a colon.
+# A third slash begins a path: ``file:///x`` has no user part.
 _USER = re.compile(r"(?<=://)(?!/)(?:[^\s'\"/@]+@(?:[^\s'\"]*@)?|[^\s'\"]*:[^\s'\"]*@)")
 
 _NAMES = "pass|pwd|secret|token|auth|key|cred|sig|sas|digest"

@@ -1,8 +1,8 @@
 """How a long-running command handles signals; all our commands do the same.
 
 SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the start, it stays ignored:
-``nohup`` asks for that. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once, but
-people send them to get a report or to reopen a log file, not to crash the command.
+``nohup`` asks for that. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once. But
+people send them to get a report or to reopen a log file, not to end the command.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ async def run_until_stopped(body: Callable[[], Awaitable[T]]) -> Returned[T] | s
             running = trio.CancelScope()
 
             async def listen() -> None:
-                # Take signals until the body has cleaned up. Trio raises a signal again if nobody took it,
-                # and that would end the process in the middle of the clean-up.
+                # Take signals until the body has cleaned up. If a signal is not taken, trio raises it again,
+                # which would end the process in the middle of the clean-up.
                 async for number in signals:
                     received.append(signal.Signals(number))
                     running.cancel()

@@ -16,15 +16,15 @@ __all__ = ["open_standard_streams"]
 def open_standard_streams() -> None:
     """Open the null device for each standard stream that is closed (for example by ``>&-``).
 
-    Without this, a command that has done its work would fail because it cannot print. The module describes
-    what else could happen.
+    Without this, a command that has done its work would fail because it cannot print, or would overwrite a
+    file (see the module).
     """
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(descriptor)
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
-            assert opened == descriptor, "the lowest free number is given out, and all lower ones are open"
+            assert opened == descriptor, "open() takes the lowest free number, and all lower ones are open"
         if getattr(sys, name) is None:
             # The stream stays open for as long as the process lives.
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (see above)

@@ -1,4 +1,4 @@
-"""What this process speaks, and which keys it adds to the metadata records that it makes.
+"""The protocol versions and features of this process, and the keys that it adds to its metadata records.
 
 This module reads the environment variable ``LEDGERLOG_TEST_NEXT_VERSION``, and nothing else does. If it is
 set and not empty, the process behaves like a later version of ledgerlog: it speaks one protocol version more,

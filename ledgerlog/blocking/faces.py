@@ -44,7 +44,7 @@ class Cluster(ConnectedFace):
     """A connected cluster: its logs, ledgers and elections. You get one from ``connect``.
 
     Every method that reads or writes metadata can also raise WrongCluster, a kind of
-    MetadataUnavailable. It does so while the store at the URI is not the store that this process
+    MetadataUnavailable. This happens while the store at the URI is not the store that this process
     connected to.
 
     Close it, or use it in a ``with``; what is still open then is left in order, and the thread ends.
@@ -154,9 +154,9 @@ class Cluster(ConnectedFace):
 
         Args:
             name: The name of the log.
-            damaged: Delete the log even if its metadata cannot be read. In that case nobody knows which
-                ledgers it listed: they stay until `ledgerlog log sweep` finds that their log is gone.
-                If the log can be read, ``damaged`` changes nothing.
+            damaged: Delete the log even if its metadata cannot be read. In that case it is unknown
+                which ledgers it listed. They stay until `ledgerlog log sweep` finds that their log is
+                gone. If the log can be read, ``damaged`` changes nothing.
 
         Raises:
             LogNotFound: No log has this name.

@@ -1,18 +1,18 @@
 """Heartbeats over a direct connection between a leader and its standbys.
 
-A candidate's ``BeatServer`` listens during its whole candidacy, whether it leads or not, so that its address
-is known before anybody needs it. It sends one frame to each standby every ``limits.ELECTION_BEAT_S``.
+A candidate's ``BeatServer`` listens during its whole candidacy, even before it leads, so that its address is
+known as soon as it leads. It sends one frame to each standby every ``limits.ELECTION_BEAT_S``.
 ``Hearing`` is the standby's side: it connects to the leader that the record names, and reports to the core
-whether the leader is heard.
+whether it hears the leader.
 
 **How a failure shows.** If a process dies, its connections close: the standby reads the end of the stream,
 connects again, and is refused, all within a millisecond or two. If a process hangs or a machine is gone,
 nothing comes, and the standby notices it after ``limits.ELECTION_SILENCE_S``. Neither proves that the leader
-is gone. This module decides nothing: it tells ``election.core.candidacy``, which knows how far to trust a
+is gone. This module decides nothing: it tells ``election.core.candidacy``, which has the rules for a
 suspicion.
 
 If a standby does not take its 32 bytes at once, the server drops it and does not wait. A lost connection
-costs only time: the metadata session still shows the leader's death.
+costs only time, because the metadata session still shows the leader's death.
 """
 
 from __future__ import annotations
@@ -139,14 +139,14 @@ class Hearing:
         self._address = address
         self._has_spoken = False
         self.changed = trio.Event()
-        """Set when the core was told something that may change its need."""
+        """Set after a report to the core that may change its need."""
 
     async def run(self) -> None:
-        """Listen until the leader says that its term is over, or its address turns out to be unusable."""
+        """Listen until the leader says that its term is over, or until its address proves unusable."""
         try:
             holder = candidacy_bytes(self._holder)
         except InvalidArgument:
-            return  # Another version wrote this id. Then only the session shows the leader's death.
+            return  # Another version wrote this id. So only the session will show the leader's death.
         while True:
             try:
                 if await self._listen(holder):
@@ -192,7 +192,8 @@ class Hearing:
                     self._has_spoken = False
                     self._core.on_beat(self._term)
                 elif beat.kind is BeatKind.BEAT and not beat.term:
-                    # It lives and does not lead: it has not learned that its claim won, or its term is over.
+                    # It lives but does not lead. Either it does not know yet that its claim won, or its term
+                    # is over.
                     self._core.on_silence(self._term)
                     self.changed.set()
         finally:

@@ -3,23 +3,22 @@
 ``election.core.candidacy`` decides. This module has the tasks that carry out its decisions, and the cancel
 scope that represents a leadership:
 
-    drive      does what the core needs: look, register, claim. The only task that calls the store
-    session    tells the core at once about each change of the metadata session
-    nodes      watches the election's record, and tells the core that it may have changed
+    drive      carries out the core's needs: look, register, claim. The only task that calls the store
+    session    reports each change of the metadata session to the core at once
+    nodes      watches the election's record, and reports to the core if it may have changed
     beats      serves heartbeats; see ``election.beats``
     hearing    listens to the leader's heartbeats, while another process leads
-    reach      tells the core whether the log writers in the body reach an ack quorum of bookies
-    offers     while another process offers the lead, finds out whether this one could do better
+    reach      reports to the core whether the log writers in the body reach an ack quorum of bookies
+    offers     while another process offers the lead, checks whether this one reaches the missing bookies
 
 **What a leadership guarantees.** Its scope is cancelled as soon as this process can know that the leadership
-is over. A process that was suspended, or that another one has just deposed, learns it later than others do.
-So a leadership is a hint and never a proof. If a deposed leader must not write something, write it to a store
-that fences, as a log does (entering a log's writer deposes the previous writer), or to one that compares the
-term.
+is over. A process that was suspended or has just been deposed learns it later than others do. So a leadership
+is a hint and never a proof. If a deposed leader must not write something, write it to a store that fences or
+that compares the term. A log fences: entering its writer deposes the previous writer.
 
-**No task waits for a store that is away in order to end a leadership.** If the session is lost, the session's
-local state ends the leadership, without a call to the store. A process that leaves tells its standbys over
-their connections first, and then the store, with a deadline.
+**The end of a leadership never waits for the store.** If the session is lost, the session's local state ends
+the leadership, without a call to the store. A process that leaves tells its standbys over their connections
+first, and then the store, with a deadline.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Term:
 
 
 ListenAddress = str | Callable[[], Awaitable[str | None]]
-"""Where to listen for standbys, or how to find that out; None: nowhere."""
+"""The address to listen at for standbys, or a function that finds it; None: do not listen."""
 
 
 class Election:
@@ -185,13 +184,14 @@ class Election:
         next leader is told at once.
 
         If the metadata store is away, the leadership goes on: a restart of ZooKeeper costs no failover. If
-        only this process cannot reach the store, another process leads once the store has ended this
-        process's session, and this one may notice later. That is safe if whatever you write to refuses the
-        older leader. A log does (its writer raises LostLeadership). If nothing does, pass ``strict=True``.
+        only this process cannot reach the store, the store ends its session after a while. Then another
+        process leads, and this one may notice that later. This is safe if you write only to stores that
+        refuse the older leader. A log does (its writer raises LostLeadership). If a store does not, pass
+        ``strict=True``.
 
         A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a second.
         The leadership then passes to another candidate that reaches them, if there is one. Without such a
-        candidate it goes on. A strict leadership does not pass on like this.
+        candidate it goes on. A strict leadership is never passed on like this.
 
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
@@ -287,23 +287,23 @@ class _Stand:
         self._failure: LedgerLogError | None = None
         self._server: BeatServer | None = None
         self._is_left = False
-        """If true, this stand begins nothing any more, and ignores the results of calls under way.
+        """Whether this stand is over: it begins no more work, and ignores the results of calls under way.
 
-        The core has been told that this stand is over, and now belongs to the next one.
+        The core then belongs to the next stand.
         """
         self.scope = trio.CancelScope()
         """Cancelled when the leadership is over."""
 
     async def listen(self) -> None:
         """Start to listen for standbys. If that fails, they rely on the metadata session."""
-        # A default address takes a look at the network, so find it now and not when the election is made.
+        # Finding a default address uses the network, so do it now and not when the election is made.
         address = await self._listen() if callable(self._listen) else self._listen
         if address is None:
             return
         try:
             listener = await self._client.network.listen(address)
         except ConnectionLost as cause:
-            logger.warning("election=%s: no standby will hear our heartbeat: %s", self._name, cause)
+            logger.warning("election=%s: standbys cannot hear our heartbeat: %s", self._name, cause)
             return
         self._server = BeatServer(listener, self._core)
         self._core.address = self._server.address
@@ -317,7 +317,7 @@ class _Stand:
         return self._term
 
     async def run(self) -> None:
-        """Carry out what the core needs, until cancelled or until the leadership is over."""
+        """Carry out the core's needs, until cancelled or until the leadership is over."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_session)
             nursery.start_soon(self._follow_nodes)
@@ -377,7 +377,7 @@ class _Stand:
         store = self._client.store
         session = store.session
         me = self._client.environment.new_token().hex()
-        # If the answer is lost, the node may exist or appear later, and nobody uses it: delete it.
+        # If the answer is lost, the node may exist or appear later, but it is not used. So delete it.
         withdraw = partial(self._client.nursery.start_soon, self._withdraw, session, me, None)
         with on_lost_answer(withdraw, is_cancelled_too=True):
             version = await store.create(
@@ -399,7 +399,8 @@ class _Stand:
         )
         with self._looking_again():
             versions = await self._client.store.transaction(operations)
-            # If this stand was left, the record names a candidacy that is being withdrawn: the term is free.
+            # If this stand was left, the record names a candidacy that is being withdrawn, so the term is
+            # free.
             if not self._is_left:
                 core.on_claimed(versions[1])
 
@@ -416,7 +417,7 @@ class _Stand:
                 logger.warning("election=%s: %s keeps the lead", self._name, self._candidate)
             else:
                 logger.warning(
-                    "election=%s: %s offers the lead to whoever reaches %s",
+                    "election=%s: %s offers the lead to a candidate that reaches %s",
                     *(self._name, self._candidate, record.offer),
                 )
 
@@ -484,14 +485,14 @@ class _Stand:
     # --- bookies ------------------------------------------------------------------------------
 
     async def _follow_reach(self) -> None:
-        """Tell the core what the log writers in the body cannot reach."""
+        """Tell the core which bookies the log writers in the body cannot reach."""
         while True:
             self._core.on_reach(self.reach.out_of_reach)
             self._wake.set()
             await self.reach.wait_change()
 
     async def _answer_offers(self) -> None:
-        """While another process offers the lead, find out whether this one reaches what that one does not."""
+        """While another process offers the lead, check whether this one reaches the missing bookies."""
         core, pool = self._core, self._client.pool
         while True:
             self._offer_looked = trio.Event()
@@ -508,7 +509,7 @@ class _Stand:
     # --- the leadership -----------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Wake the tasks that follow the core, and begin or end the leadership as the core says."""
+        """Wake the tasks that follow the core. Begin or end the leadership if the core says so."""
         core = self._core
         self._wake.set()
         self._looked.set()
@@ -563,8 +564,8 @@ class _Stand:
     async def _withdraw(self, session: MetadataSession, me: str, node_version: int | None) -> None:
         """Delete our node once the store is reachable again.
 
-        If the session is lost, the store has deleted the node with it. If the session goes on, the node would
-        make us look like a leader for as long as this process lives.
+        If the session is lost, the store has deleted the node with it. If the session goes on, the node must
+        go: with it we would look like a leader for as long as this process lives.
         """
         store = self._client.store
         while store.session is session:

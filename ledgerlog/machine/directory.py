@@ -4,8 +4,8 @@
 
 A file is written under another name (``.TOKEN.new``), synced and renamed; then the directory is synced. So a
 snapshot that is listed is whole, and a saved snapshot survives a power cut. A crash may leave a file under
-the other name. The writer of such a file holds a lock on it. The next ``prune`` deletes the file if nobody
-holds its lock. Files with other names are left alone.
+the other name. A living writer holds a lock on such a file. If the file is not locked, the next ``prune``
+deletes it. Files with other names are left alone.
 
 This module translates every OSError: a full disk is DiskFull, any other error is StorageError. Worker threads
 write, a batch of pieces at a time, so the event loop never waits for the disk."""
@@ -44,7 +44,7 @@ class DirectorySnapshots:
 
     Args:
         path: The directory.
-        shared: Whether every replica of the log sees this directory. That is so if there is only one replica,
+        shared: Whether every replica of the log sees this directory. Pass True if there is only one replica,
             or if all of them mount the same file system. By default, a replica truncates the log behind its
             snapshots only if the directory is shared.
     """
@@ -58,7 +58,7 @@ class DirectorySnapshots:
 
     @property
     def is_shared(self) -> bool:
-        """Whether every replica of the log sees this directory, as ``shared`` said."""
+        """Whether every replica of the log sees this directory: the value of ``shared``."""
         return self._shared
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
@@ -137,7 +137,7 @@ class DirectorySnapshots:
                 match = _NAME.match(entry.name)
                 if match is None or int(match[1], 16) != incarnation:
                     continue
-                # Another replica may delete a file meanwhile. List the others all the same.
+                # Another replica may delete a file meanwhile. Still list the others.
                 with contextlib.suppress(FileNotFoundError):
                     size = entry.stat().st_size
                     found.append(SnapshotInfo(next_offset=int(match[2], 16), size=size, place=entry.name))
@@ -174,7 +174,7 @@ class DirectorySnapshots:
         try:
             sync_directory(self._path)
         except OSError:
-            # Otherwise the snapshot would be listed, and a power cut could still remove it.
+            # The snapshot must not be listed if a power cut can still remove it.
             (self._path / name).unlink(missing_ok=True)
             raise
 

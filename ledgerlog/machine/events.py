@@ -36,7 +36,7 @@ class EventKind(enum.Enum):
     STOPPED = "stopped"
     """The replica has stopped at ``offset``; ``detail`` says why."""
     MISSED = "missed"
-    """The listener was too slow: the ``offset`` oldest events that waited for it were dropped."""
+    """The listener was too slow. Its oldest waiting events were dropped; ``offset`` is their number."""
 
 
 @attrs.frozen

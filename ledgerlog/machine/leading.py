@@ -1,8 +1,9 @@
 """The leading part of a replica: it puts proposals into the log and gets their outcomes.
 
 A proposal is stamped, submitted to the log's writer, and put into a queue, the *line*. One task waits for the
-submissions in the order of the line, which is the order of their offsets. It applies each proposal once it is
-durable. So the leader applies its own records without reading them back, and never before they are durable.
+submissions in the order of the line, which is also the order of their offsets. It applies each proposal once
+it is durable. So the leader applies its own records without reading them back, and never before they are
+durable.
 
 If a request is in the line already, a second proposal of it joins the first. It is not appended again. If a
 request was executed before, the table of requests has its outcome.
@@ -12,10 +13,10 @@ are three:
 
 - The record is in the log after all. It is applied.
 - The record is surely not in the log: ``NotLeader``.
-- Nobody knows: ``AppendUnknown``. Propose it again with the same request id to the new leader.
+- The record may be in the log: ``AppendUnknown``. Propose it to the new leader with the same request id.
 
-Only the task that submits a proposal answers it before it is in the line, because only that task knows
-whether the writer took it in the end. No proposal waits for ever: a writer that has ended refuses it.
+Before a proposal is in the line, only the task that submits it may answer it, because only that task learns
+whether the writer took it. No proposal waits for ever: a writer that has ended refuses it.
 
 **Barriers.** A linear read must see every command that was acknowledged before the read began, by any leader.
 So the leader appends an empty record after the read has begun. If that record is acknowledged, no other
@@ -23,8 +24,8 @@ leader came in between; otherwise the append would have been refused. Reads that
 its way share the next one.
 
 **Joining.** A caller may join a proposal or a barrier that another caller has begun. If that other caller is
-cancelled before the record is on its way, the joined callers look again, and the first of them begins its
-own."""
+cancelled before the record is on its way, the first of the joined callers begins a new one, and the others
+join that."""
 
 from __future__ import annotations
 
@@ -44,9 +45,8 @@ from ledgerlog.wire.commands import encode_envelope
 __all__ = ["Leading", "catch_up"]
 
 _CATCH_UP_S = 15.0
-"""How long an elected replica may make no progress on its way to the end of the log, in seconds.
-
-It gives the leadership up then."""
+"""If an elected replica makes no progress towards the end of the log for so many seconds, it gives up the
+leadership."""
 
 _ABANDONED = "the replica was left before the outcome was known"
 
@@ -142,7 +142,7 @@ class Leading:
             command: The command.
 
         Returns:
-            The outcome. If the request was executed before, the outcome of that time.
+            The outcome. If the request was executed before, this is the first outcome.
 
         Raises:
             NotLeader: This replica does not lead; the command was not written. ``not_leading`` may return
@@ -176,7 +176,7 @@ class Leading:
 
         Raises:
             NotLeader: This replica does not lead any more. ``not_leading`` may return another error.
-            AppendUnknown: Nobody knows whether this replica led. Ask again.
+            AppendUnknown: It is unknown whether this replica still led. Ask again.
             LogSealed: The log is sealed.
         """
         while self._forming is not None:

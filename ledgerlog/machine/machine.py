@@ -49,8 +49,8 @@ class StateMachine(ABC):
             The result for the proposer. None counts as ``b""``.
 
         Raises:
-            Exception: It is the result of the command: the proposer gets ``CommandFailed``. The state stays
-                as ``apply`` left it, so raise before you change anything.
+            Exception: The exception is the result of the command: the proposer gets ``CommandFailed``. The
+                state stays as ``apply`` left it, so raise before you change anything.
             MemoryError: The replica stops, because this depends on the process and not on the command.
             RecursionError: The replica stops, for the same reason.
         """

@@ -12,12 +12,12 @@ records once they are durable. All other replicas follow the log.
 
 **From following to leading.** Once elected, the replica takes the log over. That fences the previous leader
 and fixes the end of the log. The replica follows up to that end. Then following stops and leading begins. No
-record can come in between, because nobody else can append. When the leadership ends, the replica follows
+record can come in between, because no other writer can append. When the leadership ends, the replica follows
 again from the first record that is not applied.
 
-**A gap.** If the log was truncated beyond the place of a replica that comes back, the replica restores the
-newest snapshot that reaches at least to the new beginning of the log. If there is none, the replica stops,
-says why, and serves nothing any more, because its state would lack commands.
+**A gap.** The log may be truncated beyond the place of a replica that was away. Then the replica restores the
+newest snapshot that reaches at least to the new beginning of the log. If there is none, its state would lack
+commands. So it stops with the reason and serves nothing any more.
 
 **Trouble.** Temporary trouble is waited out, with growing pauses: the store is away, there are too few
 bookies, a leadership is lost. Permanent trouble stops the replica: a record is no command, the log was
@@ -85,7 +85,7 @@ T = TypeVar("T")
 
 _COMMAND_BYTES_MAX = RECORD_BYTES_MAX - REQUEST_ID_BYTES_MAX - 64
 _LEADER_CACHE_S = 0.2
-"""How long ``Replica.leader`` returns the name it found last, in seconds. Many proposers may ask at once."""
+"""For so many seconds ``Replica.leader`` returns the last name again. Many proposers may ask at once."""
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class ReplicaStatistics:
     snapshots: int
     """How many snapshots this replica has taken."""
     snapshot_offset: int
-    """The offset that the newest snapshot reaches that this replica took or restored; 0 if there is none."""
+    """How far the newest snapshot reaches among those that this replica took or restored; 0 if none."""
     restores: int
     """How often the replica was restored from a snapshot."""
 
@@ -188,7 +188,7 @@ class Replica(Generic[M]):
         self._epoch: int | None = None
         self._failure: ReplicaStopped | None = None
         self._refusal: LedgerLogError | None = None
-        """Why no more commands can be proposed, although the replica goes on: the log is sealed."""
+        """The reason that proposals are refused although the replica goes on: the log is sealed."""
         self._leaving = trio.Event()
         self._passed_on: LostLeadership | None = None
         """Why this replica will never lead again: another one leads, and there is no election."""
@@ -256,8 +256,8 @@ class Replica(Generic[M]):
     def new_request_id(self) -> str:
         """Return a new id for one request. Use it again if you propose that request again.
 
-        The id says how far the log had come. If a retry comes too late to be recognised, it is therefore
-        refused (RequestExpired) and not executed twice.
+        The id contains the log's next offset. So if a retry comes too late to be recognised, it is refused
+        (RequestExpired) and not executed twice.
         """
         return new_request_id(self._core.next_offset, self._environment.new_token())
 
@@ -351,7 +351,7 @@ class Replica(Generic[M]):
             ReplicaStopped: The replica has stopped.
             LogSealed: The log is sealed. No more commands can be proposed.
             InvalidArgument: The replica has ``leads=False``; it will never lead.
-            LostLeadership: Another replica took the log over, and there is no election to lead again by.
+            LostLeadership: Another replica took the log over. Without an election, this one stays a follower.
         """
         if not self._leads:
             raise InvalidArgument("this replica only follows (leads=False): it will never lead")
@@ -375,7 +375,7 @@ class Replica(Generic[M]):
         try:
             with trio.move_on_after(1.0):
                 leader = await self._election.leader()
-                # If the election names this replica, the answer is stale: it does not lead.
+                # This replica does not lead. If the election names it, the answer is stale.
                 known = leader is not None and leader.candidate != self._election.candidate
                 name = leader.candidate if leader is not None and known else None
         except LedgerLogError as cause:
@@ -401,7 +401,7 @@ class Replica(Generic[M]):
         return await self._snapshot_manager.take()
 
     async def _leading_now(self) -> Leading:
-        """Return the present leadership. Raises NotLeader, LogSealed or ReplicaStopped if there is none."""
+        """Return the present leadership. Raise NotLeader, LogSealed or ReplicaStopped if there is none."""
         self._check()
         if self._refusal is not None:
             raise fresh(self._refusal)
@@ -442,7 +442,7 @@ class Replica(Generic[M]):
         try:
             await self._restore()
         except BaseException:
-            # Tasks may wait for this replica already. End their waits.
+            # Some tasks may wait for this replica already. End their waits.
             self._end()
             raise
         async with background(self._run, name=f"replica of {self._log.name}"):
@@ -510,7 +510,7 @@ class Replica(Generic[M]):
     # --- applying -----------------------------------------------------------------------------
 
     def _apply(self, offset: int, envelope: Envelope) -> CommandOutcome | None:
-        """Apply a record, wake those who wait for it, and take a snapshot if one is due."""
+        """Apply a record, wake the tasks that wait for it, and take a snapshot if one is due."""
         outcome = self._core.apply(offset, envelope)
         self._applied.advance(offset)
         self._snapshot_manager.on_applied()
@@ -552,7 +552,7 @@ class Replica(Generic[M]):
                     await trio.sleep(backoff.next_s())
 
     async def _follow(self) -> None:
-        """Follow the log to its end, which only a sealed log has."""
+        """Follow the log. Return at its end; only a sealed log has one."""
         async with self._log.read(self._core.next_offset, follow=True, dense=True) as records:
             async for batch in records.batches():
                 offset = batch.first_offset
@@ -564,7 +564,7 @@ class Replica(Generic[M]):
         await trio.sleep_forever()
 
     def _refuse(self, why: LedgerLogError) -> None:
-        """Refuse all further proposals. The records of the log are still applied to its end."""
+        """Refuse all further proposals. The replica still applies the log's records up to its end."""
         if self._refusal is None:
             self._refusal = why
             self._listeners.tell(EventKind.SEALED, self._core.next_offset)

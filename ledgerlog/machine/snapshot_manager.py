@@ -8,10 +8,10 @@ snapshots; otherwise each replica takes its own.
 **Truncation.** Only the leader truncates the log. By default it does so only if every replica can read the
 store. It truncates up to the point that the oldest kept snapshot reaches. For example, with two snapshots, up
 to offsets 1000 and 2000, it truncates before offset 1000. So nothing is lost if the newest snapshot turns out
-to be damaged. The manager truncates through the leader's writer and never by ``Log.truncate``: the writer's
-``truncate`` fails at its compare-and-set once another replica leads, and ``Log.truncate`` does not. A replica
-that was deposed while it wrote a snapshot does not know which snapshots the new leader keeps, and so it
-truncates nothing.
+to be damaged. The manager truncates through the leader's writer and never by ``Log.truncate``: if another
+replica leads by then, the writer's ``truncate`` fails at its compare-and-set, and ``Log.truncate`` does not.
+If a replica is deposed while it writes a snapshot, it does not know which snapshots the new leader keeps. So
+it truncates nothing.
 
 **Restoring** takes the newest whole snapshot. A damaged one is reported as an event and skipped. There are
 two cases:
@@ -85,15 +85,15 @@ class SnapshotManager:
     restores: int = 0
     """How often the replica was restored from a snapshot."""
     reaches: int = 0
-    """How far the newest snapshot reaches that this replica took or restored: an offset."""
+    """The offset that the newest snapshot reaches, among those that this replica took or restored."""
     _tried_at: int = 0
-    """How far the newest snapshot reaches that this replica began, or an earlier leader saved: an offset."""
+    """The same, among those that this replica began or an earlier leader saved."""
     _is_saving: bool = False
     _is_learning: bool = False
     """True until the manager has found out how far the snapshots of earlier leaders reach."""
     _saved: trio.Event = attrs.Factory(trio.Event)
     _unreachable: LedgerLogError | None = None
-    """Why a snapshot could not be read just now. It may be whole; a later try may succeed."""
+    """Why a snapshot could not be read this time. It may be whole; a later try may succeed."""
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ class SnapshotManager:
         """This replica leads now: it takes snapshots and truncates the log.
 
         The next snapshot is due ``every`` records after the newest existing one, even if another replica took
-        that one. If the store is shared, the manager first asks the store for that one, and takes no snapshot
-        on its own meanwhile. This lets no other task run.
+        that one. So if the store is shared, the manager first asks it for the newest snapshot, and takes none
+        on its own meanwhile. This call lets no other task run.
 
         Args:
             leader: The log's writer.
@@ -131,7 +131,7 @@ class SnapshotManager:
             self.on_applied()
 
     def on_applied(self) -> None:
-        """A record was applied: take a snapshot if one is due. This lets no other task run."""
+        """A record was applied: take a snapshot if one is due. This call lets no other task run."""
         store = self.store
         if store is None or self.core.next_offset - self._tried_at < self.every:
             return
@@ -142,8 +142,8 @@ class SnapshotManager:
         try:
             next_offset, stream = self._begin()
         except Exception as error:
-            # ``snapshot`` of the user's machine raised before it had yielded its first chunk. If it raises
-            # later, ``_save`` raises.
+            # ``snapshot`` of the user's machine raised before its first chunk. If it raises later, ``_save``
+            # raises.
             self._tell_failed(self.core.next_offset, error)
             return
         self.nursery.start_soon(self._save_quietly, store, next_offset, stream)

@@ -1,7 +1,7 @@
-"""Where snapshots are kept: the interface of snapshot stores, and a store in ledgers of the cluster itself.
+"""Stores for snapshots: their interface, and a store in ledgers of the cluster itself.
 
-A store keeps streams of bytes (``wire.snapshots``) for logs, each under the offset that it reaches up to. It
-does not look into them. A snapshot is listed only if it is durable and whole.
+A store keeps streams of bytes (``wire.snapshots``) for logs, each under the offset that it reaches. It does
+not look into them. A snapshot is listed only if it is durable and whole.
 
 **Shared or not.** A log may be truncated behind a snapshot only if every replica can read that snapshot.
 ``is_shared`` says whether they can. All replicas that reach the cluster share a store in ledgers. All
@@ -15,9 +15,9 @@ snapshots:
     prune   take it off the list, then delete the ledger
 
 So a crash leaves a ledger that is listed as unfinished, which the next ``prune`` deletes. A crash between the
-first two steps leaves an empty ledger, whose own metadata name its log. If no ``prune`` comes any more,
-because the log is gone or takes no snapshots, the sweep finds these ledgers (``log.sweep``). Several replicas
-may save at the same time and all succeed, because the list is changed by compare-and-set
+first two steps leaves an empty ledger that is not listed; its own metadata name the log. If the log is gone
+or takes no snapshots any more, no ``prune`` follows. Then the sweep finds these ledgers (``log.sweep``).
+Several replicas may save at the same time and all succeed, because the list is changed by compare-and-set
 (``log.snapshot_list``)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore"]
 
 _ENTRY_BYTES = 256 * KIB
 _ENTRIES_AT_ONCE = 16
-"""How many entries one write or one read has."""
+"""The number of entries in one write or one read."""
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,8 @@ class LedgerSnapshots:
         finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         kept = {s.ledger_id for s in finished[:keep]}
         newest = finished[0].next_offset if finished else -1
-        # If an unfinished snapshot reaches no further than a finished one, its writer is dead or too late.
+        # If an unfinished snapshot reaches no further than a finished one, its writer is dead or is not
+        # needed any more.
         gone = {s.ledger_id for s in listed if s.ledger_id not in kept and s.next_offset <= newest}
         if gone:
             await self._drop(incarnation, gone)

@@ -1,7 +1,7 @@
 """Check the arguments of a metadata store: one rule for all implementations.
 
-Other code never asks which store it talks to. If one store would refuse a path or a value, all stores
-therefore refuse it, with ``InvalidArgument``, before they send anything. The alphabet of a path is
+Other code never asks which store it talks to. So if one store would refuse a path or a value, all stores
+refuse it, with ``InvalidArgument``, before they send anything. The alphabet of a path is
 ZooKeeper's, because it is the narrowest: no control characters, no surrogates, no private-use characters, no
 U+FFF0 to U+FFFF, and no component named "." or "..". The first component may not be "zookeeper", because a
 ZooKeeper server keeps that name for itself.
@@ -47,7 +47,7 @@ def check_path(path: str) -> None:
 def check_value(path: str, value: bytes) -> None:
     """Raise ``InvalidArgument`` unless ``value`` is bytes of at most ``limits.METADATA_BYTES_MAX``."""
     if not isinstance(value, bytes):
-        raise InvalidArgument(f"the value of {path!r} is to be bytes, not {type(value).__name__}")
+        raise InvalidArgument(f"the value of {path!r} must be bytes, not {type(value).__name__}")
     if len(value) > limits.METADATA_BYTES_MAX:
         raise InvalidArgument(
             f"a value of {len(value)} bytes for {path!r} is over the limit of "
@@ -90,7 +90,7 @@ def check_operations(operations: Sequence[Operation]) -> None:
 def _check_version(path: str, version: int) -> None:
     # None would mean "any version" further down. A compare-and-set would become an unconditional write.
     if not isinstance(version, int):
-        raise InvalidArgument(f"the version of {path!r} is to be an int, not {type(version).__name__}")
+        raise InvalidArgument(f"the version of {path!r} must be an int, not {type(version).__name__}")
 
 
 def ancestors(path: str) -> list[str]:

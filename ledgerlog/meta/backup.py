@@ -1,11 +1,11 @@
-"""Saving the content of a metadata store in a file, while the cluster works.
+"""Save the content of a metadata store in a file, while the cluster works.
 
-**What a backup says** is true of each log at one instant: every ledger that a log's record in the backup
-lists is in the backup, unless it was missing from the store too. SQLite gives the whole state of one instant,
-by one read transaction. Other stores are read node by node: first the ledgers, then the records of logs.
-If a record lists a ledger that was made since, the ledger is read and saved as well. If that one is gone,
-truncation took it, and the record is read again. The
-counters come last, so they are never behind an id in the backup.
+**Consistency.** A backup has the state of each log at one instant. If the saved record of a log lists a
+ledger, the backup has the ledger too, unless the store had lost it. SQLite gives the state of the whole
+store at one instant, by one read transaction. Other stores are read node by node: first the ledgers, then the
+records of logs. If a record lists a ledger that was made in between, the ledger is read and saved as well. If
+that ledger is gone, the log was truncated meanwhile, so its record is read again. The counters come last, so
+they are never behind an id in the backup.
 
 Nodes that end with a session (registrations, locks, candidates) are not saved, nor is the record of an
 earlier restore.
@@ -39,11 +39,11 @@ __all__ = ["COUNTERS", "save", "walk"]
 COUNTERS = (LEDGER_COUNTER, LOG_COUNTER)
 
 _READINGS_MAX = 1000
-"""How often the record of a log is read that changes each time its ledgers are looked for."""
+"""How often the record of a log is read at most, if it changes each time while its ledgers are read."""
 
 
 async def walk(store: MetadataStore, *roots: str) -> AsyncGenerator[tuple[str, Versioned], None]:
-    """Yield each lasting node at and below ``roots``, a node before those below it."""
+    """Yield each lasting node at and below ``roots``, parents first."""
     left = list(reversed(roots))
     while left:
         path = left.pop()
@@ -75,21 +75,21 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
     async for path, node in walk(store, *LASTING_ROOTS):
         if path.startswith(LEDGERS + "/"):
             writer.node(path, node.value)
-            with contextlib.suppress(ValueError):  # What is not a ledger is saved as it is.
+            with contextlib.suppress(ValueError):  # A node that is not a ledger is saved like any other.
                 saved.append(ledger_id_of(*path.split("/")[1:]))
         elif path.startswith(LOG_RECORDS + "/"):
             await _save_log(store, writer, path, node, saved)
         else:
             writer.node(path, node.value)
     counters = {counter: await store.highest_id(counter) for counter in COUNTERS}
-    await store.sync()  # It is still the right cluster's.
+    await store.sync()  # This raises if it is no longer the cluster's store.
     writer.end(counters)
 
 
 async def _save_log(
     store: MetadataStore, writer: BackupWriter, path: str, record: Versioned, saved: array[int]
 ) -> None:
-    """Save the record of a log together with the ledgers in it that were made since they were walked."""
+    """Save the record of a log, and those of its ledgers that were made after the ledgers were saved."""
     found: Versioned | None = record
     for _ in range(_READINGS_MAX):
         if found is None:
@@ -120,7 +120,7 @@ def _ledgers_of(path: str, record: Versioned) -> list[int]:
         incarnation = log_record_of(path.rpartition("/")[2])
         metadata = LogMetadata.decode_untrusted(record.value, incarnation)
     except (ValueError, MetadataCorrupt, IncompatibleVersion):
-        return []  # It is saved as it is.
+        return []  # A damaged record is saved unchanged.
     return [segment.ledger_id for segment in metadata.segments]
 
 

@@ -1,4 +1,4 @@
-"""The file of a backup of the metadata store: writing it whole or not at all, and reading only what is sound.
+"""The file of a metadata backup. It is written whole or not at all, and read only if it is sound.
 
     offset  size  field
          0     8  magic, b"LLBACKUP"
@@ -14,9 +14,9 @@ first byte is its kind. Numbers are little endian.
     E   last: a CBOR map: nodes (the number of N records), counters (text -> the highest number given out, -1
         if none), sha256 (of everything in the file before this record). Nothing follows it
 
-A file is written under another name in the same directory, synced, and linked. ``open_backup`` reads all of
-a file before it returns: a file that is cut short or has a flipped bit anywhere is refused with the offset.
-Reading and writing take memory for one record.
+A file is written under another name in the same directory, synced, and linked. ``open_backup`` reads the
+whole file before it returns. If the file is cut short or any bit is flipped, it raises an error with the
+offset. Reading and writing take memory for one record.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class BackupWriter:
 
 @contextlib.contextmanager
 def write_backup(path: str) -> Iterator[BackupWriter]:
-    """Write a backup file in the body. The file is there once the body is left without an error.
+    """Write a backup file in the body. The file appears when the body ends without an error.
 
     Raises:
-        InvalidArgument: There is a file already, which stays as it is.
+        InvalidArgument: The file exists already. It stays as it is.
         StorageError: The file system refuses.
     """
     if os.path.lexists(path):
@@ -160,7 +160,7 @@ def open_backup(path: str) -> Backup:
             if end is not None:
                 raise StorageCorrupt(path, offset, "something follows the end of the backup")
             if (header is None) != (kind == b"H") or kind not in (b"H", b"N", b"E"):
-                raise StorageCorrupt(path, offset, "a record that does not belong there")
+                raise StorageCorrupt(path, offset, "a record that is out of place")
             if kind == b"H":
                 fields = decode_record_untrusted(content[1:], "the head of the backup", fail)
                 header = fields.get("cluster", str), fields.integer("made_ms")
@@ -180,7 +180,7 @@ def open_backup(path: str) -> Backup:
         fail("it is cut short: the end of the backup is missing")
     counters = end.get("counters", dict)
     if not all(type(name) is str and type(last) is int and last >= -1 for name, last in counters.items()):
-        fail("its counters are not numbers by name")
+        fail("its counters do not map names to numbers")
     return Backup(path, *header, nodes, counters)
 
 

@@ -1,13 +1,13 @@
-"""Which cluster a metadata store belongs to, and the check that this stays so.
+"""The cluster that a metadata store belongs to, and the check that it still does.
 
-A cluster has a random id. It lies at ``layout.CLUSTER`` and never changes. After you open a store, you name
-its cluster (``MetadataStore.belong_to``): a bookie names the cluster of its cookie, and a client names the
-cluster that it found first. From then on the store must show that id before anything is read from it, written
-to it, or deleted because of its answers. Without this check, a store that was emptied, a file that was
-replaced, or a name that leads to other servers would answer without an error. A bookie would then believe
+A cluster has a random id. It is stored at ``layout.CLUSTER`` and never changes. After you open a store, you
+name its cluster (``MetadataStore.belong_to``): a bookie names the cluster of its cookie, and a client names
+the cluster that it found first. From then on the store must show that id before anything is read from it,
+written to it, or deleted because of its answers. Without this check, a store that was emptied, a file that
+was replaced, or a name that leads to other servers would answer without an error. A bookie would then believe
 that each of its ledgers was deleted.
 
-This module compares the ids and words the messages. The kind of store decides *when* to compare:
+This module compares the ids and makes the messages. Each kind of store decides *when* to compare:
 
 * memory and SQLite look in every call, at the same instant or in the same transaction;
 * ZooKeeper looks on every new connection, and binds later requests to that session (``zookeeper.store``).
@@ -16,7 +16,7 @@ This module compares the ids and words the messages. The kind of store decides *
 another mark for each restore. It is still the same cluster. But versions of nodes may begin at 0 again in a
 store that was emptied before. A process from before the restore holds versions and records of the lost state,
 and its compare-and-set could succeed by accident: a deposed leader would write its own list of ledgers. So
-such a process is refused until somebody starts it again. Bookies only register and look, so they go on
+such a process is refused until it is restarted. Bookies only register and read, so they go on
 (``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right: its
 bookies would delete all ledgers that the backup lacks.
 """
@@ -37,7 +37,7 @@ __all__ = ["RESTORING", "Belonging", "check_cluster", "find_cluster", "join_clus
 logger = logging.getLogger(__name__)
 
 RESTORING = b"restoring:"
-"""What the id of the cluster begins with while the store is restored from a backup (``meta.restore``)."""
+"""The cluster's id begins with this while the store is restored from a backup (``meta.restore``)."""
 
 _ID_BYTES = 16
 _ID_CHARACTERS_MAX = 128
@@ -69,7 +69,7 @@ def check_cluster(value: bytes) -> str:
 
 
 class Belonging:
-    """The cluster of one store; it judges whether the right store answers.
+    """The cluster of one store. It checks whether the right store answers.
 
     Args:
         where: The store's address, for messages.
@@ -79,7 +79,7 @@ class Belonging:
         self._where = where
         self._cluster: str | None = None
         self._seen: bytes | None = None
-        """The id with its mark, as the store showed it first."""
+        """The id with the mark that the store showed first."""
         self._goes_through_restores = False
         self._is_refused = False
 
@@ -135,13 +135,13 @@ class Belonging:
         """Return the exception for the caller to raise. It is logged when refusals begin.
 
         Args:
-            why: What is wrong. It continues "what answers as the metadata store at PATH ...".
+            why: The fault. It continues "the metadata store at PATH ...".
         """
         whose = (
             "" if self._cluster is None else f" of cluster {self._cluster}, which this process belongs to,"
         )
         refusal = WrongCluster(
-            f"what answers as the metadata store at {self._where} {why}. "
+            f"the metadata store at {self._where} {why}. "
             f"Nothing is read, written or deleted until the store{whose} is back"
         )
         if not self._is_refused:
@@ -193,7 +193,7 @@ async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes
 
     Raises:
         MetadataCorrupt: The store holds a cluster with a damaged id.
-        MetadataOutcomeUnknown: The cluster may have been made, or may be made yet; see ``settle``.
+        MetadataOutcomeUnknown: The cluster may have been made, or may still be made; see ``settle``.
         MetadataUnavailable, SessionExpired: Nothing was written.
     """
     fresh = random_bytes(_ID_BYTES).hex()

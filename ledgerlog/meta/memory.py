@@ -5,8 +5,8 @@ A ``MemoryTree`` is the server. It holds the nodes, the counters and the list of
 several stores on one tree. Every operation runs in the trio loop without a checkpoint inside, so every
 operation is atomic.
 
-**Weak where the contract is weak.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
-node, and 0 again if the path is created anew. A program that relies on versions never coming back therefore
+**No more than the contract promises.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
+node, and 0 again if the path is created again. So if a program relies on versions that never come back, it
 fails here, in a fast test, before it fails on a cluster.
 
 **Deterministic.** The tree uses no clock, no randomness and no hash order. Under a deterministic scheduler,
@@ -213,7 +213,7 @@ class MemoryTree:
     def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
         """Do all operations or none.
 
-        Each step remembers what it replaced. If a step fails, everything is put back.
+        Each step remembers the node that it replaces. If a step fails, all replaced nodes are put back.
         """
         undo: list[tuple[str, _Node | None]] = []
         versions = []
@@ -301,7 +301,7 @@ class MemoryStore:
         self._tree._end_session(self._session)
         self._session._become(SessionState.LOST)
 
-    # --- the world's part ------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def expire_session(self) -> None:
         """Let the tree give this store's session up, as if it had not heard from the client for too long."""
@@ -316,7 +316,7 @@ class MemoryStore:
             self._session._become(SessionState.SUSPENDED)
 
     def reconnect(self) -> None:
-        """Be in contact again: in the old session, or in a new one if the old one has ended."""
+        """Restore contact: in the old session, or in a new one if the old one has ended."""
         self._reachable = True
         self._look_at_session()
 
@@ -329,8 +329,7 @@ class MemoryStore:
         else:
             ended, self._session = self._session, self._tree._open_session()
             ended._become(SessionState.LOST)
-        # A task that a change woke while contact was lost could not look. Wake it again, so that it looks
-        # now.
+        # While contact was lost, a change may have woken a task that could not read. Wake it again.
         self._tree._watches.changed_somewhere()
 
     async def _contact(self) -> MemoryTree:

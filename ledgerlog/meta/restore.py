@@ -1,20 +1,21 @@
-"""Bringing a metadata store back to what a backup says.
+"""Bring a metadata store back to the state in a backup.
 
-**The order.** A crash at any step leaves a store that refuses everybody but another restore.
+**The order.** If the restore crashes at any step, nothing can use the store but another restore.
 
     1  check: the backup is sound, and this version can read its records; the store is this cluster's or
-       empty, and nobody is registered
+       empty, and no process is registered
     2  set the cluster's id to "restoring:" and the id: every session refuses the store from here on
-    3  move the counters past every id that anybody can hold (``model.restoration.first_new_id``)
-    4  write the record of the restore: bookies collect nothing from before it (``model.restoration``)
+    3  move the counters past every id that may be in use (``model.restoration.first_new_id``)
+    4  write the record of the restore: bookies collect no ledger from before it (``model.restoration``)
     5  write the nodes of the backup, and delete all others
     6  set the cluster's id back, with a new mark: no process from before the restore is served
        (``meta.belonging``)
 
 **Ids.** The backup does not know which ids were given out after it, and bookies hold ledgers under them. A
-bookie may be down now and come back, so asking bookies would not be enough. The counters go past the backup,
-the present store, and the clock. That costs nothing on the wire and asks nobody. Epochs of logs and terms of
-elections move in the same way, and ledgers that were open are marked (``model.restoration.restored_value``).
+bookie may be down now and come back, so asking bookies would not be enough. The counters go past the backup's
+ids, the present store's ids, and a number that grows with the clock. This needs no answer from any bookie.
+Epochs of logs and terms of elections move in the same way, and ledgers that were open are marked
+(``model.restoration.restored_value``).
 
 **Cookies.** The store may know bookies that were added after the backup. So the cookies in the store stay as
 they are, and only missing ones come from the backup.
@@ -64,26 +65,26 @@ _NAMED_MAX = 20
 
 @attrs.define
 class Restored:
-    """What a restore did."""
+    """The result of a restore."""
 
     restoration: Restoration
-    """What the store says of the restore."""
+    """The record of the restore in the store."""
     was_empty: bool
-    """Whether the store held nothing before, so that nobody can say what was lost."""
+    """Whether the store was empty before. If so, it is unknown what was lost."""
     nodes: int = 0
-    """Nodes that the store has now."""
+    """How many nodes the store has now."""
     lost_ledgers: int = 0
-    """Ledgers that the store had and the backup lacks."""
+    """How many ledgers the store had and the backup lacks."""
     lost_ledger_ids: list[int] = attrs.field(factory=list)
-    """The first of them."""
+    """The ids of the first of these ledgers."""
     lost_logs: list[str] = attrs.field(factory=list)
-    """Logs that the store had and the backup lacks."""
+    """The names of the logs that the store had and the backup lacks."""
     changed_logs: int = 0
-    """Records of logs that were taken back to an earlier state."""
+    """How many records of logs were set back to an earlier state."""
 
 
 async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Restored:
-    """Make a store say what a backup says.
+    """Replace the content of a store by a backup.
 
     Args:
         store: The store, which belongs to no cluster yet; see ``MetadataStore.belong_to``.
@@ -91,15 +92,14 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
         now_ms: Wall clock, in milliseconds since 1970.
 
     Returns:
-        What was done and lost.
+        The result, with the losses.
 
     Raises:
         WrongCluster: The store is that of another cluster. Nothing was changed.
-        InvalidArgument: The cluster is live, or the store holds something that is no cluster's. Nothing was
-            changed.
+        InvalidArgument: The cluster is live, or the store holds nodes but no cluster. Nothing was changed.
         IncompatibleVersion: A newer version wrote a node of the backup or of the store. Nothing was changed.
-        MetadataUnavailable: The store does not answer. If the restore has begun, the store refuses everybody;
-            restore again.
+        MetadataUnavailable: The store does not answer. If the restore has begun, nothing else can use the
+            store; restore again.
     """
     assert store.cluster is None, "a store that belongs to a cluster refuses to be restored"
     await store.sync()
@@ -110,7 +110,8 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
         seen.append(_hash(path))
         if path.startswith((LOG_RECORDS + "/", ELECTIONS + "/", LEDGERS + "/")):
             node = await store.get(path)
-            restored_value(path, value, None if node is None else node.value, now_ms)  # Can it be moved?
+            # This raises if the value cannot be moved.
+            restored_value(path, value, None if node is None else node.value, now_ms)
         with contextlib.suppress(ValueError):
             if path.startswith(LEDGERS + "/"):
                 known = max(known, ledger_id_of(*path.split("/")[1:]))
@@ -138,7 +139,7 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
 
 
 async def accept_loss(store: MetadataStore) -> bool:
-    """Let bookies collect what the last restore has lost.
+    """Let bookies collect the ledgers that the last restore has lost.
 
     Returns:
         Whether there was a restore whose loss was not accepted yet.
@@ -148,14 +149,14 @@ async def accept_loss(store: MetadataStore) -> bool:
 
 
 async def _check(store: MetadataStore, backup: Backup) -> bool:
-    """Return whether the store holds nothing; raise if it must not be restored."""
+    """Return whether the store is empty. Raise an error if it must not be restored."""
     node = await store.get(CLUSTER)
     if node is None:
         async with aclosing(walk(store, *LASTING_ROOTS)) as there:
             found = await anext(there, None)
         if found is not None:
             raise InvalidArgument(
-                f"the store has no cluster in it, and yet {found[0]!r}: is the path or chroot right? "
+                f"the store has no cluster in it, but a node {found[0]!r}: is the path or chroot right? "
                 "An empty store can be restored"
             )
         return True
@@ -219,7 +220,7 @@ async def _write_nodes(store: MetadataStore, backup: Backup, restored: Restored,
 
 
 async def _delete_others(store: MetadataStore, seen: array[int], restored: Restored) -> None:
-    """Delete the lasting nodes that the backup lacks, those below others first."""
+    """Delete the lasting nodes that the backup lacks, children first."""
     others = [
         path
         async for path, _ in walk(store, *LASTING_ROOTS)
@@ -228,7 +229,7 @@ async def _delete_others(store: MetadataStore, seen: array[int], restored: Resto
     for path in reversed(others):
         if path.startswith(LOG_NAMES + "/"):
             restored.lost_logs.append(log_name_of(path.split("/")[1]))
-        with contextlib.suppress(NodeHasChildren):  # Of sessions that are ending; it is in nobody's way.
+        with contextlib.suppress(NodeHasChildren):  # Nodes of ending sessions. The parent may stay.
             await remove(store, path)
     for path in others:
         if path.startswith(LEDGERS + "/"):

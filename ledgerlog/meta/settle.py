@@ -1,4 +1,4 @@
-"""The one place that settles a change of metadata that meets rivals or loses answers.
+"""Carry out a change of metadata, even if rivals interfere or answers are lost. Only this module does it.
 
 A change reads, decides, and writes by compare-and-set. If the write does not succeed, there are three cases:
 
@@ -8,19 +8,19 @@ A change reads, decides, and writes by compare-and-set. If the write does not su
                            token, by which the writer recognizes its own write. If the token is not there,
                            write again.
     the store is away      MetadataUnavailable: *this call* did nothing. But if the answer to an earlier write
-                           of the change was lost, nobody knows whether the change happened. The caller must
-                           then not be told that nothing happened.
+                           of the change was lost, the change may have happened. Then it is wrong to raise
+                           MetadataUnavailable, which means that nothing happened.
 
-``settle`` is that loop. No other module has an ``except`` for a lost answer.
+``settle`` runs this loop. No other module has an ``except`` for a lost answer.
 
 A task that goes on for ever never gives up; examples are a candidate in an election and a bookie's
-registration. It reads again, whatever happened to its last write. ``go_on`` runs one step of such a task,
-with pauses that grow while the store is away. ``follow`` is a task that looks at the nodes that a watch
-covers after every change.
+registration. It reads before each write, so it does not matter what became of the last one. ``go_on`` runs
+one step of such a task, with pauses that grow while the store is away. ``follow`` is a task that reads the
+watched nodes again after every change.
 
 Sometimes you must act at once when an answer is lost, before the loop goes on. ``on_lost_answer`` and
 ``on_unsettled`` do that. For example, the node of a candidate may have been made although the answer was
-lost; the candidate then has the node removed.
+lost. Then the candidate has the node removed.
 
 **Bound.** A store may answer reads but no writes, for example if its file is on a full disk. Without a bound,
 the loop would ask such a store for ever. A change gives up if no write of it was answered for
@@ -92,13 +92,13 @@ async def settle(
 
     Args:
         store: The store that ``attempt`` writes to.
-        attempt: Its argument is True if an earlier write of this change may have been applied, or may be
-            applied yet. In that case it must look for its own write first.
+        attempt: Its argument is True if an earlier write of this change may have been applied, or may still
+            be applied. In that case it must look for its own write first.
         what: The change, for messages: "deleting ledger 7".
         conflicts: The errors that mean that a rival was faster and nothing was written.
 
     Raises:
-        MetadataOutcomeUnknown: The change may have happened, or may happen yet.
+        MetadataOutcomeUnknown: The change may have happened, or may still happen.
         MetadataUnavailable, SessionExpired: Nothing was written.
     """
     doubt: MetadataOutcomeUnknown | None = None
@@ -125,7 +125,7 @@ async def settle(
             unanswered_since = None
             refusals += 1
             if refusals >= METADATA_CONFLICTS_MAX:
-                why = f"{what}: others changed it {refusals} times between a look and a write"
+                why = f"{what}: others changed it {refusals} times between a read and a write"
                 if doubt is not None:
                     raise MetadataOutcomeUnknown(f"{why}; it may have happened") from refusal
                 raise MetadataUnavailable(f"{why}; nothing was written") from refusal
@@ -222,7 +222,7 @@ async def follow(
     Args:
         store: The store to watch.
         path: The path to watch, with everything below it.
-        look: Reads what has changed.
+        look: Reads the nodes again.
         what: The task, for the log.
         log: Where to log.
         every_s: Call ``look`` after this many seconds without a change.
@@ -244,9 +244,9 @@ async def follow(
 
 
 async def remove(store: MetadataStore, path: str) -> bool:
-    """Delete the node that is at a path now, whatever its version.
+    """Delete the node that is at a path now. Its version does not matter.
 
-    If an answer was lost and another node is there afterwards, a rival made that one, and it stays.
+    If an answer was lost and another node is there afterwards, a rival made that node, and it stays.
 
     Returns:
         Whether there was a node. After a lost answer, a missing or another node counts as deleted by this
@@ -254,7 +254,7 @@ async def remove(store: MetadataStore, path: str) -> bool:
 
     Raises:
         NodeHasChildren: There are nodes below it. Nothing was deleted.
-        MetadataOutcomeUnknown: The node may have been deleted, or may be deleted yet.
+        MetadataOutcomeUnknown: The node may have been deleted, or may still be deleted.
         MetadataUnavailable, SessionExpired: Nothing was deleted.
     """
     tried: Versioned | None = None
@@ -278,10 +278,10 @@ async def remove(store: MetadataStore, path: str) -> bool:
 async def new_number(store: MetadataStore, counter: str) -> int:
     """Return a number of ``counter`` that no other caller has.
 
-    A lost answer passes a number over.
+    If an answer is lost, a number is skipped.
 
     Raises:
-        MetadataUnavailable: There is no number. Numbers may have been passed over, and nothing else happened.
+        MetadataUnavailable: There is no number. Numbers may have been skipped; nothing else happened.
     """
 
     async def ask(_: bool) -> int:

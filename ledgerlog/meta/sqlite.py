@@ -4,12 +4,12 @@
 owns the waiting: one hop into a worker thread for each operation, deadlines, the background tasks, watches,
 and the session as its owner sees it.
 
-**Hops.** All use of the connection goes through ``_Worker.run``, whose limiter of one admits one thread at a
-time. A hop that has started always runs to its end, even if its caller is cancelled. So a write is applied or
-not, never half of it, and its changes are always announced to the watches. If another process holds the write
-lock, the hop gives up after a tenth of a second and the task tries again. That wait can be cancelled, lets
-other operations of this process pass, and ends at the deadline with ``MetadataUnavailable``. No deadline can
-interrupt a disk that hangs inside a sync.
+**Hops.** Only ``_Worker.run`` uses the connection, in one thread at a time. A hop that has started always
+runs to its end, even if its caller is cancelled. So a write is applied or not, never half of it, and its
+changes are always announced to the watches. If another process holds the write lock, the hop gives up after a
+tenth of a second and the task tries again. You can cancel the task between two attempts, and other operations
+of this process pass then. At the deadline it raises ``MetadataUnavailable``. No deadline can interrupt a disk
+that hangs inside a sync.
 
 **Background tasks** run in a nursery of the context manager. Ordinary faults do not end them:
 
@@ -21,17 +21,17 @@ interrupt a disk that hangs inside a sync.
 
 **Watches.** Our own writes mark watches directly. For writes of other processes, the follower compares
 ``PRAGMA data_version``, and asks the file which paths changed after the last revision that it saw. That
-revision was read when the store was opened, and moves only together with an announcement. So a watch hears of
-every change after its opening. If the follower cannot read, it marks every watch: the waiting task looks
-again, and gets the error from its own call.
+revision was read when the store was opened, and moves only together with an announcement. So a watch wakes
+after every change since its opening. If the follower cannot read, it marks every watch: the waiting task
+reads again, and gets the error from its own call.
 
-**A file that was replaced** under its name is opened in place of the old one if it belongs to the same
-cluster (``_adopt``), and refused otherwise. The old file stays open until then. If somebody moves the
-cluster's own file back, it is simply there again. If the old file's write-ahead log still lies beside the new
-file, the new file is not opened: SQLite would read the log into it.
+**A replaced file.** The name may come to lead to another file than the open one. If that file belongs to the
+same cluster, it is opened in place of the old one (``_adopt``); otherwise it is refused. The old file stays
+open until then, so if it is moved back, the store simply uses it again. If the old file's write-ahead log
+still lies beside the new file, the new file is not opened: SQLite would read the log into it.
 
 **The session's state** is computed from the clock whenever it is read. A process that was stopped therefore
-sees SUSPENDED in its first look, before any of its tasks has run.
+sees SUSPENDED at once, before any of its tasks has run.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ __all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store", "save_sqlite"]
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.02
-"""Pause between two looks for commits of other processes, while a watch is open."""
+"""Pause between two checks for commits of other processes, while a watch is open."""
 
 RETRY_S = 0.005
 """Pause between two attempts at a lock that another process holds. Each attempt also waits inside SQLite."""
 
 REFUSED_PAUSE_S = 1.0
-"""Pause before a file in place of ours is opened again, after it was refused."""
+"""After another file in place of ours was refused, the pause before it is opened again."""
 
 FAULT_PAUSE_S = 0.2
-"""Pause of a background task after a fault, before it looks again."""
+"""Pause of a background task after a fault, before it tries again."""
 
 T = TypeVar("T")
 
@@ -107,14 +107,14 @@ def open_sqlite_store(
 
     Raises:
         InvalidArgument: ``session_timeout_s`` is not above 0.
-        ClusterNotFound: There is no file, and none is to be made.
+        ClusterNotFound: There is no file, and ``create`` is false.
         StorageCorrupt: The file is damaged, or is no metadata file.
         IncompatibleVersion: A newer version of the program has written the file.
         MetadataUnavailable: The file system refuses, or another process holds the file for longer than
             ``limits.METADATA_TIMEOUT_S``.
     """
     if not session_timeout_s > 0:
-        raise InvalidArgument(f"session_timeout_s is to be above 0, not {session_timeout_s}")
+        raise InvalidArgument(f"session_timeout_s must be above 0, not {session_timeout_s}")
     return _open(os.path.realpath(path), int(session_timeout_s * NS), create)
 
 
@@ -150,8 +150,8 @@ def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool
     try:
         file.refresh()
         sessions = Sessions(file, timeout_ns=timeout_ns)
-        # Keep this order. If another process commits between the two reads, the follower looks once too
-        # often. In the other order it would overlook the commit.
+        # Keep this order. If another process commits between the two reads, the follower reads once too
+        # often. In the other order it would miss the commit.
         data_version = file.data_version()
         seen = file.newest_revision()
         sessions.sweep()
@@ -180,7 +180,7 @@ def save_sqlite(path: str, writer: BackupWriter, *, made_ms: int) -> None:
         raise ClusterNotFound(f"there is no file {path}")
     counters = dict.fromkeys(COUNTERS, -1)
     is_begun = False
-    # By path, so "cluster" is not first. What a backup is of stands in its head, so look for it before.
+    # The head of the backup names the cluster, but the nodes come by path. So find "cluster" in a first pass.
     for wanted in (True, False):
         for name, content in read_snapshot(path):
             if isinstance(content, int):
@@ -294,9 +294,9 @@ class SqliteStore:
         self._replacing = trio.Lock()
         self._adopting = trio.Lock()
         self._refused_until = 0.0
-        """Until this time, a file in place of ours is not opened again, because it was refused."""
+        """Another file in place of ours was refused. It is not opened again before this time."""
         self._was_refused = False
-        """A call was refused since the watches were marked last."""
+        """Whether a call was refused since the watches were last marked."""
         self._watches = WatchSet()
         self._use(opened)
         self._closed = False
@@ -399,7 +399,7 @@ class SqliteStore:
         await self._run(work)
 
     async def sync(self) -> None:
-        # Every read begins a new snapshot, which holds all finished commits. So this only has to notice that
+        # Every read begins a new snapshot, which holds all finished commits. So this only has to notice if
         # the file itself was replaced or overwritten.
         await self._run(lambda changed: self._file.refresh())
 
@@ -416,7 +416,7 @@ class SqliteStore:
         """Run ``work`` in the thread, on the file that the path leads to, if that file is ours.
 
         ``work`` gets a list, and appends the paths whose changes it has committed. They are announced to the
-        watches however ``work`` ends.
+        watches even if ``work`` raises.
         """
         self._check_open()
         changed: list[str] = []
@@ -443,8 +443,8 @@ class SqliteStore:
         """Open the file that replaced a displaced one, and go on with it in a new session.
 
         Raises:
-            MetadataUnavailable: That is not possible now; nothing was done. A later call tries again. If the
-                file is not ours, it is ``WrongCluster``.
+            MetadataUnavailable: The file cannot be opened now; nothing was done. A later call tries again.
+            WrongCluster: The file belongs to another cluster; a kind of MetadataUnavailable.
         """
 
         def open_again() -> _Opened:
@@ -464,12 +464,12 @@ class SqliteStore:
             except ClusterNotFound:
                 raise self._belonging.refuse(why.why) from None
             except StorageError as damage:
-                # For example, somebody is copying the file to its place, and the rest of it is still missing.
+                # For example, the file is just being copied to this place, and its end is still missing.
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
                 raise self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}") from damage
             except LedgerLogError as failure:
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
-                if isinstance(failure, MetadataOutcomeUnknown):  # Of our session.
+                if isinstance(failure, MetadataOutcomeUnknown):  # Only the new session is in doubt.
                     raise MetadataUnavailable(
                         f"{displaced.path} cannot be opened now: {failure}"
                     ) from failure
@@ -509,7 +509,7 @@ class SqliteStore:
                 self._session._lease.lock.release(unlink=False)
                 self._file.close()
 
-        # If a session is being opened just now, the lock lets it become ours first, so that it is ended too.
+        # If a session is being opened now, wait for the lock. Then the new session is ended too.
         with trio.CancelScope(shield=True):
             async with self._replacing:
                 # Make one attempt, of bounded length, and never skip it: the descriptors must be closed.
@@ -521,7 +521,7 @@ class SqliteStore:
     async def _replace_session(self, ended: SqliteSession) -> None:
         """Mark ``ended`` as LOST and open a new session.
 
-        If that is not possible now, the task that keeps the session does it later.
+        If this is not possible now, the task that keeps the session opens one later.
         """
         ended._become(SessionState.LOST)
         async with self._replacing:
@@ -560,7 +560,7 @@ class SqliteStore:
                     session._renewed(lease)
                 await self._run(self._reap, timeout_s=period_s)
             except LedgerLogError as error:
-                if not isinstance(error, WrongCluster):  # That one is logged already.
+                if not isinstance(error, WrongCluster):  # WrongCluster is logged already.
                     logger.warning("metadata session=%s not kept: %s", session.session_id, error)
                 await trio.sleep(min(period_s, FAULT_PAUSE_S))
 

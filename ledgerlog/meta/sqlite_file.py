@@ -14,7 +14,7 @@ Format (application id "LLMD", user version 1)::
     counters   name, last    the highest id given out; checksum, CRC-32 over both
     sessions   session_id    see sqlite_sessions
     changes    revision      one row for each write of a node, numbered without gaps,
-               path          of which the newest CHANGES_KEPT stay
+               path          the node's path. Only the newest CHANGES_KEPT rows stay
 
 **Revisions.** A write of a node inserts a row into ``changes`` and takes its rowid as the node's version. The
 newest row is never removed, so rowids only grow. No two writes in the life of the file have the same version,
@@ -26,24 +26,24 @@ have changed since the last revision that it saw. If those rows are gone already
 cost depends on the length of the level only, even if millions of nodes lie below it.
 
 **Durability.** The file uses a write-ahead log with ``synchronous=FULL``: a transaction that has returned is
-on disk. If a process is killed, the next reader completes or drops its log at a commit boundary. Writers take
-the lock first (``BEGIN IMMEDIATE``), so nothing changes between their reads and their writes. A new file is
-made complete, with its schema, under a temporary name, and then linked to its real name. An empty or
-half-made file under the real name is therefore always damage, and never a file that is being made.
+on disk. If a process is killed, the next reader keeps its committed transactions and drops the rest. Writers
+take the lock first (``BEGIN IMMEDIATE``), so nothing changes between their reads and their writes. A new file
+is made complete, with its schema, under a temporary name, and then linked to its real name. So an empty or
+half-made file under the real name is always damage, and never a file that is being made.
 
-**Damage.** SQLite's pages carry no checksums. So the rows carry checksums of their own, which are checked
-when a row is read, and the structure of the whole file is checked when it is opened. If either fails, the
+**Damage.** SQLite's pages carry no checksums. So each row carries a checksum, which is checked when the row
+is read. The structure of the whole file is checked when it is opened. If either check fails, the
 file is reported as ``StorageCorrupt`` and never repaired here. If a row were lost silently, a bookie would
 believe that its ledger does not exist, and would collect the ledger's entries.
 
 **Belonging** (``belonging``) is checked in each transaction that writes, and after each read. Before that,
 each operation checks that the name still leads to the open file (``Displaced``): SQLite itself would go on
-with a file that was renamed or deleted. If somebody copies another file over ours in place, our cache still
-holds the old pages. So ``refresh`` drops the cache before it looks.
+with a file that was renamed or deleted. If another file is copied over ours in place, our cache still holds
+the old pages. So ``refresh`` drops the cache before it checks.
 
 **Foreign exceptions** end here. ``translated`` turns sqlite3's exceptions into ours: damage, no room, a lock
 that another process holds (``Busy``, private to the metadata room, retried until the deadline), and the rest.
-Only if COMMIT itself fails, nobody can say whether the transaction is on disk: that is
+If COMMIT itself fails, it is unknown whether the transaction is on disk. Only that is
 ``MetadataOutcomeUnknown``.
 """
 
@@ -96,7 +96,7 @@ CHANGES_KEPT = 4096
 BUSY_TIMEOUT_MS = 100
 """How long one attempt waits inside SQLite for another process's lock.
 
-It is short because nobody can cancel that wait. The caller tries again until its own deadline.
+It is short because this wait cannot be cancelled. The caller tries again until its own deadline.
 """
 
 WAL_BYTES_KEPT = 16 * 1024 * 1024
@@ -120,7 +120,7 @@ class Busy(Exception):
 class Displaced(Exception):
     """The name leads to another file than the open one, or to none. Nothing was done.
 
-    ``why`` continues "what answers as the metadata store at PATH ...".
+    ``why`` continues "the metadata store at PATH ...".
     """
 
     def __init__(self, why: str) -> None:
@@ -173,12 +173,12 @@ class MetadataFile:
         with translated(self.path):
             self._connection.close()
 
-    # --- whose it is -----------------------------------------------------------------------------
+    # --- the right file --------------------------------------------------------------------------
 
     def require_in_place(self) -> None:
         """Raise ``Displaced`` unless the name leads to this file.
 
-        It looks at the name alone, which takes some microseconds.
+        It checks only the name, which takes some microseconds.
         """
         found = _look_at(self.path)
         if found is None:
@@ -189,7 +189,7 @@ class MetadataFile:
             raise Displaced("was emptied: the file has no bytes")
 
     def owns_log(self) -> bool:
-        """Return whether the write-ahead log beside the name is this file's, wherever this file is now."""
+        """Return whether the write-ahead log beside the name is this file's, even if this file was moved."""
         return self._log_place is not None and _place_of(self.path + "-wal") == self._log_place
 
     def remember_log(self) -> None:
@@ -224,7 +224,7 @@ class MetadataFile:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """For reads. Give the result out only if the file still belongs to the right cluster."""
+        """For reads. Raise WrongCluster at the end if the file does not belong to the right cluster."""
         with self._looking():
             yield
             self._prove()
@@ -260,8 +260,8 @@ class MetadataFile:
             try:
                 self.execute("COMMIT")
             except sqlite3.Error as error:
-                # If the rollback fails as well, that says nothing about the commit. The next operation tries
-                # it again.
+                # Even if the rollback fails as well, the commit may have succeeded. The next operation tries
+                # the rollback again.
                 with contextlib.suppress(sqlite3.Error):
                     self._undo()
                 raise MetadataOutcomeUnknown(
@@ -349,7 +349,7 @@ class MetadataFile:
     def changes_since(self, revision: int) -> tuple[int, list[str] | None]:
         """Return the newest revision, and the paths written after ``revision``.
 
-        The paths are None if the oldest of these changes are forgotten already.
+        The paths are None if the oldest of these changes are no longer stored.
         """
         with self.reading():
             oldest, newest = self.execute("SELECT min(revision), max(revision) FROM changes").fetchone()
@@ -457,7 +457,7 @@ class MetadataFile:
         return revision
 
     def trim_changes(self) -> None:
-        """Forget the oldest changes, but never the newest: its rowid makes the next revision larger."""
+        """Delete the oldest changes, but never the newest: its rowid makes the next revision larger."""
         self.execute(
             "DELETE FROM changes WHERE revision <= (SELECT max(revision) FROM changes) - ?", (CHANGES_KEPT,)
         )
@@ -467,8 +467,8 @@ def read_snapshot(path: str) -> Iterator[tuple[str, bytes] | tuple[str, int]]:
     """Yield the state of a metadata file at one instant, by one read transaction.
 
     Yields:
-        First path and value of each node that belongs to no session, by path; then name and highest id of
-        each counter, as an int.
+        First the path and the value of each node that belongs to no session, in the order of paths. Then the
+        name and the highest id (an int) of each counter.
 
     Raises:
         StorageCorrupt: A row fails its checksum.
@@ -502,7 +502,7 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
         create: Whether to make the file (0600) and its directory (0700) if they do not exist.
 
     Raises:
-        ClusterNotFound: There is no file, and none is to be made.
+        ClusterNotFound: There is no file, and ``create`` is false.
         StorageCorrupt: The file is damaged, or is no metadata file.
         IncompatibleVersion: A newer version of ledgerlog has written the file. Nothing was written.
         MetadataUnavailable: The file system refuses, or the file was replaced while it was opened.
@@ -510,8 +510,8 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
     try:
         if create:
             make_directories(Path(path).parent)
-        # Look for the log first. The file itself never goes away, so a log without its file is damage, and
-        # not two processes that create the file at once. A new file would have the old log played into it.
+        # Look for the log before the file. No process removes the file. So a log without its file is damage,
+        # even if two processes create the file at once. SQLite would read the old log into a new file.
         has_log = os.path.exists(path + "-wal")
         if not os.path.exists(path):
             if has_log:
@@ -535,8 +535,7 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
             _check_identity(path, connection)
             _configure(path, connection)
             _check_structure(path, connection)
-            # SQLite opened the file that had the name at that moment. Make sure that it is the file we looked
-            # at.
+            # Make sure that the name still leads to the file that was checked above, which SQLite opened.
             if place is None or _place_of(path) != place:
                 raise MetadataUnavailable(f"the metadata file {path} was replaced while it was opened")
         except BaseException:

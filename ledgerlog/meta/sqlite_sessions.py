@@ -4,31 +4,31 @@ A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock`
 alive. It ends if it loses either of them:
 
 * **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. All processes
-  see the same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner
+  see the same clock. It runs on while the machine sleeps, and it cannot be set, so it cannot jump. The owner
   renews the lease at a third of the timeout. If a process was stopped for longer than its lease, it is dead
   to the others. A reboot ends every session.
 * **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops the lock when
-  the process dies, in whatever way. If another process gets the lock, it therefore knows at once that the
-  owner is dead.
+  the process dies for any reason. So if another process gets the lock, it knows at once that the owner is
+  dead.
 
-**Expiry is strict.** A lease that has lapsed is never renewed, even if nobody has reaped it yet. Otherwise it
-would depend on chance whether an owner that overslept has lost its session. The owner believes in its session
-only until the end of the last lease that it knows to be written. So the owner has stopped believing before
-any other process can reap the session for its lease.
+**Expiry is strict.** A lease that has lapsed is never renewed, even if it is not reaped yet. Otherwise chance
+would decide whether an owner that overslept has lost its session. The owner treats its session as alive only
+until the end of the last lease that it knows to be written. Only after that can another process reap the
+session because of its lease.
 
 **Reaping** is one ordinary transaction. It removes the session's nodes together with its row, and watchers
 everywhere see the changes. It checks the row again inside the transaction, because the owner may have renewed
 meanwhile. It holds the dead session's lock until it has committed.
 
 **Lock files and races.** The owner makes and locks its file before it inserts its row. So a row whose lock is
-not held always means death. A file without a row is left over if a process died between these two steps, or
-if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeper may grab a
-new file before its owner has locked it. The owner then finds the file locked, or finds that the name no
-longer leads to the locked file, and starts again under another name. If somebody has removed a session's file
-by hand, its row is judged by the lease alone.
+not held always means a dead owner. A file without a row is left over if a process died between these two
+steps, or if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeper
+may lock a new file before its owner does. The owner then finds the file locked, or finds that the name no
+longer leads to the locked file, and starts again under another name. If an operator has removed a session's
+file by hand, only the lease decides whether the session is alive.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
-dead parent. The descriptors are close-on-exec, and after a plain fork the child closes them first of all.
+dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 NS = 1_000_000_000
 
 REAP_INTERVAL_NS = NS // 10
-"""A store looks at the locks of the other sessions at most once in this time."""
+"""A store checks the locks of the other sessions at most once in this time."""
 
 REAP_PAUSE_NS = 5 * NS
 """An additional pause after dead sessions could not be removed."""
@@ -133,7 +133,7 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
 
 @attrs.frozen
 class Lease:
-    """The owner's knowledge of its session: it is alive until ``until_ns`` on the boot-time clock."""
+    """A lease that is known to be written: the session lives until ``until_ns`` on the boot-time clock."""
 
     session_id: str
     until_ns: int
@@ -207,16 +207,16 @@ class Sessions:
         lease.lock.release()
         return gone
 
-    # --- everybody -------------------------------------------------------------------------------
+    # --- every process ---------------------------------------------------------------------------
 
     def reap(self, *, throttled: bool = True) -> list[str]:
         """End the sessions of dead processes.
 
-        If another process is writing now, or if no write is possible, the dead sessions stay for a later
-        look. The other nodes can still be read.
+        If another process is writing now, or if no write is possible, the dead sessions stay until a later
+        call. All nodes can still be read.
 
         Args:
-            throttled: Whether to look at most once in ``REAP_INTERVAL_NS``.
+            throttled: Whether to do nothing if the last check is less than ``REAP_INTERVAL_NS`` ago.
 
         Returns:
             The paths of the nodes that were removed. If the commit failed, the nodes may be gone; they are
@@ -243,7 +243,7 @@ class Sessions:
             return []
         finally:
             for lock in locks.values():
-                # Close the file, but leave it in place, because its row may still exist. A later look finds
+                # Close the file, but leave it in place, because its row may still exist. A later call finds
                 # it again.
                 lock.release(unlink=False)
 

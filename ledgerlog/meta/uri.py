@@ -5,10 +5,10 @@
     sqlite:PATH                       a SQLite file that the processes of one machine share
     zk://HOST[:PORT],...[/CHROOT]     an ensemble of ZooKeeper servers
 
-``parse_uri`` depends on the text alone. It returns a small value of one class for each scheme, so that a
-caller can say with a ``match`` which schemes it supports. ``open_store`` opens the metadata store of such a
-value. This module does not start bookies for ``file:`` and ``memory:`` clusters, and does not decide which
-process owns a directory.
+``parse_uri`` depends on the text alone. It returns a small value, of another class for each scheme, so a
+caller can handle the schemes that it supports in a ``match`` statement. ``open_store`` opens the metadata
+store of such a value. This module does not start bookies for ``file:`` and ``memory:`` clusters, and does not
+decide which process owns a directory.
 
 **Paths.** In ``file:`` and ``sqlite:`` the path follows the colon. It is relative to the working directory
 unless it begins with a slash. ``file:///var/x``, with an empty host, is accepted because other programs write
@@ -60,7 +60,7 @@ __all__ = [
 FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH or zk://HOST:PORT,.../CHROOT"
 
 MEMORY_BOOKIES = 3
-"""The number that the default replication wants. A bookie in memory costs next to nothing."""
+"""The number that the default replication needs. A bookie in memory costs next to nothing."""
 
 FILE_BOOKIES = 1
 
@@ -145,12 +145,12 @@ def parse_uri(text: str) -> ClusterUri:
 
     def fail(why: str) -> NoReturn:
         if shown != text:  # ``why`` may quote the secret.
-            why = f"it takes no user, password or other secret; it is to be {FORMS}"
+            why = f"it takes no user, password or other secret; it must be {FORMS}"
         raise InvalidArgument(f"cluster URI {shown!r}: {why}")
 
     scheme, colon, rest = text.partition(":")
     if not colon:
-        fail(f"it has no scheme; it is to be {FORMS}")
+        fail(f"it has no scheme; it must be {FORMS}")
     match scheme.lower():
         case "memory":
             path, options = _split_options(rest, fail)
@@ -168,9 +168,7 @@ def parse_uri(text: str) -> ClusterUri:
         case "zk":
             return _parse_zookeeper(rest, fail)
         case _:
-            raise InvalidArgument(
-                f"cluster URI {shown!r}: there is no scheme {scheme!r}; it is to be {FORMS}"
-            )
+            raise InvalidArgument(f"cluster URI {shown!r}: there is no scheme {scheme!r}; it must be {FORMS}")
 
 
 @asynccontextmanager
@@ -188,14 +186,14 @@ async def open_store(
             with ``create``.
 
     Raises:
-        ClusterNotFound: There is no cluster, and none is to be made.
+        ClusterNotFound: There is no cluster, and ``create`` is false or ``cluster`` is given.
         WrongCluster: The store is not that of the cluster with the id ``cluster``.
         MetadataCorrupt: The cluster's id is damaged.
-        LedgerLogError: Whatever opening the store raises (``open_sqlite_store``, ``open_zookeeper_store``).
+        LedgerLogError: Opening the store failed; see ``open_sqlite_store`` and ``open_zookeeper_store``.
     """
     async with AsyncExitStack() as stack:
         try:
-            # If you know the cluster, it exists: an empty store is not made in its place.
+            # A caller that knows the cluster's id expects the cluster to exist, so do not make another one.
             is_new_welcome = create and cluster is None
             store = await stack.enter_async_context(_open_any(uri, create=is_new_welcome))
             if cluster is not None:
@@ -258,7 +256,7 @@ async def back_up(uri: ClusterUri, path: str, *, made_ms: int) -> tuple[str, int
 
 
 async def restore_at(uri: ClusterUri, path: str, *, now_ms: int) -> Restored:
-    """Make the metadata store at ``uri`` say what a backup says; see ``meta.restore``.
+    """Replace the content of the metadata store at ``uri`` by a backup; see ``meta.restore``.
 
     Args:
         uri: Where the store is. If there is none, it is made.
@@ -339,7 +337,7 @@ def _bookies(options: dict[str, str], default: int, fail: Fail) -> int:
         fail(f"there is no option {unknown[0]!r}; the only one is bookies")
     value = options.get("bookies", str(default))
     if not re.fullmatch(r"[0-9]{1,4}", value) or not 1 <= int(value) <= ENSEMBLE_MAX:
-        fail(f"bookies is to be a number from 1 to {ENSEMBLE_MAX}, not {value!r}")
+        fail(f"bookies must be a number from 1 to {ENSEMBLE_MAX}, not {value!r}")
     return int(value)
 
 
@@ -377,7 +375,7 @@ _SERVER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._\-]+))(?::([0-9]{1,5
 
 def _parse_zookeeper(rest: str, fail: Fail) -> ZooKeeperUri:
     if not rest.startswith("//"):
-        fail("it is to be zk://HOST:PORT,.../CHROOT")
+        fail("it must be zk://HOST:PORT,.../CHROOT")
     if "?" in rest:
         fail("zk: takes no options")
     hosts, slash, chroot = rest[2:].partition("/")

@@ -11,22 +11,22 @@ given up, the ledger's metadata are deleted as for any other ledger, in one tran
 record's version. So the metadata always say where the records are. Bookies, auto-recovery and programs that
 know nothing of archives just see a deleted ledger.
 
-A file may hold the records of several consecutive ledgers. The first of them names the record, and the log's
-list then has the first one in place of all of them. A *compacted* file holds the latest record of each key
-and has gaps. Then ``end_offset`` - ``first_offset`` is the number of offsets that the file covers, and
-``record_count`` is the number of records left in it.
+A file may hold the records of several consecutive ledgers. The first ledger names the record, and stands for
+all of them in the log's list. A *compacted* file holds the latest record of each key and has gaps. Then
+``end_offset`` - ``first_offset`` is the number of offsets that the file covers, and ``record_count`` is the
+number of records left in it.
 
 **Bytes.** One canonical CBOR map:
 
     v             1                           record_count  records in the file
     log           the log's name, for people  compacted     bool
     incarnation   of the log                  digest        32 bytes over the records (docs/ARCHIVE.md)
-    file          its URL                     archived_ms   wall clock; the delay of deletion counts from it
+    file          its URL                     archived_ms   wall clock; deletion waits from here
     file_bytes    its size                    token         random, of the writer of this record
     footer        32 bytes over the file's end, which has no checksum of its own (``archive.footer``)
     ledgers       [id, first offset, end offset, last entry, ...], four numbers for each ledger
 
-**Destinations.** A place for files can be mistaken for another: for example, if a disk is not mounted, its
+**Destinations.** One destination can be mistaken for another. For example, if a disk is not mounted, its
 mount point is an empty directory. So each destination has a marker, a file whose name ends with a random id.
 The metadata store holds the expected id: ``ArchiveDestination``, one canonical CBOR map in the node
 ``destinations/HASH``. HASH is the first 16 bytes of the SHA-256 of ``where``, in hexadecimal:
@@ -212,7 +212,7 @@ class ArchiveDestination:
     where: str = attrs.field(repr=redact)
     """``archive.destinations.Destination.where``."""
     marker: bytes
-    """The id of the marker that proves that this is the destination."""
+    """The id of the destination's marker."""
     made_ms: int
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""

@@ -2,8 +2,8 @@
 
 A *registration* is ephemeral and says where a running bookie serves. A *cookie* is permanent and says which
 directory belongs to the bookie's identity. It is kept in the store and in the directory. If the directory
-does not carry the cookie of the identity (for example because the disk was emptied or swapped), the bookie
-does not boot, because its answer "no such entry" would be false (scenario BP-46; #2612, #4812).
+does not carry the cookie of the identity, the bookie does not boot. For example, after its disk was emptied
+or swapped, its answer "no such entry" would be false (scenario BP-46; #2612, #4812).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ledgerlog.model.protocol import ProtocolSupport
 
 _FORMAT = 1
 _BEGUN_TOKENS_MAX = 16
-"""A directory remembers so many generations that were begun and perhaps not counted. Forgetting one can only
-send a sound directory into limbo."""
+"""How many generations a directory remembers that it began and the store perhaps has not counted. If it
+forgets one, the worst result is a sound directory in limbo."""
 
 
 class Age(enum.Enum):
@@ -29,7 +29,7 @@ class Age(enum.Enum):
 
     CURRENT = "current"
     BEHIND = "behind"
-    """The bookie has counted a generation that this directory does not know: it may lack what was
+    """The store has a later generation than this directory. The directory may lack entries that were
     acknowledged since."""
     AHEAD = "ahead"
     """The store is older than the directory: it was restored from a backup."""
@@ -56,8 +56,8 @@ class BookieInfo:
     """The bookie refuses ordinary adds to all ledgers up to this id, for ever, because it came back from an
     unclean stop. -1: it refuses none."""
     speaks: ProtocolSupport = attrs.field(factory=ProtocolSupport)
-    """The protocol versions and features that the bookie speaks. Version 0.1 does not say it: it speaks
-    version 1 and knows no feature."""
+    """The protocol versions and features that the bookie speaks. If the record has none, a bookie of version
+    0.1 wrote it: that speaks version 1 without features."""
     listing_key: bytes = attrs.field(default=b"", repr=False)
     """The secret with which the bookie lists its ledgers and their keys (``wire.ledgers``). b"": it does not
     know that request."""
@@ -118,21 +118,21 @@ class Cookie:
     directories: tuple[str, ...] = ()
     """The roles of the directories that make up the bookie's storage (``journal``, ``data``)."""
     generation: int = attrs.field(default=0, eq=False)
-    """How many generations were counted (see ``bookie.server.generations``). Two cookies are equal if they
-    name the same data, whatever their generations; ``age`` compares those. Version 0.1 counts none: 0."""
+    """How many generations were counted (see ``bookie.server.generations``); 0 in a cookie of version 0.1.
+    Two cookies are equal if they name the same data, whatever their generations. ``age`` compares the
+    generations."""
     generation_token: str = attrs.field(default="", eq=False)
     """The random name of the last counted generation; "" if none was counted."""
     begun_tokens: tuple[str, ...] = attrs.field(default=(), eq=False)
-    """Only in a directory: the names of generations that it began and that the store may have counted or
-    not."""
+    """Only in a directory: the names of generations that it began. The store may have counted one of them."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def age(self, there: Cookie) -> Age:
         """Compare this cookie of a directory with the store's.
 
-        For example, a directory of generation 3 that began those named x and y is current if the store is at
-        generation 3 too, under the same name, or at one named x or y.
+        For example, a directory has generation 3 and began two more, named x and y. It is current if the
+        store has generation 3 under the same name, or a generation named x or y.
         """
         if there.generation_token in self.begun_tokens:
             return Age.CURRENT

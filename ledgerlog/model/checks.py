@@ -1,8 +1,8 @@
 """Checks in the constructors of metadata records.
 
 Our own code makes records, and a broken rule there is a bug. Decoders make them from bytes, and a broken rule
-there is damage. Both use the same constructors. So the constructors assert the rules in a form that no switch
-of the interpreter turns off, and the decoder turns the failure into its own error.
+there is damage. Both use the same constructors. So the constructors check the rules with ``require``, which
+``python -O`` does not turn off, and the decoder turns the failure into its own error.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ expressions, decimals, shared references), simple values other than false, true 
 duplicate keys, trailing bytes, deep nesting. ``Fields`` then reads the map field by field with exact types.
 Every error names the record and the field.
 
-A key that nobody reads is not an error: a later version may have added it. It is kept if the record is
-rewritten (``Fields.unknown``).
+A key that the decoder does not read is not an error: a later version may have added it. It is kept if the
+record is rewritten (``Fields.unknown``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NewerRecord(IncompatibleVersion, MetadataCorrupt):
     """A record in the metadata store has a format that this version does not read.
 
     It is a MetadataCorrupt, because one record that cannot be read must not stop the work on all others.
-    Whoever replaces or removes a damaged record must keep this one: catch IncompatibleVersion first.
+    Never replace or remove such a record as if it were damaged: catch IncompatibleVersion first.
     """
 
 
@@ -47,7 +47,7 @@ def encode_record(
 ) -> bytes:
     """Encode a record as one canonical CBOR map.
 
-    A record that is written and cannot be read again is lost, with everything that it describes. So this
+    If a stored record cannot be read again, it is lost, with everything that it describes. So this function
     checks that the bytes can be read.
 
     Args:
@@ -80,7 +80,7 @@ def encode_record(
     except InvalidArgument:
         raise
     except LedgerLogError as cause:
-        raise InvalidArgument(f"nobody could read this again: {cause}") from cause
+        raise InvalidArgument(f"a record with this could not be read again: {cause}") from cause
     return data
 
 
@@ -144,8 +144,8 @@ def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], Ledge
 def kept_unknown() -> bytes:
     """Declare the attribute ``unknown`` of a record: the keys that this version does not know.
 
-    Two records that differ in nothing else are equal: no rule of this version depends on these keys. So, for
-    example, a bookie starts if a later version added a key to only one of its two cookies.
+    Two records are equal even if these keys differ, because no rule of this version depends on them. For
+    example, a bookie still starts if a later version added a key to only one of its two cookies.
     """
     unknown: bytes = attrs.field(default=b"", eq=False, repr=False, kw_only=True)
     return unknown
@@ -175,11 +175,11 @@ class Fields:
         self.fail = fail
 
     def unknown(self) -> bytes:
-        """Return the keys that nobody has read, for ``encode_record``; b"" if there are none.
+        """Return the keys that were not read, for ``encode_record``; b"" if there are none.
 
-        A later version may have added them. Whoever rewrites the record writes them again, so that an older
-        process does not destroy what a newer one has stored. Call this after all fields are read, and keep
-        the result in an attribute made by ``kept_unknown``.
+        A later version may have added them. They are written again with the record, so that an older process
+        does not destroy data of a newer one. Call this after all fields are read, and keep the result in an
+        attribute made by ``kept_unknown``.
         """
         left = {name: value for name, value in self._value.items() if name not in self._read}
         return cbor2.dumps(left, canonical=True) if left else b""

@@ -1,12 +1,12 @@
 """Commands of a replicated state machine, and their outcomes.
 
 A *command* is a record of a log with an envelope around it. The leader that appends it puts a time and random
-bits into the envelope, so every replica applies exactly the same command. A *request id* names a command for
-its proposer: a command that is proposed twice is executed once.
+bits into the envelope, so every replica applies exactly the same command. The proposer names its command by
+a *request id*. If it proposes the command again under the same id, the command is executed only once.
 
 ``new_request_id`` puts the log's next offset into the id. The command cannot have been executed below that
-offset. So a replica knows whether its table of requests still reaches back far enough to tell if the request
-was executed (``machine.core.replica``).
+offset. So a replica can tell whether its table of requests still reaches back far enough to find the request
+(``machine.core.replica``).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Command(NamedTuple):
     """64 random bits from the leader. A state machine must use no other randomness; use for example
     ``random.Random(command.seed)``."""
     request_id: str
-    """The name that the proposer gave the request, or that the library made for it."""
+    """The request id, chosen by the proposer or made by the library."""
 
 
 @attrs.frozen(kw_only=True)
 class Envelope:
-    """A command with the leader's time and seed; without a request id a barrier, which changes nothing."""
+    """A command with the leader's time and seed. Without a request id it is a barrier: it changes nothing."""
 
     timestamp_ms: int
     seed: int
@@ -68,7 +68,7 @@ class CommandOutcome:
     """The name of the exception that ``apply`` raised; None if it returned. With an error, ``result`` is the
     text of the exception."""
     is_expired: bool = False
-    """The command was not executed, because nobody can know any more whether it was executed before."""
+    """The command was not executed, because no replica can tell any more whether it was executed before."""
 
 
 def check_request_id(value: str) -> str:

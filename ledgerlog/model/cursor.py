@@ -2,7 +2,7 @@
 
 The value of its node is one canonical CBOR map:
 
-    v           1                       offset      the next record that its owner has not done yet
+    v           1                       offset      the first record that its owner has not handled
     name        of the cursor           pins        bool: keep the records from the offset on
     token       of its last writer      updated_ms  wall clock of that writer; for people
     properties  text -> text, at most limits.CURSOR_PROPERTIES_BYTES_MAX
@@ -59,7 +59,7 @@ class CursorState:
     name: str
     """The name of the cursor, unique in its log."""
     offset: int
-    """The next record that its owner has not done yet."""
+    """The first record that its owner has not handled."""
     pins: bool = False
     """Whether truncation and retention must keep the records from ``offset`` on."""
     properties: dict[str, str] = attrs.field(factory=dict)

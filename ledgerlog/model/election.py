@@ -9,12 +9,12 @@ The record is a canonical CBOR map (``model.codec``):
     term       of the newest leadership; 0 before the first
     holder     the candidacy that has the term; null: it was given up
     candidate  the holder's name for people, and for clients that look for the leader
-    address    where standbys hear the holder's heartbeat; null: nowhere
-    tenure_ms  for this long standbys leave the holder alone on mere suspicion
+    address    of the holder's heartbeat, to which standbys connect; null: it sends none
+    tenure_ms  for this long no standby may claim the term on suspicion
 
 While the holder offers the term, the map has three more keys; see ``ElectionState.on_offer``:
 
-    offer_term     the term that is offered: an older one is no offer
+    offer_term     the term that is offered; below ``term``: the offer is void
     offer_bookies  the bookies that the holder cannot reach, sorted
     offer_needed   how many of them a candidate must reach to take the term
 """
@@ -62,14 +62,15 @@ class ElectionState:
 
     @property
     def on_offer(self) -> OutOfReach | None:
-        """What a candidate must reach to take the term from its holder; None if the holder keeps it.
+        """The bookies that a candidate must reach to take the term; None if the term is not offered.
 
-        A version that knows no offers copies them into the record of the next term, where they say nothing.
+        A version that knows no offers copies these keys into the record of the next term. There they are
+        void.
         """
         return self.offer if self.holder is not None and self.offer_term == self.term else None
 
     def offered(self, offer: OutOfReach | None) -> ElectionState:
-        """Return the record in which the holder offers the term, or with None keeps it."""
+        """Return the record in which the holder makes an offer, or withdraws it (None)."""
         return attrs.evolve(self, offer_term=None if offer is None else self.term, offer=offer)
 
     def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionState:

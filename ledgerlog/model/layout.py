@@ -4,7 +4,7 @@
     ledgers/HHHHHHHH/HHHH/HHHH      metadata of a ledger: its id in hexadecimal, spread over a tree so that
                                     no node has more than 65,536 children
     bookies/writable/ID             registration of a serving bookie (ephemeral)
-    bookies/read-only/ID            registration of one that takes no ordinary writes (ephemeral)
+    bookies/read-only/ID            registration of a bookie that takes no ordinary writes (ephemeral)
     bookies/placement               the rule about racks, if somebody has set one (``model.placement``)
     cookies/ID                      a bookie's cookie
     logs/NAME                       a log's name -> its incarnation, a number never used again
@@ -18,13 +18,13 @@
     snapshots/HHHHHHHHHHHHHHHH      the ledgers that hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and its holder
     elections/NAME/candidates/ID    a candidate (ephemeral)
-    restored                        there from a restore of a backup until somebody accepts what that lost
+    restored                        exists from the restore of a backup until an operator accepts the loss
                                     (``model.restoration``)
     repair/...                      the nodes of auto-recovery: see ``model.repair``
 
-A log's name and its record are separate nodes. So a log that is deleted and made again has another record
-node: a stale writer's compare-and-set fails with NodeMissing, and never succeeds by a version that happens to
-be equal.
+A log's name and its record are separate nodes. If a log is deleted and made again, it gets another record
+node. So a stale writer's compare-and-set fails with NodeMissing, and never succeeds because the versions
+happen to be equal.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LOG_COUNTER = "log"
 
 LASTING_ROOTS = (
     CLUSTER,
-    LEDGERS,  # Before the logs: a backup adds the ledgers that a log has listed since.
+    LEDGERS,  # Before the logs: the backup then adds the ledgers that logs have listed since.
     COOKIES,
     PLACEMENT,
     LOG_RECORDS,
@@ -78,7 +78,7 @@ LASTING_ROOTS = (
     ELECTIONS,
     REPAIR,
 )
-"""The nodes above everything that a backup has, in the order in which it is read."""
+"""The parents of all nodes in a backup, in the order in which they are read."""
 
 
 def is_lasting(path: str) -> bool:

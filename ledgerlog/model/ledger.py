@@ -42,7 +42,7 @@ class LedgerState(enum.Enum):
     """The state of a ledger."""
 
     OPEN = "OPEN"
-    """It has a writer, or its writer died and nobody has recovered it yet."""
+    """It has a writer, or its writer died and it was not recovered yet."""
     IN_RECOVERY = "IN_RECOVERY"
     """A recoverer is finding its end."""
     CLOSED = "CLOSED"
@@ -370,11 +370,11 @@ def change_fragments(
 def check_custom(custom: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return a copy of a caller's labels. Raise InvalidArgument if they do not map text to bytes.
 
-    With other types nobody could read the ledger's metadata again, and so none of its entries.
+    Other types would make the ledger's metadata unreadable, and with it all entries.
     """
     for key, value in custom.items():
         if not isinstance(key, str) or not isinstance(value, bytes):
-            raise InvalidArgument(f"the metadata of a ledger are bytes by text, not {key!r}: {value!r:.80}")
+            raise InvalidArgument(f"the labels of a ledger map text to bytes, not {key!r}: {value!r:.80}")
         utf8_size(key)
     return dict(custom)
 
@@ -391,7 +391,7 @@ def _decode_fragments(fields: Fields) -> tuple[Fragment, ...]:
     starts = fields.sequence("first_entries", int)
     ensembles = fields.sequence("ensembles", list)
     if len(starts) != len(ensembles) or not starts:
-        fields.fail("as many ensembles as fragment starts are needed, at least one")
+        fields.fail("it needs one ensemble for each fragment start, and at least one")
     if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)) or starts[-1] > ENTRY_ID_MAX:
         fields.fail(f"the fragment starts must grow from 0, up to {ENTRY_ID_MAX}")
     try:

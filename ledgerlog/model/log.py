@@ -12,7 +12,7 @@ the rules that must hold before the record is written:
     spliced      CLOSED ledgers that were written apart become part of the log, counted at once
     brought_back a CLOSED ledger that a restore from a backup had forgotten is in the list again
     merged       neighbours whose records lie in one archived file become one segment, named by the first
-    recovered    nobody leads any more: epoch + 1, everything is counted, the next leader adds a ledger
+    recovered    the log has no leader: epoch + 1, everything is counted, the next leader adds a ledger
     sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
 **Rules.** No ledger id is listed twice, and a change appends at most one (ListCas). Only a splice appends
@@ -26,7 +26,7 @@ grows by one with each leader and never with a roll.
 segment is not known yet, so the start of the newer one is not known either: its ``first_offset`` is None
 until the older one is counted. Each entry carries its own first offset, and an entry of the newer segment
 belongs to the log only if it continues the older one. A leader may die while it drains the older ledger. Then
-the newer ledger can hold entries whose predecessors nobody kept. None of them was acknowledged (C05), and the
+the newer ledger can hold entries whose predecessors are lost. None of them was acknowledged (C05), and the
 next leader counts that segment as empty.
 
 **Gaps.** An accepted loss is the exception: it ends an older ledger early. The lost records may have been
@@ -34,10 +34,10 @@ acknowledged, and so may the records of the newer ledger. If an operator says so
 (``log.core.chain``). The offsets between are a gap, ``LogSegment.lost_before``; they belong to the lost
 records for ever.
 
-**A loss below a truncation.** A log may be truncated within an open ledger. If an accepted loss then ends
-that ledger below ``first_offset``, the offsets up to there belong to records that were given up, and the log
-goes on at ``first_offset``. No segment could say so, since an open one starts where the one before it ends.
-So the base, ``before``, moves, and every listed segment with it: all their records are truncated.
+**A loss below a truncation.** A log may be truncated within an open ledger. An accepted loss may then end
+that ledger below ``first_offset``. The offsets between belong to truncated records, so the log goes on at
+``first_offset``. No segment can store this jump, because an open segment starts where the one before it ends.
+So ``before`` moves forward, and every listed segment moves with it: all their records are truncated.
 
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
 producer appended which record (``log.core.producers``). None means that deduplication is off. The newest
@@ -57,11 +57,11 @@ segment with records then knows all producers, so truncation always leaves that 
 
 ``model.segments`` describes the columns in those bytes, ``model.policies`` the two maps.
 
-A segment takes about 10 bytes packed and at worst 48. So 10,000 segments take about 100 KB, and below 500 KB
-with any numbers; ZooKeeper lets a node have 1 MiB. Segments with similar numbers take less than a byte, so
-the number of segments has its own bound, ``limits.LOG_SEGMENTS_MAX``, for writing and for reading. Format 1,
-which had longer columns, is read and never written. Version 0.1 does not know format 3: without the gaps it
-would give their offsets out again.
+A segment takes about 10 bytes packed and at worst 48. So 10,000 segments take about 100 KB, and never more
+than 500 KB; ZooKeeper lets a node have 1 MiB. Segments with similar numbers take less than a byte, so the
+number of segments has its own bound, ``limits.LOG_SEGMENTS_MAX``, for writing and for reading. Format 1 has
+longer columns; it is read and never written. Version 0.1 does not read format 3. If it ignored the gaps, it
+would give their offsets to other records.
 
 At ``limits.LOG_SEGMENTS_ROLL_MAX`` segments a log stops rolling by its policy, and its ledgers grow instead.
 At ``limits.LOG_SEGMENTS_SPLICE_MAX`` it takes no more splices. So takeovers still find room. Retention or
@@ -111,8 +111,7 @@ _FORMAT_OF_LISTS = 1
 _FORMAT_OF_GAPS = 3
 _NUMBER_MAX = 2**63 - 1
 _SPLICED_BYTES = 640
-"""About how much a ledger adds to the transaction that splices it: its place in the list, and its metadata.
-"""
+"""About how many bytes a ledger adds to the transaction that splices it: a list item and its metadata."""
 
 
 @attrs.frozen(kw_only=True)
@@ -139,7 +138,7 @@ class LogMetadata:
     before: tuple[int, int, int] = (0, 0, 0)
     """Offset, record bytes and last timestamp before the first listed segment."""
     dedupe_epoch: int | None = None
-    """Since this epoch every segment records who appended what; None: deduplication is off."""
+    """Since this epoch every segment says which producer appended what; None: deduplication is off."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
@@ -263,8 +262,8 @@ class LogMetadata:
     def index_at(self, offset: int) -> int:
         """Return the index of the last segment that is known to start at or before ``offset``.
 
-        It holds the offset, unless a later segment holds it whose start is not known yet. The list must not
-        be empty. An offset before the list gives 0.
+        This segment holds the offset, unless the next one does, whose start is not known yet. The list must
+        not be empty. An offset before the list gives 0.
         """
         assert self.segments
         low, high = 0, len(self.segments) - 1
@@ -273,7 +272,7 @@ class LogMetadata:
         while low < high:
             middle = (low + high + 1) // 2
             start = self.segments[middle].first_offset
-            assert start is not None, "only the last segment may not know where it starts"
+            assert start is not None, "only the last segment may have an unknown start"
             if start <= offset:
                 low = middle
             else:
@@ -287,7 +286,7 @@ class LogMetadata:
         """
         listed = len(self.segments) + ledgers
         if listed <= LOG_SEGMENTS_ROLL_MAX:
-            return  # So few segments always fit, with any numbers.
+            return  # So few segments always fit.
         size = len(self.encode()) + _SPLICED_BYTES * ledgers
         if listed > LOG_SEGMENTS_SPLICE_MAX or size > METADATA_TRANSACTION_BYTES_MAX:
             raise LogListFull(self.name, len(self.segments))
@@ -419,8 +418,8 @@ class LogMetadata:
     def merged(self, first_ledger: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
         """Merge the counted segments from ``first_ledger`` up to ``end_offset`` into one.
 
-        One archived file holds all their records now (``model.archive``), and nobody reads them from bookies
-        any more.
+        One archived file holds all their records now (``model.archive``). Readers take them from this file
+        and no longer from bookies.
 
         Args:
             first_ledger: The ledger of the first segment. The merged segment keeps this id.
@@ -494,11 +493,12 @@ class LogMetadata:
         return counted._moved_on(self.first_offset - counted.counted_end)
 
     def _moved_on(self, by: int) -> LogMetadata:
-        """The record with every listed ledger ``by`` offsets later, if ``by`` is positive: nobody reads the
-        records in them any more, and the log goes on at ``first_offset``."""
+        """Return the record with every listed ledger moved ``by`` offsets forward, if ``by`` is positive.
+
+        All records in these ledgers are truncated, and the log goes on at ``first_offset``."""
         if by <= 0:
             return self
-        assert not self.open_segments, "where an open segment starts is told by its entries"
+        assert not self.open_segments, "the entries of an open segment say where it starts"
         offset, size, last_ms = self.before
         return attrs.evolve(
             self,
@@ -584,9 +584,10 @@ class LogMetadata:
         return data
 
     def _check_numbers(self) -> None:
-        """Raise InvalidArgument for a value that decoding would refuse, because a long list is not read back.
+        """Raise InvalidArgument for a value that decoding would refuse.
 
-        The policies and the list of segments have checks of their own.
+        A long list is not read back after encoding, so this check is needed. The policies and the list of
+        segments have checks of their own.
         """
         numbers = {
             "incarnation": self.incarnation,

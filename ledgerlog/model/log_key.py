@@ -1,9 +1,9 @@
-"""The key of a log's ledger, which tells the log.
+"""The key of a log's ledger, which identifies the log.
 
-Bookies keep the key of each ledger, but not its labels. If the metadata of a ledger are lost, the key is all
-that says which log it belongs to. So the key of such a ledger is 8 random bytes, and 8 bytes of a hash of
-these and the log's incarnation. Whoever does not know the key still has to guess 8 random bytes, and a bookie
-is asked over a network. The key of any other ledger is random.
+Bookies keep the key of each ledger, but not its labels. If the metadata of a ledger are lost, only the key
+says which log it belongs to. So the key of such a ledger is 8 random bytes, and 8 bytes of a hash of these
+and the log's incarnation. An attacker still has to guess 8 random bytes, and has to ask a bookie over a
+network for each guess. The key of any other ledger is random.
 """
 
 from __future__ import annotations

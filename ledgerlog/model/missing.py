@@ -1,12 +1,11 @@
-"""The entries that a bookie should have of a ledger, and those of them that are missing.
+"""The entries of a ledger that a bookie should have, and the ones that it lacks.
 
 The metadata says which entries belong on a bookie: in each fragment that names the bookie, the entries whose
 write set has its slot. For example, with E=3 and a write quorum of 2, slot 0 should have the entries 0, 2, 3,
 5, ...
 
-The last fragment of a ledger that is not CLOSED has no known end, so nothing can be said of it before
-recovery. All entries before that fragment are committed and complete (R-B3), so they can be checked at any
-time.
+The last fragment of a ledger that is not CLOSED has no known end, so it cannot be checked before recovery.
+All entries before that fragment are committed and complete (R-B3), so they can be checked at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ledgerlog.model.quorum import Replication
 
 @attrs.frozen
 class Share:
-    """A bookie's part of one fragment: those of the entries first..last that its slot holds."""
+    """A bookie's part of one fragment: the entries from ``first`` to ``last`` that its slot holds."""
 
     first: int
     last: int

@@ -1,13 +1,13 @@
 """Compact bytes: zstd frames, and columns of numbers as bytes.
 
 zstd packs a quarter of a megabyte in half a millisecond and unpacks it in a fifth of that. The level is the
-fastest of the ordinary ones, because somebody waits while this packs.
+fastest of the ordinary ones, because a caller waits while this packs.
 
-Unpacking takes untrusted bytes. The caller knows the size of the result, and has checked it against the bound
-of the thing (an entry, a table, a list). The frame must claim exactly that size, and must end where the bytes
-end. It is unpacked in one step into a buffer of that size, never by a stream. The size that a frame claims is
-no bound by itself: 64 KB of blocks that repeat a byte can claim 4 MiB, and a stream would give 2 GiB before
-it noticed.
+Unpacking takes untrusted bytes. The caller knows the size of the result, and has checked it against the limit
+for an entry, a table or a list. The frame must claim exactly that size, and must end where the bytes end. It
+is unpacked in one step into a buffer of that size, never by a stream. The claimed size is no bound by itself:
+64 KB of blocks that repeat a byte can claim 4 MiB, and a streaming decoder would write 2 GiB before it
+noticed.
 
 A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the next,
 and so on. Numbers of similar size have planes that are almost constant. Such planes pack to a fifth less,
@@ -36,7 +36,7 @@ def pack(data: bytes) -> bytes:
 def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
     """Unpack a frame of exactly ``size`` bytes.
 
-    This takes memory for about ``size`` bytes, whatever the frame holds.
+    This takes memory for about ``size`` bytes, even if a hostile frame would unpack to more.
 
     Args:
         data: The frame.
@@ -44,7 +44,7 @@ def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
         fail: Called with the reason if ``data`` is not a frame of that size. It must raise.
     """
     if size < 1:
-        fail("nothing is packed")  # ``pack`` is never used for nothing, and zstandard ignores such a frame.
+        fail("nothing is packed")  # ``pack`` never gets empty bytes, and zstandard ignores such a frame.
     try:
         if zstandard.frame_content_size(data) != size:
             fail(f"its packed part does not say that it holds {size} bytes")

@@ -8,9 +8,9 @@ leader by compare-and-set. This module only holds the values: ``log.core.chain``
 
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}
 
-Seconds are stored as milliseconds, at least one. A policy refuses a bound that a record cannot hold, such as
-a number too large or a float in place of a whole number. Otherwise nobody could read the log's record again,
-and the log would be lost.
+Seconds are stored as milliseconds, at least one. A policy refuses a bound that a record cannot hold, for
+example a number too large or a float in place of a whole number. With such a bound, the log's record could
+not be read again, and the log would be lost.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class SequenceRange(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What the log remembers of one producer."""
+    """The log's memory of one producer."""
 
     producer_id: str
     last_ms: int

@@ -1,8 +1,8 @@
-"""What a process can speak on the wire: a range of protocol versions, and features by name.
+"""The protocol versions that a process can speak on the wire, and the names of its features.
 
-HELLO negotiates both for a connection, and a bookie's registration says both. So a client can choose bookies
-that it understands without asking them. Two processes understand each other if their ranges overlap. A
-feature that only one of them knows is not used; it never keeps them apart.
+HELLO negotiates both for a connection, and a bookie's registration contains both. So a client can choose
+bookies that it understands without asking them. Two processes understand each other if their ranges overlap.
+They do not use a feature that only one of them knows; it never keeps them apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What keeps a process from an ack quorum of bookies."""
+"""The bookies that a process cannot reach, and therefore has no ack quorum."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ __all__ = ["OutOfReach"]
 
 @attrs.frozen
 class OutOfReach:
-    """A process reaches no ack quorum of bookies for a ledger, nor bookies that could replace the missing
-    ones.
+    """A process reaches no ack quorum of bookies for a ledger, and not enough replacements.
 
-    A process that reaches ``needed`` of ``bookies`` may do better."""
+    Another process that reaches ``needed`` of ``bookies`` may have an ack quorum."""
 
     bookies: tuple[BookieId, ...]
     """The bookies that it cannot reach, sorted: members of the ledger's ensemble, and replacements."""
     needed: int
-    """How many of them would make an ack quorum, together with those that it does reach. At least 1."""
+    """How many of them would complete an ack quorum with the bookies that it reaches. At least 1."""
 
     def __str__(self) -> str:
         return f"{self.needed} of {', '.join(self.bookies)}"

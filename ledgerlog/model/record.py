@@ -52,7 +52,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def _aware(when: datetime) -> datetime:
-    # A time without a zone is UTC, in programs, in commands and in Spark. So it means the same on every
+    # A time without a zone is UTC in programs, in commands and in Spark. So it means the same on every
     # machine, and it matches the times that we print.
     return when if when.utcoffset() is not None else when.replace(tzinfo=UTC)
 
@@ -66,7 +66,7 @@ class Ack(NamedTuple):
     offset: int
     """The offset of the record in the log."""
     position: Position | None
-    """Where the record lies. None only for a duplicate of which the leader remembers just the offset."""
+    """Where the record lies. None only for a duplicate, if the leader remembers just its offset."""
     epoch: int
     """The epoch of the leader that appended the record. For a duplicate without a position, the epoch of the
     leader that answers."""

@@ -4,12 +4,12 @@
     repair/tasks/...          one for each ledger that a worker must look at, laid out like the ledgers
     repair/draining/ID        the bookie must give up everything that it holds
     repair/audit              the auditor's last results
-    repair/workers/TOKEN      a worker lives (ephemeral). The path is never used twice
+    repair/workers/TOKEN      exists while the worker lives (ephemeral). The path is never used twice
     repair/progress/TOKEN     the worker's past and present work (ephemeral)
-    repair/locks/H...         a worker works on the ledger (ephemeral); the value is its token
+    repair/locks/H...         exists while a worker works on the ledger (ephemeral); the value is its token
 
-All are canonical CBOR maps (``model.codec``), except the last, which is text. Times are milliseconds: since
-1970 in the fields ``..._at_ms``, which people read, else durations.
+All are canonical CBOR maps (``model.codec``), except the last, which is text. Times are in milliseconds. In
+the fields ``..._at_ms`` they count from 1970 and are for people; all others are durations.
 
 **A task is a hint, not an order.** It names bookies that may be lost, damaged or incomplete. The worker that
 takes it looks at the ledger's metadata and at the bookies itself. So an unnecessary task only costs a look,
@@ -67,7 +67,7 @@ class RepairSettings:
     bookie_check_ms: int = 3_600_000
     """How often the auditor compares all metadata with the registered bookies."""
     entry_check_ms: int = 86_400_000
-    """How often the auditor asks bookies for the entries that metadata says they have; 0 is never."""
+    """How often the auditor checks that bookies have the entries that the metadata names; 0 is never."""
     check_all: bool = True
     """If true, that check compares all entries of each fragment by the bookies' lists. If false, it reads
     only the first and the last one, which misses holes (rule 24). In version 0.1 the default was false."""
@@ -205,9 +205,9 @@ class RepairTask:
 
 @attrs.frozen(kw_only=True)
 class Draining:
-    """An operator asked that a bookie give up everything that it holds.
+    """An operator's request that a bookie give up everything that it holds.
 
-    This is about its present data: if the bookie is formatted again under the same id, it is another bookie.
+    It covers only the bookie's present data: after a new format under the same id it is another bookie.
     """
 
     bookie_id: BookieId
@@ -329,7 +329,7 @@ class WorkerProgress:
         fields = _fields(data, "a repair worker's progress")
         ledgers, doing = fields.sequence("ledgers", int), fields.sequence("doing", str)
         if len(ledgers) != len(doing) or len(ledgers) > _LISTED_MAX:
-            fields.fail("its ledgers and what is done about them are not equally many")
+            fields.fail("its lists of ledgers and of actions differ in length")
         return cls(
             name=fields.get("name", str),
             repaired=fields.integer("repaired"),

@@ -1,13 +1,13 @@
-"""What a metadata store says after it was restored from a backup.
+"""The record in a metadata store that was restored from a backup.
 
-A restored store has forgotten what came after the backup. Bookies may hold acknowledged entries of ledgers
-that it does not name, and an id that it does not name looks just like that of a deleted ledger. So while this
-record is there, no ledger with an id below ``floor`` is garbage for a bookie. The counter gives out ids from
-``floor`` on, so what is made and deleted after the restore is collected as always.
+A restored store has forgotten all changes after the backup. Bookies may hold acknowledged entries of ledgers
+that the store no longer knows, and such a ledger looks just like a deleted one. So while this record exists,
+bookies treat no ledger with an id below ``floor`` as garbage. New ledgers get ids from ``floor`` on, so a
+ledger that is made and deleted after the restore is collected as always.
 
 **Numbers that went back.** The backup does not know which ids, epochs and terms were given out after it. So a
-restore moves all of them far enough: past what is known, and past what the cluster can have used by the clock
-(``first_new_id``, ``first_new_epoch``). An epoch is a fencing token, also outside of the cluster.
+restore moves all of them forward: past every known number, and past every number that the cluster can have
+used by now (``first_new_id``, ``first_new_epoch``). Epochs are also fencing tokens outside of the cluster.
 
 **Open ledgers.** A ledger that was OPEN in the backup may have changed its ensemble after it. A recovery that
 asked only the ensemble of the backup might miss acknowledged entries and close the ledger too early. So a
@@ -62,7 +62,7 @@ _EPOCHS_A_SECOND_BITS = 8
 
 @attrs.frozen(kw_only=True)
 class Restoration:
-    """The record of a restore whose loss nobody has accepted yet."""
+    """The record of a restore whose loss no operator has accepted yet."""
 
     floor: int
     """The first ledger id that the store has given out since."""
@@ -121,7 +121,7 @@ def _past(highest: int, now_ms: int, bits: int) -> int:
 
 
 def restored_value(path: str, value: bytes, present: bytes | None, now_ms: int) -> bytes:
-    """Return what a restore writes at ``path``.
+    """Return the value that a restore writes at ``path``.
 
     Args:
         path: The path of a node of the backup.
@@ -159,7 +159,7 @@ def _later_log(incarnation: int, value: bytes, present: bytes | None, now_ms: in
         except IncompatibleVersion:
             raise
         except MetadataCorrupt:
-            pass  # The backup and the clock count.
+            pass  # Use the numbers of the backup and the clock.
     return attrs.evolve(log, epoch=first_new_epoch(highest, now_ms), token=_TOKEN).encode()
 
 
@@ -172,7 +172,7 @@ def _later_election(name: str, value: bytes, present: bytes | None, now_ms: int)
         except IncompatibleVersion:
             raise
         except MetadataCorrupt:
-            pass  # The backup and the clock count.
+            pass  # Use the numbers of the backup and the clock.
     return attrs.evolve(state.vacated(), term=first_new_epoch(highest, now_ms)).encode()
 
 

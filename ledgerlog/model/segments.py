@@ -2,25 +2,25 @@
 
 A log is a chain of ledgers, its *segments*. A segment is *counted* once the number of its records is known,
 after its ledger is CLOSED. Counted segments come first in the list. ``model.log`` has the record and the
-rules for changing the list. This module only knows what one segment is, and how many of them are stored.
+rules for changing the list. This module has only the single segment, and the stored form of the list.
 
 **Bytes.** In format 2 the field ``segments`` of the record is ``[n, m, t, packed, bytes]``: n segments, m of
 them counted, t of those with records. The bytes are columns of little-endian 64-bit numbers: n ledger ids and
 n epochs, each as its difference to the one before; m record counts; m byte lengths; and two timestamps for
-each of the t segments with records: its first timestamp minus the last one before it, and its last timestamp
-minus its first. ``packed`` is 0 if the columns are stored as they are. It is 1 if each column is stored by
-planes (the lowest bytes of all its numbers, then the next, ...) and the whole is one zstd frame.
+each of the t segments with records: its first timestamp minus the last timestamp before it, and its last
+timestamp minus its first. ``packed`` is 0 if the columns are stored as they are. It is 1 if each column is
+stored by planes (the lowest bytes of all its numbers, then the next, ...) and the whole is one zstd frame.
 
-Format 3 adds the field ``gaps`` of the record: ``[ledger id, lost, ...]``, a pair for each segment before
-which offsets were lost (``LogSegment.lost_before``). It is written only if there are gaps, which is nearly
-never.
+Format 3 adds the field ``gaps`` of the record: ``[ledger id, lost, ...]``, a pair for each segment that has a
+gap before it (``LogSegment.lost_before``). It is written only if there are gaps, which is nearly never.
 
 A segment takes about 10 bytes packed and at worst 48. Format 1, which had the columns as CBOR lists (22 bytes
-a segment, and 40 ms to read 10,000), is read and never written. Both directions work column by column, never
-segment by segment: each roll writes a list of ten thousand beside appends, and each takeover reads it.
+a segment, and 40 ms to read 10,000), is read and never written. Encoding and decoding work column by column,
+never segment by segment: with ten thousand segments, each roll writes the list while appends go on, and each
+takeover reads it.
 
-**Bounds.** What is written can be read: a list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well
-they are packed. Both directions check the same rules (``_check``).
+**Bounds.** A list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well they are packed. Encoding
+and decoding check the same rules (``_check``), so every written list can be read.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class SegmentCounts:
         require(self.record_count >= 0 and self.byte_length >= 0, "counts are not negative")
         require(self.lost_before >= 0, "a gap is not negative")
         empty = self.record_count == 0
-        require((self.first_ms is None) == empty, "exactly a segment with records has timestamps")
-        require((self.last_ms is None) == empty, "exactly a segment with records has timestamps")
+        require((self.first_ms is None) == empty, "a segment has timestamps exactly if it has records")
+        require((self.last_ms is None) == empty, "a segment has timestamps exactly if it has records")
         require(not empty or self.byte_length == 0, "an empty segment has no bytes")
 
 
@@ -86,8 +86,8 @@ class LogSegment(NamedTuple):
     first_ms: int | None = None
     last_ms: int | None = None
     lost_before: int = 0
-    """How many offsets between the segment before it and ``first_offset`` are a gap. Bookies lost their
-    records, and an operator accepted the loss. No other record gets these offsets."""
+    """The size of the gap between the segment before it and ``first_offset``, in offsets. Bookies lost the
+    gap's records, and an operator accepted the loss. No other record gets these offsets."""
 
     @property
     def is_counted(self) -> bool:
@@ -170,7 +170,7 @@ def _check(
 ) -> None:
     """Check the rules for a list that is written or read.
 
-    ``ledgers`` and ``epochs`` are the columns without differences. ``lost`` is the number of offsets in all
+    ``ledgers`` and ``epochs`` are plain values, not differences. ``lost`` is the number of offsets in all
     gaps.
     """
     counts, sizes, times = columns.counts, columns.sizes, columns.times
@@ -189,7 +189,7 @@ def _check(
     if min(itertools.chain(counts, sizes, times), default=0) < 0:
         fail("a count, a length or a stretch of time is negative")
     if 2 * sum(map(bool, counts)) != len(times):
-        fail("as many pairs of times are needed as counted ledgers hold records")
+        fail("the number of pairs of times is not that of the counted ledgers with records")
     if max(offset + lost + sum(counts), last_ms + sum(times), max(sizes, default=0)) > _NUMBER_MAX:
         fail("offsets, lengths or times are out of range")
 
@@ -209,7 +209,7 @@ def segment_columns(
     Raises:
         InvalidArgument: The list could not be read again.
     """
-    # Work by the column, as decoding does: each roll writes a list of ten thousand beside appends.
+    # Work by the column, as decoding does: a roll may write ten thousand segments while appends go on.
     counted = len(segments) - uncounted
     ledgers, epochs, _, counts, sizes, firsts, lasts, gaps = (
         zip(*segments, strict=True) if segments else [()] * 8

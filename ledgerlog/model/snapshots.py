@@ -6,8 +6,8 @@ names its log in its own metadata (``SNAPSHOT_LOG_LABEL``, ``SNAPSHOT_INCARNATIO
 is listed, and after it was taken off the list, these labels are its only link to the log.
 
 **Rules.** A ledger is listed as unfinished before anything is written to it. It is listed as finished only
-after it is CLOSED, and only if it is still in the list. So a ledger that is CLOSED and not in the list is
-never listed again, and a ledger that was taken off the list while it was written can never be finished.
+after it is CLOSED, and only if it is still in the list. So if a ledger is CLOSED and not in the list, it is
+never listed again. If it was taken off the list while it was written, it can never be finished.
 
 **Bytes.** Canonical CBOR: ``v`` 1, and three columns ``ledgers``, ``offsets`` (the first record of the log
 that is not in the snapshot), ``sizes`` (bytes of its stream; -1: not finished).

@@ -6,20 +6,19 @@
     1 ... answered | unanswered: sink, first, last | None (refused) | sink, first, last | ... | sent
 
 An acknowledgement "through n" pops everything up to n and tells the sinks, except for adds that were
-refused before. A refusal tells the sink and leaves None in its place. A refusal at the head is popped at
-once, because a fenced bookie may refuse everything and then has nothing to acknowledge. Answers that a
+refused before. A refusal tells the sink and leaves None in its place. If it is at the head, it is popped at
+once: a fenced bookie may refuse every add, and then no acknowledgement would ever pop it. Answers that a
 correct bookie never gives raise WireError: an acknowledgement or refusal of an add that was never sent, and
-a refusal of one that was answered. An acknowledgement that repeats or goes back says nothing new and
-nothing false; it is ignored.
+a refusal of one that was answered. A repeated or lower acknowledgement is true but not new; it is ignored.
 
 **Merging.** Frames of one sink that are adjacent, on the wire and in their entry ids, are reported in one
-call. Adjacent ids matter. For example, between the frames 0..4 and 6..9, an add of entry 5 may follow
-later, as a resend does. One call for 0..9 would confirm entry 5 although the bookie has not.
+call. Adjacent ids matter. For example, a sink may send the frames 0..4 and 6..9, and resend entry 5 later.
+One call for 0..9 would confirm entry 5 although the bookie has not acknowledged it.
 
-**Bursts.** The bytes of one receive make many calls to few sinks, and each sink wants to act on them once.
-The sends that it then makes should leave in one system call for each connection. All connections of a pool
-share a ``Burst``. While it is active, sends gather. At its end, each sink that was called gets its
-``on_batch_end``, and then the connections flush. No task runs in between.
+**Bursts.** One receive may bring many answers, and so many calls to the same few sinks. Each sink should act
+only once, after all its calls, and its sends should leave in one system call for each connection. So all
+connections of a pool share a ``Burst``. While it is active, sends gather. At its end, each called sink gets
+its ``on_batch_end``, and then the connections flush. No task runs in between.
 
 This module waits for nothing and knows no sockets.
 """
@@ -38,7 +37,7 @@ __all__ = ["AddSink", "Attachment", "Burst", "Flushable", "UnansweredAdds"]
 
 
 class AddSink(Protocol):
-    """A sender of adds over a connection, which hears their outcome.
+    """A sender of adds over a connection. It is notified of their outcome.
 
     The connection's task calls these synchronous methods, which may call the methods of any connection. A
     sink is compared by identity and must be hashable. An exception in a sink is a bug and ends the pool."""
@@ -71,13 +70,13 @@ class AddSink(Protocol):
 
 
 class Attachment:
-    """A sink's stay at a connection. Detaching and attaching again makes another stay."""
+    """One attachment of a sink to a connection. A sink that is detached and attached again gets another."""
 
     __slots__ = ("is_touched", "sink")
 
     def __init__(self, sink: AddSink) -> None:
         self.sink: AddSink | None = sink
-        """None once it is detached: no call reaches the sink any more."""
+        """None after it is detached: then no call reaches the sink."""
         self.is_touched = False
 
 
@@ -90,7 +89,7 @@ class Flushable(Protocol):
 
 
 class Burst:
-    """The context manager of a burst; see the module. Bursts are never nested, because none waits."""
+    """The context manager of a burst; see the module. Bursts are never nested, because they do not wait."""
 
     __slots__ = ("_corked", "_touched", "is_active")
 

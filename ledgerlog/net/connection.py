@@ -1,25 +1,25 @@
 """A persistent connection to one bookie, shared by every ledger of the process.
 
-The task of a ``BookieConnection`` runs a loop: wait until somebody needs the bookie, find its present
-address, connect, shake hands, serve until the session breaks (``net.session``), tell everybody, wait a
-little. The bookie is needed while a sink is attached or a request waits. A loss of the network is an event
-here, never an exception; only bugs leave the task.
+The task of a ``BookieConnection`` runs a loop: wait until the bookie is needed, find its present address,
+connect, shake hands, serve until the session breaks (``net.session``), notify the sinks, wait a little. The
+bookie is needed while a sink is attached or a request waits. A loss of the network is an event here, never
+an exception; only bugs leave the task.
 
-**Notifications.** A sink that is attached when the session breaks gets one ``on_bookie_lost`` for the loss,
-and one for each attempt that fails, so that a writer can replace the bookie instead of waiting. A sink that
-attaches later hears only of later events. Only the connection's task calls sinks, never ``send_add`` or
-``attach``: a send that finds the socket broken closes it, and the task reports the loss afterwards.
+**Notifications.** When the session breaks, each attached sink gets one ``on_bookie_lost`` for the loss, and
+one for each attempt that fails. So a writer can replace the bookie instead of waiting. If a sink attaches
+later, it is notified only of later events. Only the connection's task calls sinks, never ``send_add`` or
+``attach``: if a send finds the socket broken, it closes it, and the task reports the loss afterwards.
 
-**Back-off.** After the n-th failure in a row the next attempt waits RECONNECT_DELAY_MIN_S * 2**n, capped, and
-shortened by up to half at random, so that the clients of a bookie that returns do not all come at once. A
+**Back-off.** After the n-th failure in a row the next attempt waits RECONNECT_DELAY_MIN_S * 2**n, capped. The
+delay is shortened by up to half at random. So if a bookie returns, its clients do not all come at once. A
 session counts as a success if anything was answered in it. A new request or sink does not wait for the whole
 delay: it gets an attempt of its own after RECONNECT_DELAY_MIN_S, and the outcome of that attempt.
 
 **Instances.** An operator can replace a bookie's data under the same id. For a ledger with an attached
 writer that would be another bookie: it remembers neither a fence nor the entries that it acknowledged. So a
 connection talks to one instance for as long as any sink stays attached. If the bookie returns as another
-instance, the attached sinks keep hearing that it is lost until they have left, and ``on_superseded`` lets
-the pool make another connection for everybody else.
+instance, the attached sinks keep hearing that it is lost until they have left. ``on_superseded`` lets the
+pool make another connection for all new callers.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ConnectionStatistics:
     connects: int
     """How many handshakes succeeded."""
     losses: int
-    """How many sessions broke, without those that nobody needed."""
+    """How many sessions broke. Sessions that ended because they were not needed do not count."""
     failed_attempts: int
     """How many attempts to connect failed."""
 
@@ -119,7 +119,7 @@ class BookieConnection:
         self._is_closed = False
 
         self._session: PeerSession | None = None
-        self._lost: list[Attachment] = []  # attached when the session broke, and not told yet
+        self._lost: list[Attachment] = []  # attached when the session broke, and not yet notified
         self._instance: str | None = None  # the instance that the attached sinks rely on
         self._address: str | None = None
         self._failure = f"bookie {bookie_id}: not connected yet"
@@ -149,11 +149,11 @@ class BookieConnection:
 
     @property
     def frames_received(self) -> int:
-        """How many frames have come from the bookie since the connection was made, whatever they said."""
+        """How many frames of any kind have come from the bookie since the connection was made."""
         return self._ended_frames + (0 if self._session is None else self._session.frames_received)
 
     def break_off(self, why: str) -> None:
-        """End the present session, for all its users. The attached sinks hear of it as of any other loss.
+        """End the present session, for all its users. The attached sinks are notified as of any other loss.
 
         This calls no sink. Without a session it does nothing.
 
@@ -183,19 +183,18 @@ class BookieConnection:
     def detach(self, sink: AddSink) -> None:
         """Stop all calls to ``sink`` and forget its unanswered adds. Detaching again is harmless.
 
-        The bookie may still store and answer these adds, but nobody hears of it."""
+        The bookie may still store and answer these adds, but no sink is notified."""
         attachment = self._attachments.pop(sink, None)
         if attachment is not None:
             attachment.sink = None
             self._on_use_changed()
 
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
-        """Send an ADD of an attached sink, which hears its outcome later (see ``AddSink``).
+        """Send an ADD of an attached sink. The sink is notified of the outcome later (see ``AddSink``).
 
-        This never waits and never calls a sink. It needs ``is_connected``. If the connection breaks during
-        a series of adds, you may still give the rest of the series: it is lost too, and the same
-        ``on_bookie_lost`` reports it. A connection with more than CONNECTION_SEND_QUEUE_BYTES unsent
-        breaks.
+        This never waits and never calls a sink. Call it only if ``is_connected`` is true, but go on if the
+        connection breaks during a series of calls: all these adds are lost, and one ``on_bookie_lost``
+        reports them. A connection with more than CONNECTION_SEND_QUEUE_BYTES unsent breaks.
 
         Args:
             buffers: One frame of ``wire.entries``. Leave them unchanged until the outcome is known.
@@ -240,9 +239,9 @@ class BookieConnection:
             The reply. Check its status yourself. Its bytes are a copy that belongs to you.
 
         Raises:
-            BookieUnavailable: No connection could be made, it broke, or ``timeout_s`` passed. The message
-                names the bookie, its address and the reason. In the latter two cases the bookie may have
-                acted on the request.
+            BookieUnavailable: No connection could be made, it broke, or ``timeout_s`` passed. If it broke or
+                the time passed, the bookie may have acted on the request. The message names the bookie, its
+                address and the reason.
             BookieBusy: A kind of BookieUnavailable: the bookie has too many requests under way, and has
                 done nothing.
 
@@ -322,7 +321,7 @@ class BookieConnection:
     async def _serve(self) -> bool:
         """Make one attempt and, if it succeeds, serve the session.
 
-        Returns whether the session ended only because nobody needed it."""
+        Returns whether the session ended only because it was not needed."""
         try:
             session = await self._connect()
         except LedgerLogError as error:
@@ -414,8 +413,7 @@ class BookieConnection:
     def _end_attempt(self) -> None:
         """Wake the requests that wait for a session: the attempt is over.
 
-        The end of a session is not the end of an attempt. A request that comes after it waits for the next
-        attempt."""
+        The end of a session does not count: a request that comes after it waits for the next attempt."""
         self._attempt_over.set()
         self._attempt_over = trio.Event()
 

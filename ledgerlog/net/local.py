@@ -2,7 +2,7 @@
 
 It carries the same bytes as TCP and makes the same promises, without sockets, threads, clocks or chance.
 Only the event loop chooses which task runs next, so under a deterministic loop a run repeats exactly.
-Embedded clusters use it, and so do tests.
+Embedded clusters and tests use it.
 
 A connection is two pipes, one for each direction. A pipe holds at most ``buffer_bytes``. If a pipe is full,
 the sender has sent a part and waits, as with TCP. ``bytes`` objects travel as they are. Other buffers are
@@ -11,7 +11,7 @@ copied on sending, because their owner may change them afterwards.
 **Closing** follows TCP. The other end can still read the bytes that the closing end sent before, and then
 receives 0. Bytes that the closing end had not read are gone. The other end's sends raise ConnectionLost (at
 once; TCP accepts the first ones). Every task inside a method of the closed end gets ConnectionLost. Closing
-a listener closes the connections that nobody has accepted yet.
+a listener closes the connections that were not accepted yet.
 
 **Addresses** are any text without blanks. If one ends in ``:0``, the listener gets a unique number in place
 of the 0, as with port 0.
@@ -35,7 +35,7 @@ from ledgerlog.net.turns import Turns, send_all_of
 __all__ = ["LocalNetwork"]
 
 _BACKLOG = 1024
-"""How many connections of one listener may wait to be accepted. More are refused."""
+"""How many connections may wait to be accepted by one listener. More are refused."""
 
 _FIRST_FREE_PORT = 49152
 
@@ -105,7 +105,7 @@ class _Pipe:
         self.offset = 0  # of the first unread byte in the first chunk
         self.buffered = 0  # unread bytes; never more than the bound
         self.is_finished = False  # the sending end is closed: nothing follows the buffered bytes
-        self.is_broken = False  # the receiving end is closed: nobody will read
+        self.is_broken = False  # the receiving end is closed
         self.readers = ParkingLot()
         self.writers = ParkingLot()
 

@@ -1,13 +1,13 @@
 """All connections of a process to bookies, and the one task that watches their deadlines.
 
-``open_pool`` owns the nursery of the connections' tasks. The pool makes a connection when somebody first
-asks for its bookie, and keeps it for the pool's lifetime: while it is unconnected it costs one parked task.
+``open_pool`` owns the nursery of the connections' tasks. The pool makes a connection when its bookie is first
+asked for, and keeps it for the pool's lifetime. While it is unconnected it costs one parked task.
 
 Every ``_TICK_S`` the deadline task checks the sessions that wait for something. It sleeps while there are
 none. So an idle process does not wake, and a busy one pays per tick and not per frame.
 
-**Signs of life.** ``ask`` greets a bookie over a new stream and closes it. That works if the connection for
-adds is blocked: a bookie reads no adds while it has no room for them, and greets new clients all the same.
+**Signs of life.** ``ask`` sends HELLO to a bookie over a new stream and then closes the stream. This works
+even if the connection for adds is blocked: a bookie without room reads no adds, but still greets new clients.
 
 Leaving the pool closes every connection. Waiting requests fail with BookieUnavailable. Sinks are not called
 any more, so end their owners first.
@@ -69,7 +69,7 @@ class ConnectionPool:
         self._burst = Burst()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._asked: dict[BookieId, list[Callable[[BookieId], None]]] = {}
-        """The bookies that are being asked for a sign of life, and whom to tell of it."""
+        """The bookies that are being asked for a sign of life, each with the callbacks for its answer."""
         self._watched: list[PeerSession] = []
         self._watch_wanted = trio.Event()
         nursery.start_soon(self._watch_deadlines, name="connection deadlines")
@@ -99,7 +99,7 @@ class ConnectionPool:
         return connection
 
     def ask(self, bookie_id: BookieId, on_sign: Callable[[BookieId], None]) -> None:
-        """Ask a bookie for a sign of life, over a stream of its own. All who ask at the same time share it.
+        """Ask a bookie for a sign of life, over a stream of its own. Calls at the same time share one stream.
 
         Args:
             bookie_id: The bookie.

@@ -4,28 +4,28 @@
 receiver, which calls sinks and wakes requests, and a sender, which works only while the socket is full.
 Everything else about it is synchronous.
 
-**Sending.** Frames leave in the order in which they were given, because both ends count adds by it. If
+**Sending.** Frames leave in the order of the calls, because both ends count adds in this order. If
 nothing is queued, the session tries the stream at once. It queues the bytes that the stream does not take,
 and the sender task waits for room. During a burst (``net.adds``) frames gather and leave together at its
 end. The queue is bounded in bytes. A session that exceeds the bound breaks: its bookie is far too slow.
 
-**Breaking** is the only way in which a session ends, for any reason: the peer closed the stream or broke
-the protocol, a deadline passed, the queue is full, nobody needs the session. ``break_off`` records the
-first reason, closes the stream and fails the waiting requests. It calls no sink, so a sink's own call may
-cause it. The receiver notices, and the session's owner tells the sinks.
+**Breaking.** A session ends only by breaking: the peer closed the stream or broke the protocol, a deadline
+passed, the queue is full, or the session is not needed. ``break_off`` records the first reason, closes the
+stream and fails the waiting requests. It calls no sink, so a sink may cause it by its own call. The receiver
+notices, and the session's owner notifies the sinks.
 
 **Deadlines** need no timer for each frame. ``check`` is called a few times a second while it returns True.
 Each call notes how many adds have been sent so far. If the oldest note with an unanswered add is
 ADD_TIMEOUT_S old, some add is at least that old. So an unanswered add breaks the session between
 ADD_TIMEOUT_S and two ticks later.
 
-**Requests** carry numbers, counted from 1 in each session. The reply to an abandoned request (nobody waits
-for it any more) is dropped, once. A reply with any other number breaks the session. A bookie that leaves
-more than ``_ABANDONED_MAX`` abandoned requests without an answer breaks it too, so that nothing grows
-without bound.
+**Requests** carry numbers, counted from 1 in each session. If the caller of a request gave up waiting, the
+request is *abandoned*, and its reply is dropped, once. A reply with an unknown number breaks the session. It
+also breaks if the bookie leaves more than ``_ABANDONED_MAX`` abandoned requests without an answer, so that
+nothing grows without bound.
 
-Untrusted bytes: whatever the peer sends, the worst result is a WireError inside and a broken session
-outside. The frame buffer (``wire.frame.FrameBuffer``) bounds the memory.
+**Untrusted bytes.** A hostile peer can at worst cause a WireError inside, which breaks the session. The frame
+buffer (``wire.frame.FrameBuffer``) bounds the memory.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class PeerSession:
             adds: The numbering of this session's adds.
             burst: The burst that all connections of the pool share.
             agreed: The protocol version and the features that HELLO agreed on.
-            watch: Makes somebody call ``check`` from now on, until that returns False.
+            watch: Called when a deadline begins. It must have ``check`` called regularly from then on, until
+                ``check`` returns False.
             on_broken: Called once, at the moment when the session breaks.
         """
         self._stream = stream
@@ -201,7 +202,7 @@ class PeerSession:
         self.broken: str | None = None
         """Why the session broke; None while it is up."""
         self.was_idle = False
-        """Whether the session broke because nobody needed it."""
+        """Whether the session broke because it was not needed."""
         self.replies = 0
         """How many requests were answered."""
         self.is_watched = False
@@ -338,7 +339,7 @@ class PeerSession:
         wait_ms: int,
         key: bytes,
     ) -> Frame:
-        """Send a request and wait for its reply. Raises BookieUnavailable if the session breaks first."""
+        """Send a request and wait for its reply. Raise BookieUnavailable if the session breaks first."""
         if self.broken is not None:
             raise BookieUnavailable(self.broken)
         self._last_request += 1

@@ -4,9 +4,9 @@ It uses the standard library's non-blocking sockets; trio only says when to try 
 cost 33 microseconds with trio's own streams and about 11 with these, and every frame pays that.
 
 **Trying first.** A stream tries a send at once, and waits for the socket only if the kernel takes nothing.
-It tries a receive at once too, unless the last receive filled only part of its buffer: then the kernel had
-no more bytes, so the try would nearly always fail, and it costs as much as the wait. If a peer never lets a
-send or a receive wait, it must not starve the other tasks of the process. So a stream lets them run after a
+It tries a receive at once too, unless the last receive filled only part of its buffer. Then the kernel had
+no more bytes: a try would nearly always fail, and it costs as much as the wait. If a peer is so fast that no
+send or receive ever waits, the other tasks of the process must not starve. So a stream lets them run after a
 number of bytes or calls (``net.turns``); the calls between only check for cancellation.
 
 **Cancellation.** A receive checks for cancellation and waits *before* it takes bytes from the kernel, never
@@ -14,11 +14,11 @@ after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sen
 
 **Closing** marks the stream, wakes the tasks that wait for its socket, and closes the descriptor, in one
 step without a checkpoint. So no task can use a descriptor after its number was reused. The kernel still
-delivers bytes sent before. But if bytes arrived that nobody read, it resets the connection.
+delivers bytes sent before, unless received bytes are left unread: then it resets the connection.
 
 **Dead machines.** A peer whose kernel is gone sends nothing at all. Keep-alive probes detect that on an
 idle connection, and ``TCP_USER_TIMEOUT`` on one with bytes under way, each within about half a minute. If
-only the peer's process hangs, the layer above detects it: it knows which answers are due.
+only the peer's process hangs, the layer above detects it, because it knows which answers are due.
 
 **Every OSError** becomes ConnectionLost here. A malformed address becomes InvalidArgument.
 """
@@ -52,7 +52,7 @@ __all__ = ["TcpNetwork", "own_host_towards", "parse_address"]
 logger = logging.getLogger(__name__)
 
 _SEND_BUFFER_BYTES = MIB
-"""The send buffer to ask of the kernel for every stream, so that a whole frame leaves without waiting."""
+"""The send buffer to request for every stream, so that a whole frame leaves without waiting."""
 
 _BACKLOG = 1024
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -88,8 +88,8 @@ def parse_address(address: str) -> tuple[str, int]:
 async def own_host_towards(host: str, port: int) -> str | None:
     """Return the address from which this machine would reach another one, written as before a port.
 
-    It sends nothing but what it takes to resolve ``host``. None: this machine has no route, or the name does
-    not resolve within ``CONNECT_TIMEOUT_S``."""
+    It sends nothing, except to resolve ``host``. None: this machine has no route, or the name does not
+    resolve within ``CONNECT_TIMEOUT_S``."""
     found: Sequence[Any] = ()
     try:
         with trio.move_on_after(CONNECT_TIMEOUT_S):
@@ -113,9 +113,9 @@ class TcpNetwork:
     async def connect(self, address: str) -> Stream:
         """Open a stream to a listener.
 
-        If a name has several addresses, the next one is tried whenever the one before has not answered for
-        a quarter of a second. This waits as long as the kernel does, perhaps minutes, and for a descriptor
-        if the process has none left. Use a deadline.
+        If a name has several addresses and one has not answered for a quarter of a second, the next is tried
+        too. The call waits as long as the kernel does, perhaps minutes. If the process has no descriptor
+        left, it waits for one. Use a deadline.
 
         Raises:
             ConnectionLost: No address answered.
@@ -190,7 +190,7 @@ class TcpNetwork:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (
-            # trio sets this to a low value for its own streams; a socket then takes only 16 KiB at a time.
+            # trio sets a low value for its own streams; a socket then takes only 16 KiB at a time.
             ("TCP_NOTSENT_LOWAT", 0),
             ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
             ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
@@ -327,7 +327,7 @@ class TcpListener:
                     self._network._configure(sock)
                     return TcpStream(sock, _format_address(peer))
                 except OSError:
-                    sock.close()  # Its peer reset it between the two calls: nobody to serve.
+                    sock.close()  # Its peer reset it between the two calls.
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -364,7 +364,7 @@ def _granted_send_buffer() -> int:
 
 
 def _is_exhaustion(error: BaseException) -> bool:
-    """Whether a socket could not be opened for lack of descriptors. That says nothing about the other end."""
+    """Whether a socket could not be opened for lack of descriptors. Then the other end may be well."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return True
     if isinstance(error.__cause__, BaseExceptionGroup):

@@ -88,7 +88,7 @@ class Stream(Protocol):
 
 
 class Listener(Protocol):
-    """A socket, or its like, that accepts connections at one address."""
+    """Accepts connections at one address."""
 
     @property
     def address(self) -> str:
@@ -96,7 +96,7 @@ class Listener(Protocol):
         ...
 
     async def accept(self) -> Stream:
-        """Wait for the next connection and return it. Raises ConnectionLost once the listener is closed."""
+        """Wait for the next connection and return it. Raise ConnectionLost once the listener is closed."""
         ...
 
     def close(self) -> None: ...
@@ -106,7 +106,7 @@ class Network(Protocol):
     """Opens streams and listeners."""
 
     async def connect(self, address: str) -> Stream:
-        """Open a stream to a listener, without a deadline of its own. Raises ConnectionLost if that fails."""
+        """Open a stream to a listener, without a deadline of its own. Raise ConnectionLost if that fails."""
         ...
 
     async def listen(self, address: str) -> Listener:

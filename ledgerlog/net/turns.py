@@ -1,8 +1,8 @@
 """Fair turns for streams whose calls often need not wait.
 
-A call that need not wait is cheapest if it returns at once. But with a peer that always has more to give,
-such a task would keep the event loop for itself. So a task that has handled ``limits.TURN_BYTES`` since it
-last waited lets the other tasks run before it goes on. Until then it only checks for a cancellation.
+A call that need not wait is cheapest if it returns at once. But if the peer always has more to give, the task
+would never let another one run. So after it has handled ``limits.TURN_BYTES`` without waiting, the task lets
+the others run before it goes on. Until then it only checks for a cancellation.
 
 Bytes alone do not measure the work: a frame of a hundred bytes takes as long as one of a few thousand. So
 each item counts for at least ``least`` bytes. A task that handles frames counts frames, at most

@@ -11,8 +11,8 @@
     simulate(scenario, seed=1, bookies=4)
 
 Clients, logs, bookies with their journal and index, and sessions of the metadata store run the production
-code. Simulated are: time (``deterministic``), the network (``network``), the disks (``disk``), the metadata
-store's own process (``metadata``), and the lives of processes (``process``).
+code. Five things are simulated: time (``deterministic``), the network (``network``), the disks (``disk``),
+the metadata store's own process (``metadata``), and the lives of processes (``process``).
 
 **Processes** have names. Bookies are ``bookie-1``, ``bookie-2`` and so on. The metadata store is ``metadata``
 and never fails. Every other process is a client. A client process is either the body of ``async with
@@ -66,14 +66,14 @@ __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
 SMALL_STORAGE = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * KIB, segment_records_max=100)
 """The default storage of simulated bookies: journals that roll often and are cheap to create.
 
-Records of a log may have up to about 500 KiB, because a bookie must take every frame that a client may send,
-and these bookies take frames of at most 700 KiB.
+These bookies take frames of at most 700 KiB. So keep the records of a log below about 500 KiB, or a client
+may send a frame that is too large.
 """
 
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
 
 WRITE_CACHE_AGE_S = 0.5
-"""For how many seconds a bookie that does not sync entries at once may hold them in memory only."""
+"""If a bookie does not sync entries at once, it may hold them only in memory for this many seconds."""
 
 EPOCH_MS = 1_700_000_000_000
 """The time at which the simulated wall clocks start."""
@@ -86,7 +86,7 @@ OnLoss = Callable[[str], None]
 
 
 class SimEnvironment(Environment):
-    """Random choices from the seed, and a wall clock that is simulated time plus a skew for each process."""
+    """Random choices from the seed, and a wall clock: simulated time plus a skew for each process."""
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.random = incarnation.random
@@ -132,7 +132,7 @@ class Process:
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[tuple[Incarnation, SimStore]]:
-        """Live once, during the body. Raise NodeCrashed alone if the life ended by a crash."""
+        """Live once, during the body. If a crash ended the life, raise NodeCrashed, not in a group."""
         cluster = self._cluster
         if self.incarnation is not None:
             raise InvalidArgument(f"{self.name} runs already")
@@ -240,7 +240,7 @@ class SimulatedCluster:
         self._right_metadata: Content | None = None
         """The content of the metadata store before it was exchanged. None: it is not exchanged."""
         self._other_metadata: Content | None = None
-        """The content that took its place."""
+        """The content that answers while it is exchanged."""
         self.cluster_id = simulation.random("cluster").randbytes(16).hex()
         """The id of the cluster in the metadata store."""
         self.tree = SimTree(on_metadata, cluster=self.cluster_id)
@@ -260,7 +260,7 @@ class SimulatedCluster:
         self._processes: dict[str, Process] = {}
 
     def on_loss(self, bookie: str) -> None:
-        """Report that a bookie that served has ended without a clean stop. The bookie's process calls it.
+        """Report that a serving bookie has ended without a clean stop. The bookie's process calls it.
 
         Args:
             bookie: The name of the bookie.
@@ -276,7 +276,7 @@ class SimulatedCluster:
         return [name for name, process in self._processes.items() if process.platter is not None]
 
     def process(self, name: str) -> Process:
-        """Return a process by its name, for an operation that ``SimulatedCluster`` has no method for.
+        """Return a process by its name, if you need more than the methods of ``SimulatedCluster``.
 
         Args:
             name: The name of the process.
@@ -432,8 +432,8 @@ class SimulatedCluster:
 
         Args:
             name: The name of the process.
-            power_cut: Cut the power of its machine too. The machine loses whatever was not synced, and its
-                peers are not told that their connections are broken.
+            power_cut: Cut the power of its machine too. The machine loses all data that was not synced, and
+                its peers do not learn that their connections are broken.
         """
         process = self.process(name)
         if process.is_running:
@@ -540,7 +540,7 @@ class SimulatedCluster:
         """Undo ``exchange_metadata``. Do nothing if the store is not exchanged.
 
         Raises:
-            AssertionError: Someone wrote to the other store.
+            AssertionError: A process wrote to the other store.
         """
         if self._right_metadata is None:
             return
@@ -549,8 +549,8 @@ class SimulatedCluster:
         # The paths alone show registrations, because registrations end with their sessions.
         is_untouched = self.tree.paths("") == sorted(self._other_metadata.nodes)
         written = self.tree.exchange(self._right_metadata)
-        assert is_untouched, "somebody has registered in a store that is not the cluster's"
-        assert written == self._other_metadata, "somebody wrote to a store that is not the cluster's"
+        assert is_untouched, "a process has registered in a store that is not the cluster's"
+        assert written == self._other_metadata, "a process wrote to a store that is not the cluster's"
         self._right_metadata = None
 
     def heal(self) -> None:
@@ -727,7 +727,7 @@ def simulate(
         Deadlock: Nothing could happen any more.
         SimulatedTimeExceeded: The run took more than 24 simulated hours.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
-        Exception: Whatever ``scenario`` raises, with a note that has the seed and the last events.
+        Exception: ``scenario`` raised it. It has a note with the seed and the last events.
     """
 
     async def main(simulation: Simulation) -> T:

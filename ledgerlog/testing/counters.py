@@ -1,9 +1,9 @@
 """A workload: a service as a user would write it, a state machine whose commands are in a log.
 
 Several processes offer counters. The leader replays the log and then answers commands. A command adds a
-number to a named counter, and is answered with the sum. Commands carry an id. Their users retry them at any
-process until they are answered, so the state machine applies each id once. Now and then it writes a snapshot,
-as a record of its own, and truncates the log before it.
+number to a named counter, and its answer is the sum. Each command has an id. Users retry a command at any
+process until they get an answer, so the state machine applies each id only once. Now and then the leader
+writes a snapshot, as a record of its own, and truncates the log before it.
 
 At the end another process replays the log. The replay must give every answered command the answer that its
 user got, and apply it once. The answers must be in the order of real time. Every applied command must come
@@ -205,7 +205,7 @@ class Counters:
         per_name: dict[str, list[_Command]] = {}
         for number, answer in state.answers.items():
             if number >= len(self.commands):
-                raise Violation(f"command {number} is in the log, and nobody gave it")
+                raise Violation(f"command {number} is in the log, but no user gave it")
             command = self.commands[number]
             if command.answer not in (None, answer):
                 raise Violation(

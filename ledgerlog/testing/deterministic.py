@@ -3,19 +3,20 @@
 ``Simulation(seed).run(main)`` runs ``await main(simulation)`` under trio with simulated time. The same seed
 gives the same run, step for step, in any process and with any ``PYTHONHASHSEED``. This takes:
 
-* **The schedule.** If a flag of trio is set (it exists for hypothesis), trio sorts each batch of runnable
-  tasks by their number, and shuffles it with a generator of its own. This module sets the flag, and gives
-  the thread of the run a generator that the seed decides. Loops in other threads keep trio's own.
+* **The schedule.** trio has a flag for deterministic runs, made for hypothesis. With it, trio sorts each
+  batch of runnable tasks by their number, and shuffles it with a generator of its own. This module sets the
+  flag, and gives the thread of the run a generator that the seed decides. Loops in other threads keep trio's
+  own.
 * **The time.** A ``MockClock`` with rate zero. If no task can run, trio's loop asks the clock to jump. The
-  clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier, and calls the
-  timers that are due at once. No task drives the clock, and nothing waits in real time.
+  clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier. It calls all
+  timers that are due then. No task drives the clock, and nothing waits in real time.
 * **Random choices.** One generator for each concern, for example ``random("network")``, seeded by its name
   and the seed. So one more draw in one place does not shift the choices of another.
 * **The rest of the world.** Inside a run the clocks of ``time``, the functions of ``random``, ``os.urandom``,
-  sockets and threads raise ``Nondeterminism``. So a leak is an error, and not a seed that fails once. Python
-  cannot block everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration order of sets of
-  text, and addresses of objects stay possible. If the hash of a run differs between two processes, the run
-  used one of these.
+  sockets and threads raise ``Nondeterminism``. So a leak is an error, and not a failure that you cannot
+  repeat. Python cannot block everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration
+  order of sets of text, and addresses of objects stay possible. If the hash of a run differs between two
+  processes, the run used one of these.
 * **Garbage.** The garbage collector is off during a run, because it would run finalisers at arbitrary times.
   It collects between runs.
 
@@ -25,9 +26,9 @@ as text. Arguments are numbers, text and bytes, never the text of an exception o
 contain an address. ``is_strict`` adds every step of every task to the hash.
 
 **Deadlock** is detected without extra cost: if the loop wants to jump, and there is no timer and no deadline,
-nothing can ever happen again. The run is cancelled, and ``Deadlock`` names the remaining tasks. A run that
-never becomes idle, or that loops forever in simulated time, meets a bound on its CPU time or on its simulated
-time. No bound is on wall time, because wall time depends more on the machine than on the run.
+nothing can ever happen again. The run is cancelled, and ``Deadlock`` names the remaining tasks. A bound on
+CPU time ends a run that never becomes idle. A bound on simulated time ends a run that loops forever in
+simulated time. There is no bound on wall time, because it depends more on the machine than on the run.
 
 Only this module uses private names of trio. It looks them up when it is imported. If a version of trio lacks
 one, the import fails and names it.
@@ -101,7 +102,7 @@ class SimulatedTimeExceeded(Exception):
 class CpuTimeExceeded(BaseException):
     """The run exceeded its bound on CPU time.
 
-    It is not an ``Exception``, so that no handler takes it for a fault of the simulated world.
+    It is not an ``Exception``, so that no handler treats it as a fault of the simulated world.
     """
 
 
@@ -288,7 +289,7 @@ class Simulation:
         self.trace.add(self.now, kind, args)
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> Timer:
-        """Plan a call at a time, outside of any task.
+        """Plan a call at a certain time, outside of any task.
 
         Args:
             when: The simulated time. If it is past, the call comes at the current time.
@@ -339,7 +340,7 @@ class Simulation:
             Deadlock: Nothing could happen any more.
             SimulatedTimeExceeded: The run exceeded ``simulated_s_max``.
             CpuTimeExceeded: The run exceeded ``cpu_s_max``.
-            Exception: Whatever ``main`` raises.
+            Exception: ``main`` raised it.
 
         Every error has a note with the seed and the last events.
         """
@@ -380,7 +381,7 @@ class Simulation:
         return error
 
     async def _main(self, main: Callable[[Simulation], Awaitable[T]]) -> T:
-        # ``run`` undoes these, because a run that is stopped hard does not return here.
+        # ``run`` undoes these, because a run that is killed does not return here.
         _running.append(self)
         self._cleanup.callback(_running.clear)
         self._cleanup.enter_context(_forbidden(self))
@@ -415,7 +416,7 @@ class Simulation:
 
     @contextlib.contextmanager
     def _cpu_bound(self, seconds: float) -> Iterator[None]:
-        """End the run if it uses more CPU time: cancel it, and if that does not end it, raise in its code.
+        """End the run if it uses more CPU time. First cancel it; if that does not help, raise in its code.
 
         Only the main thread gets signals. In another thread there is no bound.
         """
@@ -438,7 +439,7 @@ class Simulation:
             signal.signal(signal.SIGPROF, before)
 
     def _fail(self, failure: BaseException) -> None:
-        """Cancel the run, so that it closes what is open. If it is cancelled already, raise at once."""
+        """Cancel the run, so that it can clean up. If it is cancelled already, raise at once."""
         if self._failure is not None:
             raise Deadlock(f"a cancelled run does not end; first: {self._failure}")
         self._failure = failure
@@ -453,8 +454,8 @@ def _task_names() -> list[str]:
 class _ChanceOfThisThread:
     """trio's random generator during a run.
 
-    All loops of a process share one generator. If a loop of another thread drew from the seeded one, the run
-    would take another course. So only the thread that makes this object draws from ``seeded``.
+    All loops of a process share one generator. If a loop of another thread drew from the seeded one, it would
+    change the run. So only the thread that makes this object draws from ``seeded``.
     """
 
     def __init__(self, seeded: Random, others: Random) -> None:
@@ -481,8 +482,9 @@ def _deterministic_trio(seed: int | str) -> Iterator[None]:
 @contextlib.contextmanager
 def _gc_resting() -> Iterator[None]:
     was_enabled = gc.isenabled()
-    # Free the objects of the previous run. They are in the two youngest generations, because nothing ages
-    # while the collector is off. A collection right after that run would find them in use and age them.
+    # Free the objects of the previous run. They are in the two youngest generations, because objects do not
+    # age while the collector is off. Right after that run they are still in use: a collection then would only
+    # age them.
     gc.collect(1)
     gc.disable()
     try:
@@ -492,7 +494,7 @@ def _gc_resting() -> Iterator[None]:
             gc.enable()
 
 
-# --- what a run must not use ----------------------------------------------------------------------
+# --- the real world, which a run must not use -----------------------------------------------------
 
 _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 _CHANCE = (

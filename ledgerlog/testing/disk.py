@@ -1,24 +1,25 @@
-"""Disks under simulated time: what a bookie finds after a crash, and disks that fail, fill up and rot.
+"""Disks under simulated time: crashes, failing writes, full disks and bit rot.
 
 A ``Platter`` is a machine's disk and outlives the machine's processes. ``SimDisk`` and ``SimIndexes`` are its
 views for one life of a process (``bookie.storage.disk.disk.Disk``, ``bookie.storage.index.index.Indexes``).
 The model keeps the promises of those contracts, and breaks everything that they do not promise:
 
-* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), takes its time, and is
-  durable when it returns, together with everything that was written to the file before. A *power cut* during
-  the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
-  *process is killed* during the write, the write is in the page cache or was never made. What is in the cache
+* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), and takes its time. When
+  it returns, its bytes are durable, and so is everything that was written to the file before. A *power cut*
+  during the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
+  *process is killed* during the write, the write is in the page cache or was never made. Data in the cache
   becomes durable only with the next sync of the file, and a power cut before that may lose it.
-* **Names.** Changes of names become durable with ``sync_directory``, in order. Of the changes that were not
-synced, a power cut keeps only the first few, perhaps none or all. If a directory's own name is lost, its
-files are lost too.
-* **The index.** A batch is durable when ``write`` returns. A batch that a crash interrupts is there or not.
+* **Names.** Changes of names become durable with ``sync_directory``, in order. A power cut keeps only the
+  first few of the other changes, perhaps none or all. If a directory's own name is lost, its files are lost
+  too.
+* **The index.** A batch is durable when ``write`` returns. If a crash interrupts ``write``, the whole batch
+  is there, or nothing of it.
 
 Faults, which the cluster injects:
 
 * ``fail_syncs(n)``: the n-th write from now on fails with an error, and its data is dropped. Reads may still
-  see the data, but no later sync makes it durable, as in real kernels. A bookie that goes on after that loses
-  it.
+  see the data, but no later sync makes it durable, as in real kernels. If a bookie goes on after that, it
+  loses the data.
 * ``stall(seconds)``, ``is_full``, ``slow``: latency and space.
 * ``rot``: flip one bit of a page that was written, but not of the last write of its file. Damage to the very
   last block of a journal looks like a torn write, and no protocol survives that on all copies.
@@ -117,7 +118,7 @@ class Platter:
         self.random: Random = simulation.random(f"disk {machine}")
         self.latency_s = latency_s
         self.slow = 1.0
-        """Latencies are multiplied by this."""
+        """The factor for all latencies."""
         self.is_full = False
         """Whether every new allocation fails with DiskFull."""
         self.capacity_bytes: int | None = None
@@ -141,11 +142,11 @@ class Platter:
     # --- faults -------------------------------------------------------------------------------
 
     def stall(self, seconds: float) -> None:
-        """Let no operation that begins from now on end before ``seconds`` have passed."""
+        """Delay new operations: none of them ends before ``seconds`` have passed."""
         self._stalled_until = max(self._stalled_until, self.simulation.now + seconds)
 
     def fail_syncs(self, count: int = 1) -> None:
-        """Let the ``count``-th write from now on fail, from 1."""
+        """Let the ``count``-th write from now on fail; 1 is the next one."""
         self._fails_in = count
 
     def heal(self) -> None:
@@ -234,7 +235,7 @@ class Platter:
 
     def make_directory(self, path: str) -> None:
         *above, last = [*_above(path), path]
-        for each in above:  # Their makers synced them.
+        for each in above:  # Parents count as durable: their makers synced them.
             self._directories[each] = self._durable_directories[each] = None
         if last not in self._directories:
             self._change(_NameChange(_parent(last), "directory", last))

@@ -1,13 +1,14 @@
 """A workload: ledgers that live for a tenth of a second, each under faults that aim at it alone.
 
-To show a mistake in a quorum protocol, usually a handful of messages must meet at the wrong moment: one
-bookie was not reached, another is lost while its answer is on the way, a recoverer asks the wrong two of
-three. Random faults in a busy cluster rarely cause that. A *drill* is the life of one ledger, with a shape of
-its own. It is a sequence of the steps below, with almost no time between them. The steps are drawn at random.
-Some drills begin with one of the ``PLAYS``, which are known to find mistakes in wrong builds:
+A mistake in a quorum protocol usually shows only if a handful of messages meet at the wrong moment. For
+example, one bookie was not reached, another is lost while its answer is on the way, and a recoverer asks the
+wrong two of three. Random faults in a busy cluster rarely cause that. A *drill* is the life of one ledger,
+with a shape of its own. It is a sequence of the steps below, with almost no time between them. The steps are
+drawn at random. Some drills begin with one of the ``PLAYS``, which are known to find mistakes in wrong
+builds:
 
     push               push some entries; the next step does not wait for them
-    hold, mute         hold back what the owner sends to some members; or what they answer
+    hold, mute         hold back the owner's messages to some members; or their answers
     lose               break a member's connection and keep it out of reach: the ensemble must change
     wait               wait as long as messages and writes take
     metadata           the owner's metadata writes are slow, or are lost, or lose their answers
@@ -19,7 +20,7 @@ Some drills begin with one of the ``PLAYS``, which are known to find mistakes in
                        short time or not at all
 
 The faults of a drill end with it. The nemesis adds its own. A task that waits for an entry goes on waiting
-while the ledger is closed, recovered or given up, so that it hears an acknowledgement that comes too late.
+while the ledger is closed, recovered or given up. So it also notices an acknowledgement that comes too late.
 ``recoverers`` checks the outcome.
 """
 
@@ -44,7 +45,7 @@ from ledgerlog.testing.world import World
 __all__ = ["LedgerDrills"]
 
 RECORDS_FACTOR = 4
-"""How many times more entries than other workloads a run pushes: nothing waits for them."""
+"""A run pushes this many times more entries than other workloads, because it does not wait for them."""
 
 PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.02)
 """The pauses between two steps, in seconds. A message takes about a millisecond, and so does a write."""
@@ -103,7 +104,7 @@ class LedgerDrills(RacingRecoverers):
             "restart": (self._restart, 0.7),
             "close": (self._start_to_close, 0.8),
         }
-        # Like everything else, the shapes stay within the budget for damage of ``swarm``.
+        # The shapes, too, stay within the budget for damage of ``swarm``.
         swarm, lossy = self._swarm, max(self._swarm.unsynced, self._swarm.rotten_max)
         self._shapes = [
             shape
@@ -191,7 +192,7 @@ class LedgerDrills(RacingRecoverers):
     # --- faults -------------------------------------------------------------------------------
 
     def _some(self, drill: _Drill) -> list[str]:
-        """Draw some members; often as many as an acknowledgement does not need."""
+        """Draw some members; often exactly as many as an acknowledgement can do without."""
         members, shape, dice = drill.members, drill.writer.replication, self._dice
         spare = max(1, shape.write_quorum - shape.ack_quorum)
         return dice.sample(members, dice.choice((spare, spare, dice.randrange(1, len(members) + 1))))

@@ -3,8 +3,8 @@
 ``FaultyNetwork`` carries bytes with ``ledgerlog.net.local``. It knows which hosts talk to each other, because
 every client and every bookie has a view of its own (``network.at``). A link is an ordered pair of hosts.
 
-* ``stall``: the link carries nothing and reports nothing, as if its cable were unplugged. Whatever the two
-  ends do meanwhile, closing included, shows only after the link is healed.
+* ``stall``: the link carries nothing and reports nothing, as if its cable were unplugged. If an end sends or
+  closes meanwhile, the other end learns it only after the link is healed.
 * ``cut``: the connections break, and new ones are refused.
 * ``reset``: the connections break once.
 * ``heal``: ends all of these.

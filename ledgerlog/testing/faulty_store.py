@@ -1,7 +1,7 @@
 """Metadata stores that fail as remote ones do, for tests: every call passes the store's faults.
 
-A *fault* is an async function of a ``Call`` and of ``go_on``, which makes the call and returns its result. A
-fault may act before the call, wait, raise, drop the result, or not call ``go_on``:
+A *fault* is an async function with two arguments: a ``Call``, and ``go_on``. ``await go_on()`` makes the call
+and returns its result. A fault may act before the call, wait, raise, drop the result, or not call ``go_on``:
 
     async def no_settings(call: Call, go_on: GoOn) -> Any:
         if call.verb == "get" and call.path == REPAIR_SETTINGS:
@@ -85,7 +85,7 @@ Fault = Callable[[Call, GoOn], Awaitable[Any]]
 
 
 def before(act: Callable[[Call], Awaitable[None]]) -> Fault:
-    """Return a fault that awaits ``act(call)`` before each call. The call raises whatever ``act`` raises."""
+    """Return a fault that awaits ``act(call)`` before each call. If ``act`` raises, the call raises that."""
 
     async def fault(call: Call, go_on: GoOn) -> Any:
         await act(call)
@@ -112,7 +112,7 @@ class CrossedWrites:
 
 @attrs.define(eq=False)
 class NotedWrites:
-    """Not a fault: it records in ``values`` each value that a call asks to set at ``path``."""
+    """Not a fault: it records in ``values`` each value that a call wants to set at ``path``."""
 
     path: str
     values: list[bytes] = attrs.Factory(list)
@@ -181,8 +181,8 @@ def fates(choose: Callable[[Call], Fate]) -> Fault:
 class StaleReplica:
     """A fault: until ``sync``, reads below ``prefix`` see only the content ``seen``, as on a stale replica.
 
-    Example: ``store.faults.append(StaleReplica(tree.content))`` shows what the tree holds now, whatever
-    others write afterwards. ``StaleReplica(Content())`` shows an empty tree.
+    Example: after ``store.faults.append(StaleReplica(tree.content))`` reads see the tree as it is now, even
+    if others write afterwards. ``StaleReplica(Content())`` shows an empty tree.
     """
 
     def __init__(self, seen: Content, prefix: str = "") -> None:
@@ -323,9 +323,9 @@ class FaultyStore(CalledStore):
         self.lost_answers = 0
         """This many of the next writes take effect, and their answers are lost."""
         self.lost_writes = 0
-        """This many of the next writes are lost, and their callers do not learn it."""
+        """This many of the next writes are lost, and their callers get MetadataOutcomeUnknown."""
         self.is_hanging = False
-        """Whether calls get no answer until their deadline."""
+        """Whether calls get no answer and end at their deadline."""
         self.before_write: Callable[[], Awaitable[None]] | None = None
         """If set: awaited once, before the next write."""
         self.before_get: Callable[[str], Awaitable[None]] | None = None

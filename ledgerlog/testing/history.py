@@ -1,7 +1,8 @@
-"""Check from outside that one log explains what its users did and were told.
+"""Check from outside that one log explains the actions of its users and the answers that they got.
 
 A workload fills a ``History`` while it runs. ``judge`` compares it with the whole log, which is read after
-every fault is healed. It needs no knowledge of how logs work, and takes time linear in the number of records:
+every fault is healed. It knows nothing of the inside of a log, and takes time linear in the number of
+records:
 
 * Two complete reads are equal. Everything that a reader saw earlier is a part of them, without holes.
 * Offsets are dense, from where the log was truncated. No record is in the log twice. Every record in the log
@@ -10,14 +11,14 @@ every fault is healed. It needs no knowledge of how logs work, and takes time li
   failed definitely, its record is not in the log. If the outcome is unknown, the record may or may not be
   there.
 * The log begins where it was truncated: not before the last truncation that succeeded, and not after the
-  highest offset that anyone asked for.
+  highest offset of any requested truncation.
 * Nothing that was sent after the log was sealed is acknowledged.
-* Of the records of one call, a prefix is in the log, in order.
+* If a call sent several records, only the first few of them may be in the log, in order and without a hole.
 * Epochs and timestamps never decrease along the log.
 * Real time: if a record was acknowledged before another one was sent, it comes first in the log. Since
   records are unique and the log gives their order, this makes the appends linearizable, and it finds two
   leaders that interleave.
-* No leader is told an offset at or after the offset at which a newer leadership began.
+* No leader gets an acknowledgement at or after the offset at which a newer leadership began.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class AppendCall:
 
 @attrs.define(eq=False)
 class History:
-    """What all users of a log did and were told."""
+    """The actions of all users of a log, and the answers that they got."""
 
     calls: list[AppendCall] = attrs.Factory(list)
     reads: list[list[Record]] = attrs.Factory(list)
@@ -72,7 +73,7 @@ class History:
     def on_leader(self, epoch: int, next_offset: int) -> None:
         """A leadership began."""
         if epoch in self.begun:
-            raise Violation(f"two leaders were told the epoch {epoch}")
+            raise Violation(f"two leaders got the epoch {epoch}")
         self.begun[epoch] = next_offset
 
     def on_send(self, names: list[bytes]) -> AppendCall:
@@ -132,7 +133,7 @@ def judge(
     """Check that the final log explains the history.
 
     Args:
-        history: What the users did and were told.
+        history: The actions of the users, and the answers that they got.
         final: A complete read of the log.
         again: Another complete read of the log.
         first_offset: The first offset, as the log reports it. None: the offset of the first record.
@@ -141,14 +142,14 @@ def judge(
         Violation: The log does not explain the history.
     """
     if final != again:
-        raise Violation("two complete reads of a log that nobody writes differ")
+        raise Violation("two complete reads of a log differ, although no process writes it")
     base = first_offset
     if base is None:
         base = final[0].offset if final else history.truncated_to
     if not history.truncated_to <= base <= history.truncation_asked:
         raise Violation(
-            f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and nobody asked "
-            f"for more than {history.truncation_asked}"
+            f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and the highest "
+            f"requested truncation is {history.truncation_asked}"
         )
     for index, record in enumerate(final):
         if record.offset != base + index:
@@ -162,7 +163,7 @@ def judge(
     sent = {name for call in history.calls for name in call.names}
     for name in at:
         if name not in sent:
-            raise Violation(f"{name!r} is in the log, and nobody sent it")
+            raise Violation(f"{name!r} is in the log, but no user sent it")
     sent_at, answered_at = [0] * len(final), [0] * len(final)
     for call in history.calls:
         _judge_call(call, at, final, base)
@@ -175,8 +176,8 @@ def judge(
         latest = max(latest, sent_then)
         if answered and answered < latest:
             raise Violation(
-                f"{record.data!r} at offset {record.offset} was acknowledged before a record was sent that "
-                "stands in front of it"
+                f"{record.data!r} at offset {record.offset} is behind a record that was sent only after "
+                "the first one was acknowledged"
             )
     for seen in history.reads:
         _judge_read(seen, final, base)

@@ -1,9 +1,9 @@
 """Rules that must hold at every moment of a simulated cluster (part C of the protocol's rules).
 
-``GodView`` is told of every block that becomes durable on a bookie's disk, of every write to the metadata
-store and of every acknowledgement. It raises ``Violation`` at the step that breaks a rule. It decodes the
-bytes on the bookies' disks itself, so it does not share a bookie's mistake. ``wire_rules`` builds on this
-view and judges the messages between processes.
+``GodView`` sees every block that becomes durable on a bookie's disk, every write to the metadata store and
+every acknowledgement. It raises ``Violation`` at the step that breaks a rule. It decodes the bytes on the
+bookies' disks itself, so it does not share a bookie's mistake. ``wire_rules`` builds on this view and checks
+the messages between processes.
 
 On disks:
     ContentAgree        an entry has the same digest on every bookie that stores it
@@ -28,8 +28,8 @@ On the records of logs:
     TakeoverPrefixStable  when the epoch is raised, every ledger listed before is closed. ClosedImmutable and
                         ContentAgree make sure that none of them changes afterwards
     ListedKept          no ledger that a log lists is deleted
-    SpareKept           only its maker deletes a ledger that a log may still list. Such a ledger was made in
-                        the log's present epoch or for the next one, and was never listed
+    SpareKept           if a log may still list a ledger, only the ledger's maker deletes it. Such a ledger
+                        was made in the log's present epoch or for the next one, and was never listed
 
 At each acknowledgement:
     AckedAtAckQuorum    the entry is durable on an ack quorum of the write set that the metadata names
@@ -38,8 +38,8 @@ At each acknowledgement:
     LogOrder            an acknowledgement in a ledger never comes after one in a ledger that is listed later
 
 An entry counts as durable if it was synced once, or if a bookie that syncs later claims to hold it
-(``loss_rules``). The nemesis may damage a copy afterwards, within a budget (``nemesis``). The readers' checks
-judge whether a damaged copy is reported as damaged and read from another bookie.
+(``loss_rules``). The nemesis may damage a copy afterwards, within a budget (``nemesis``). Other checks, of
+the readers, show that a damaged copy is reported as damaged, and that the entry is read from another bookie.
 """
 
 from __future__ import annotations
@@ -106,17 +106,17 @@ class GodView:
         self.acked_by_quorum: dict[int, int] = {}
         """The highest entry of each ledger that was acknowledged before the ledger was closed."""
         self.last_verdict: dict[int, int] = {}
-        """For each ledger, the lowest entry for which there is a proof that it was never acknowledged and
-        never will be. ``wire_rules`` maintains it."""
+        """For each ledger, the lowest entry that was proven absent: it was never acknowledged and never will
+        be. ``wire_rules`` maintains it."""
         self.prove_close: Callable[[LedgerMetadata, Incarnation | None], None] = lambda closed, who: None
         """Called when a recoverer closes a ledger, to check that it may. ``wire_rules`` sets it."""
         self._tree = SimTree()
         self._holders: dict[tuple[int, int], dict[str, int]] = {}
-        """For each entry, the bookies that hold it. Each comes with the number of its first record that has
+        """For each entry, the bookies that hold it, each with the number of its first journal record that has
         the entry."""
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], int] = {}
-        """For each bookie and ledger, the number of the record that fenced it."""
+        """For each bookie and ledger, the number of the journal record that fenced it."""
         self._records = 0
         self._blocks: dict[tuple[str, int, int], bytes] = {}
         self._logs: dict[int, LogMetadata] = {}
@@ -125,7 +125,7 @@ class GodView:
         self._log_acks: dict[int, tuple[int, float]] = {}
 
     def look_at(self, tree: SimTree) -> None:
-        """Set the tree that has the metadata; it says which process writes."""
+        """Set the tree that has the metadata. It knows which process writes."""
         self._tree = tree
 
     def violate(self, rule: str, what: str) -> NoReturn:
@@ -167,7 +167,7 @@ class GodView:
     def on_held(self, bookie: str, ledger_id: int, entry_id: int, digest: int) -> None:
         """A bookie has an entry with that digest.
 
-        The entry is durable there. Or, if the bookie does not sync what it acknowledges, it claims to have it
+        The entry is durable there. Or the bookie acknowledges before it syncs, and only claims to have it
         (``loss_rules``).
         """
         key = (ledger_id, entry_id)
@@ -208,7 +208,7 @@ class GodView:
             metadata: The ledger's metadata.
             entries: The entries to check.
             copies: How many copies each must have.
-            what: What happened to the ledger, for the message.
+            what: The event, for the message: "was closed at 7".
         """
         for entry_id in entries:
             self.checks[rule] += 1
@@ -296,7 +296,7 @@ class GodView:
             if self._tree.writer is not self.creators.get(ledger_id):
                 self.violate(
                     "SpareKept",
-                    f"ledger {ledger_id} of epoch {epoch} is deleted by another than its maker, and log "
+                    f"ledger {ledger_id} of epoch {epoch} is deleted, but not by its maker, and log "
                     f"{record.name} of epoch {record.epoch} may still list it",
                 )
 
@@ -386,7 +386,7 @@ class GodView:
         known = self.acked.get(ledger_id, -1)
         verdict = self.last_verdict.get(ledger_id)
         metadata = self.ledgers.get(ledger_id)
-        # Another recoverer may have kept the entry, and its owner may learn that it is there.
+        # Another recoverer may have kept the entry. Then its owner may learn that the entry is there.
         is_adopted = metadata is not None and metadata.is_closed
         if not is_adopted:
             self.acked_by_quorum[ledger_id] = max(self.acked_by_quorum.get(ledger_id, -1), entry_id)

@@ -2,8 +2,8 @@
 
 Several processes take the log over again and again. They append unique records from several tasks, roll, and
 are deposed. A follower reads along. If the swarm enables it, an administrator truncates the log at confirmed
-offsets and seals it near the end, and repeatedly creates and deletes another log. A ``History`` records what
-everyone was told, and ``history.judge`` checks it.
+offsets and seals it near the end. It also creates and deletes another log again and again. A ``History``
+records all answers, and ``history.judge`` checks them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ContendingLeaders:
 
     def _require_seal(self, error: LogSealed) -> None:
         if not self.history.seal_asked:
-            raise Violation("a log is sealed that nobody sealed") from error
+            raise Violation("a log is sealed, but no user sealed it") from error
 
     async def _append_from_all_sides(self, writer: LogWriter) -> None:
         async with trio.open_nursery() as nursery:
@@ -140,7 +140,7 @@ class ContendingLeaders:
                         self._counts["followed"] += 1
             except Truncated as error:
                 if error.first_offset > self.history.truncation_asked:
-                    raise Violation(f"offset {start} is truncated, which nobody asked for") from error
+                    raise Violation(f"offset {start} is truncated, but no user asked for that") from error
                 start = max(start, error.first_offset)
             except LedgerLogError as error:
                 self._world.event("follower failed", type(error).__name__)

@@ -17,9 +17,9 @@ class LinkQuality:
     latency_s: tuple[float, float] = (0.0001, 0.001)
     """The shortest and the longest latency of a piece of data, in seconds."""
     tail_share: float = 0.01
-    """The share of pieces that take longer."""
+    """The share of pieces that arrive late."""
     tail_s: float = 0.02
-    """The most that such a piece is late, in seconds."""
+    """The longest additional latency of a late piece, in seconds."""
     cut_share: float = 0.1
     """The share of sends that are cut into several pieces. Each piece has its own latency."""
     short_read_share: float = 0.05
@@ -34,6 +34,6 @@ class Link:
     target: str
     is_blocked: bool = False
     slow: float = 1.0
-    """Latencies are multiplied by this."""
+    """The factor for all latencies."""
     bytes_per_s: float | None = None
     """The bandwidth. None: unlimited."""

@@ -1,17 +1,17 @@
 """Rules for bookies that acknowledge before they sync (``journal_write_data = false``).
 
-Such a bookie *claims* to hold whatever it acknowledged or gave out, and ``GodView`` believes it: nothing on
-its disk proves the claim, and a crash may lose the entry. Claims count in quorums, and a claim that was lost
-is not taken back. At most ``ack quorum - 1`` bookies of a run are of this kind (``swarm``), so each quorum
-with claims also has a synced copy. The rules for all bookies show that nothing acknowledged is lost; they
-hold here too: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
+Such a bookie *claims* to hold every entry that it acknowledged or gave out, and ``GodView`` believes it.
+Nothing on its disk proves the claim, and a crash may lose the entry. Claims count in quorums, and a claim
+stays even if the entry is lost. At most ``ack quorum - 1`` bookies of a run are of this kind (``swarm``), so
+each quorum with claims also has a synced copy. The rules for all bookies show that nothing acknowledged is
+lost; they hold here too: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
 
 After a crash of such a bookie, these rules apply to it, for the ledgers that existed at the crash (C.3):
 
     BootMarks           it acknowledges no ordinary add to any of them
     LimboNoNegative     if the ledger is not closed, it never denies an entry
-    LimboClear          if the ledger is closed, it never denies an entry that it should hold: before it
-                        denies any other entry, it has copied all of those back
+    LimboClear          if the ledger is closed, it never denies an entry that it should hold. It denies other
+                        entries only after it has copied back all that it should hold
 
 Every bookie syncs fences, so FenceBeforeReply holds for these bookies as well.
 """
@@ -31,7 +31,7 @@ NO_LEDGER = -1
 
 
 class LossRules:
-    """Checks the bookies that do not sync what they acknowledge. ``wire_rules`` calls it."""
+    """Checks the bookies that acknowledge before they sync. ``wire_rules`` calls it."""
 
     def __init__(self, god: GodView) -> None:
         self.losses = 0
@@ -47,7 +47,7 @@ class LossRules:
         return bookie in self._lost_through
 
     def on_loss(self, bookie: str) -> None:
-        """A bookie that served has ended without a clean stop."""
+        """A serving bookie has ended without a clean stop."""
         if bookie in self._lost_through:
             self.losses += 1
             self._lost_through[bookie] = max(self._god.creators, default=NO_LEDGER)
@@ -71,7 +71,7 @@ class LossRules:
     def on_answer(
         self, bookie: str, ledger_id: int, asked: range, found: Collection[int], highest: int
     ) -> None:
-        """The bookie answers that it has the entries ``found``, and no others of the entries ``asked``.
+        """The bookie answers that it has the entries ``found``, and none of the other entries in ``asked``.
 
         Args:
             bookie: The bookie.

@@ -18,7 +18,7 @@ compares every result and every state:
   a module, not one inside of a test function.
 
 The commands are stamped as a leader stamps them, with the same stamps each time. If two ways differ,
-``NotDeterministic`` names the command at which they do."""
+``NotDeterministic`` names the command that shows the difference."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _walk_in_child(
 
 
 def serve_child(factory: Factory) -> None:
-    """Be the other process: read the commands from standard input, write the outcomes to standard output."""
+    """The main function of the other process: read commands from standard input, and write their outcomes."""
     commands = [bytes.fromhex(text) for text in json.loads(sys.stdin.read())]
     outcomes, digests = _walk(factory, commands)
     rows = [(outcome.offset, outcome.result.hex(), outcome.error) for outcome in outcomes]

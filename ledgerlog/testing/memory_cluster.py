@@ -87,15 +87,15 @@ class Bookie:
         self.disk = FaultyDisk()
         self.indexes = MemoryIndexes()
         self.address = bookie_id
-        """The address that it serves at, from its next start on."""
+        """The address at which it serves after its next start."""
         self.labels: dict[str, str] = {}
-        """Its placement labels, from its next start on."""
+        """Its placement labels after its next start."""
         self.fix_cookie = False
         """Whether it accepts a disk without its cookie at its next start."""
         self.repair_damage = False
         """Whether it salvages a damaged disk at its next start."""
         self.has_metadata = True
-        """Whether the metadata store answers it, from its next start on."""
+        """Whether the metadata store answers it after its next start."""
         self._cluster = cluster
         self._node: BookieNode | None = None
         self._store: FaultyStore | None = None
@@ -105,7 +105,7 @@ class Bookie:
 
     @property
     def node(self) -> BookieNode:
-        """The running bookie. AssertionError if it does not run."""
+        """The running bookie. Raises AssertionError if it does not run."""
         assert self._node is not None, f"{self.bookie_id} does not run"
         return self._node
 
@@ -190,8 +190,8 @@ class Bookie:
         self.disk, self.indexes, self.fix_cookie = FaultyDisk(), MemoryIndexes(), True
 
     def snapshot(self) -> tuple[FaultyDisk, MemoryIndexes]:
-        """Copy the directory of the bookie, which must not run. Put the copy back into ``disk`` and
-        ``indexes`` to roll the bookie back."""
+        """Copy the directory of the bookie, which must not run. To roll the bookie back, assign the copy to
+        ``disk`` and ``indexes``."""
         assert not self.is_running
         disk, indexes = FaultyDisk(), MemoryIndexes()
         disk.files.update({path: bytearray(data) for path, data in self.disk.files.items()})
@@ -209,7 +209,7 @@ class Bookie:
         self.node.set_read_only(value)
 
     def flip_byte(self, needle: bytes) -> int:
-        """Damage every place on the disk that holds ``needle``: invert its first byte. Return how many."""
+        """Invert the first byte of every ``needle`` on the disk. Return how many there were."""
         places = 0
         for content in self.disk.files.values():
             at = content.find(needle)
@@ -370,10 +370,10 @@ async def open_cluster(
 
 
 async def eventually(condition: Callable[[], bool], *, timeout_s: float = 120.0) -> None:
-    """Wait in mock time until ``condition()`` is true. trio.TooSlowError after ``timeout_s`` seconds.
+    """Wait in mock time until ``condition()`` is true. Raise trio.TooSlowError after ``timeout_s`` seconds.
 
     It checks the condition every millisecond at first. Later the pause is a twentieth of the time waited so
-    far: each check costs a turn of the event loop, although mock time costs nothing.
+    far, because each check costs a turn of the event loop even if mock time costs nothing.
     """
     began = trio.current_time()
     with trio.fail_after(timeout_s):

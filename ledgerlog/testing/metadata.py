@@ -87,7 +87,7 @@ class SimStore(CalledStore):
         super().__init__(tree)
         self._tree = tree
         self.lost_share = 0.0
-        """The share of writes, from 0 to 1, that fail: one half never arrives, the other loses its answer."""
+        """The share of writes, from 0 to 1, that fail. Half of them never arrive, half lose their answers."""
         self.lost_writes = 0
         self.lost_answers = 0
         self.is_ended = False
@@ -131,7 +131,7 @@ class SimStore(CalledStore):
             self.is_ended = True
 
     def end(self) -> None:
-        """End the session, as a process does that stops."""
+        """End the session, as a stopping process does."""
         self.is_ended = True
         self.inner.close()
 
@@ -149,8 +149,8 @@ class SimStore(CalledStore):
                 raise MetadataOutcomeUnknown(f"{call}: the connection broke")
             failure: LedgerLogError | None = None
             try:
-                # The effect and the knowledge of it are one step: after the effect, the inner store never
-                # waits.
+                # The inner store never waits after the effect. So no crash or cancellation can come before
+                # its answer is known here.
                 self._tree.on_behalf_of(self.inner.session, incarnation)
                 with trio.CancelScope(shield=True):
                     result = await act()

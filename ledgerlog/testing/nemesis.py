@@ -1,18 +1,18 @@
-"""The nemesis of a run: which faults come when, and what each does.
+"""The nemesis of a run: it plans the faults and injects them.
 
 The faults of a run are a *plan*, drawn before the run from the seed alone. Each fault has a number, a time
-and a kind. When it comes, it draws its details (its victims, its duration) from a generator that is named by
-its number. So if you leave some faults out, the others draw the same as before. ``shrink`` uses this to
+and a kind. When it comes, it draws its details (its victims, its duration) from a generator of its own, which
+its number seeds. So if you leave some faults out, the others draw the same as before. ``shrink`` uses this to
 repeat a failing run with a part of its plan.
 
 Directed faults aim at situations that are known to break replicated logs. Random faults rarely hit them:
 
     depose               a leader is paused, is replaced and wakes up
-    late adds            what a client sends to some bookies is held back, and its rivals are woken: recovery
+    late adds            a client's adds to some bookies are held back, and its rivals are woken: recovery
                          decides while adds are on their way, and they arrive afterwards
-    member lost          some bookies do not get what a client sends, and the client's connection to another
-                         bookie, which has it, breaks. So entries are half confirmed when the ensemble
-                         changes. Often the metadata store is slow meanwhile, which prolongs the change
+    member lost          a client's adds do not reach some bookies, and its connection to a bookie that has
+                         them breaks. So entries are half confirmed when the ensemble changes. Often the
+                         metadata store is slow meanwhile, which prolongs the change
     reset at a fence     when a bookie has confirmed a fence, the client's connections to another one break.
                          So the fence of that other bookie is lost, and the client reads it unfenced
     power cut after a fence   the bookie that has just confirmed a fence loses power, and comes back
@@ -65,7 +65,7 @@ class Nemesis:
 
     def __init__(self, world: World, clients: list[str], writers: list[str]) -> None:
         self.told: list[str] = []
-        """What each fault did, for a person to read."""
+        """The effects of each fault, as text for people."""
         self._world = world
         self._cluster = world.cluster
         self._clients = clients

@@ -1,22 +1,22 @@
-"""A network of streams under simulated time: everything that TCP may do, decided by a seed.
+"""A network of streams under simulated time. It does everything that TCP may do, and a seed decides.
 
-Every process is a host with its own ``Network``, so the network knows who talks to whom. A *link* is an
-ordered pair of hosts. Each direction has its own state:
+Every process is a host with its own ``Network``, so the network knows both ends of each connection. A *link*
+is an ordered pair of hosts. Each direction has its own state:
 
 * **latency**: uniform between two bounds, with a longer tail now and then; ``slow`` multiplies it.
 * **clogged**: it carries only so many bytes a second.
-* **blocked**: nothing arrives, and no end is told. The sender's kernel keeps the data and tries again, so the
-  data arrives after the link is healed. If you block only one direction, that is a one-way partition.
-* **reset**: the connections between two hosts break, and data in flight is lost. Either both ends learn it,
-  or only one. Then the other end is half open, and learns it when it sends something.
+* **blocked**: nothing arrives, and neither end learns it. The sender's kernel keeps the data and tries again,
+  so the data arrives after the link is healed. If you block only one direction, that is a one-way partition.
+* **reset**: the connections between two hosts break, and data in flight is lost. Both ends learn it, or only
+  one does. In that case the other end is half open, and learns it when it sends something.
 
 A connection has two *channels*. Each channel keeps the order of its data; there is no order between
 connections. Data travels in pieces, cut where the seed decides. A channel holds at most ``buffer_bytes`` in
 flight and unread. If it is full, the sender waits with the rest of its data.
 
-**Ends of processes.** If a process is killed, its kernel closes what it had open. The peer receives the data
-that was sent before, and then the end or a reset. If its machine loses power, nobody is told: the peers are
-half open, and the data that they send is kept. Once the machine is up again, it answers with a reset.
+**Ends of processes.** If a process is killed, its kernel closes its connections. The peer receives the data
+that was sent before, and then the end or a reset. If its machine loses power, the peers do not learn it: they
+are half open, and the data that they send is kept. Once the machine is up again, it answers with a reset.
 
 **Pieces and tokens.** Each piece in flight has an entry in its channel's queue and one timer. The timer does
 not name the piece: it delivers the first piece in the queue. So if a link was blocked and is healed, pieces
@@ -116,7 +116,7 @@ class SimNetwork:
         return [self.link(*pair) for pair in pairs]
 
     def block(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Let nothing through from ``a`` to ``b``, nor back unless ``one_way``. Nobody is told."""
+        """Let nothing through from ``a`` to ``b``, nor back unless ``one_way``. Neither end learns it."""
         for link in self.links(a, b, one_way=one_way):
             link.is_blocked = True
         self._on_change()
@@ -156,7 +156,7 @@ class SimNetwork:
     # --- hosts --------------------------------------------------------------------------------
 
     def on_process_end(self, incarnation: Incarnation, *, is_silent: bool) -> None:
-        """A process has ended. ``is_silent``: its machine is down too, and tells nobody."""
+        """A process has ended. ``is_silent``: its machine is down too, so the peers do not learn it."""
         host = incarnation.process
         for address, listener in list(self._listeners.items()):
             if listener.incarnation is incarnation:
@@ -218,7 +218,7 @@ class SimNetwork:
                 return
             await self._changed.wait()
 
-    # --- what processes do --------------------------------------------------------------------
+    # --- for processes ------------------------------------------------------------------------
 
     async def _connect(self, incarnation: Incarnation, address: str) -> Stream:
         _check_address(address)
@@ -401,7 +401,7 @@ class _Channel:
             return
         self.in_flight -= len(piece)
         if receiver.is_gone:
-            # Nobody reads here. Data is answered with a reset, the end of the data is not.
+            # No process reads here. Answer data with a reset, but not the end of the data.
             if piece:
                 self.network.bytes_lost += len(piece)
                 if not self.sender.is_gone:
@@ -531,7 +531,7 @@ class _End:
             return
         self._shut(is_silent=False)
 
-    # --- what the network does to it ----------------------------------------------------------
+    # --- for the network ----------------------------------------------------------------------
 
     def die(self, *, is_silent: bool) -> None:
         """The end's process has ended."""

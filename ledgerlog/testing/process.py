@@ -1,4 +1,4 @@
-"""The processes of a simulated cluster: what a crash ends, and what a dead process can no longer do.
+"""The processes of a simulated cluster, and their crashes.
 
 Each life of a process is an ``Incarnation``. Everything that a process does to the world passes through a
 door: its network, its disk, its metadata store, its random bytes. Each door asks the incarnation first. A
@@ -10,9 +10,8 @@ nothing that a process does while it unwinds has an effect, as after a SIGKILL. 
 The simulation cannot interrupt Python between two awaits, but a real kill can come anywhere.
 ``crash_at_door`` makes up for that: the process dies at its n-th effect, just before or just after it.
 
-A **paused** process (SIGSTOP) gets no answer from any door. Whatever comes from the world is held back until
-the process is resumed, and what the process sends is kept back too. Its own timers fire meanwhile. A real
-stopped process would see them only after it goes on.
+A **paused** process (SIGSTOP) gets no answer from any door. Messages to it and from it are held back until it
+is resumed. Its own timers fire meanwhile; a real stopped process would see them only after it goes on.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Incarnation:
                 self._dies_after = True
 
     def leave_door(self) -> None:
-        """Crash here if a crash is planned after this effect: it has happened, and nobody knows of it yet."""
+        """Crash here if a crash is planned after this effect: it has happened, and no one knows it yet."""
         if self._dies_after:
             self._dies_after = False
             self._on_crash(self._dies_by_power_cut)
@@ -95,7 +94,7 @@ class Incarnation:
         A write to the disk reaches the page cache before its door.
 
         Args:
-            count: Which effect, from 1.
+            count: The number of the effect; 1 is the next one.
             before: Crash before the effect, not after it.
             power_cut: Crash the machine too.
             writes_only: Count only writes to the disk.
@@ -136,7 +135,7 @@ class Incarnation:
     # --- waiting ------------------------------------------------------------------------------
 
     async def wait_running(self) -> None:
-        """Return at once, or if the process is paused, when it is resumed. NodeCrashed if it dies."""
+        """Return at once; if the process is paused, when it is resumed. Raise NodeCrashed if it dies."""
         while self.is_paused and not self.is_dead:
             await self._changed.wait()
         self.check()
@@ -148,7 +147,7 @@ class Incarnation:
             await self.wait_running()
 
     async def wait_until(self, when: float) -> None:
-        """Wait until a time, even inside a shield: it also ends, with NodeCrashed, if the process dies."""
+        """Wait until a time. If the process dies, raise NodeCrashed, even inside a shield."""
         self.check()
         is_over = trio.Event()
         timer = self.simulation.at(when, is_over.set)

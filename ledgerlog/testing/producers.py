@@ -1,22 +1,22 @@
 """A workload: producers that repeat everything, leaders that count each record once, consumers with a cursor.
 
 Several processes contend for a log whose leaders deduplicate. Producers number their records, and send each
-to the current leader until it is acknowledged. They send a record again if the answer takes long, while the
-first attempt may still be under way, at this leader or at a leader that was deposed since. Now and then they
-also repeat an acknowledged record. A request is not withdrawn, so an old one may reach a later leader.
+to the current leader until it is acknowledged. If the answer takes long, they send a record again, although
+the first attempt may still be under way, at this leader or at a deposed one. Now and then they also repeat an
+acknowledged record. A request is not withdrawn, so an old one may reach a later leader.
 
 Two processes consume the log under one cursor that pins it. Their state (how many records of each producer
 they have seen) is in the cursor's properties, so it moves together with the cursor's offset. A consumer that
 loses that race, or that is interrupted, starts again from the cursor. The log keeps no more than it has to
 (``RetentionPolicy(max_bytes=1)``), so everything that the cursor does not pin vanishes. A sweeper deletes
-what crashes have left, however young it is.
+ledgers that crashes have left, even very young ones.
 
 At every moment each (producer, sequence) has one offset, and each offset has one (producer, sequence). This
 must hold for every source: a first acknowledgement, a repeated one, or a reader. A consumer finds each record
 of a producer once, in order and without holes. Nothing that the cursor pins is ever dropped. ``invariants``
 checks that only its maker deletes a ledger that a log may still list. At the end all records whose outcome
-was ever in doubt are sent again. They must get the same offsets, and the log must hold as many records as the
-producers have numbered.
+was ever in doubt are sent again. They must get the same offsets, and the log must hold exactly as many
+records as the producers have numbered.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class RepeatingProducers:
         for producer in self._producers.values():
             self._world.nursery.start_soon(self._produce, producer, name=f"producer {producer.name}")
 
-    # --- what the processes say about the log -------------------------------------------------
+    # --- reports of the processes about the log -----------------------------------------------
 
     def _on_place(self, who: str, producer: str, sequence: int, offset: int) -> None:
-        """A process was told the offset of a record."""
+        """A process learned the offset of a record."""
         known = self._offsets.setdefault((producer, sequence), offset)
         if known != offset:
             raise Violation(
@@ -224,13 +224,13 @@ class RepeatingProducers:
     def _require_late(self, writer: LogWriter, request: _Request, error: OutOfSequence) -> None:
         """Check that OutOfSequence has a reason.
 
-        Either the leader was deposed, so it may not know what comes before the request. Or the request was
+        Either the leader was deposed, so it may not know the records before the request. Or the request was
         answered so long ago that its records may be forgotten.
         """
         is_forgotten = request.first + len(request.datas) + BACK_MAX + BATCH_MAX <= request.producer.acked
         if writer.epoch == self._latest_epoch and not is_forgotten:
             raise Violation(
-                f"ExactlyOnce: the leader of epoch {writer.epoch} does not know what comes before sequence "
+                f"ExactlyOnce: the leader of epoch {writer.epoch} does not know the records before sequence "
                 f"{request.first} of producer {request.producer.name}"
             ) from error
         self._counts["out of sequence"] += 1
@@ -332,7 +332,7 @@ class RepeatingProducers:
         await retry(self._world, "consuming the rest", read)
 
     async def _repeat(self, writer: LogWriter, producer: _Producer) -> None:
-        """Send the last acknowledged records again, and all records whose outcome nobody knows."""
+        """Send the last acknowledged records again, and all records with an unknown outcome."""
         first = max(0, producer.acked - BACK_MAX)
         datas = [producer.record(sequence) for sequence in range(first, producer.sent)]
         if not datas:

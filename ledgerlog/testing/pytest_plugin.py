@@ -46,7 +46,7 @@ class Simulated(Protocol):
             The results of the scenario, one for each seed.
 
         Raises:
-            Exception: Whatever ``simulate`` raises for the first seed that fails.
+            Exception: ``simulate`` raised it for the first seed that fails.
         """
         ...
 

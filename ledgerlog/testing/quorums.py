@@ -1,8 +1,8 @@
 """The arithmetic of quorums, written a second time for the checkers (protocol A.0).
 
 A checker must not share a mistake with the code that it checks. So this module shares no line with
-``model.quorum``, and is written to be obviously right and not to be fast. ``GodView`` and the rules beside it
-count with it.
+``model.quorum``. It is written to be obviously right, and not to be fast. ``GodView`` and the other checkers
+use it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bookies_of(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
 
 
 def negatives_needed(replication: Replication) -> int:
-    """Return how many bookies of a write set must lack an entry to leave fewer than an ack quorum with it."""
+    """Return how many bookies of a write set must lack an entry, so that the rest is below an ack quorum."""
     return next(
         absent
         for absent in range(replication.write_quorum + 1)
@@ -47,7 +47,7 @@ def negatives_needed(replication: Replication) -> int:
 
 
 def covers(replication: Replication, fenced: Collection[int]) -> bool:
-    """Whether the fenced slots leave no write set with an ack quorum of slots that are not fenced."""
+    """Whether no write set has an ack quorum of slots that are not fenced."""
     for entry_id in range(replication.ensemble):
         free = [slot for slot in _slots(replication, entry_id) if slot not in fenced]
         if len(free) >= replication.ack_quorum:

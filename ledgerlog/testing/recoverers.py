@@ -1,14 +1,17 @@
 """A workload: ledgers without a log, their owners, and recoverers that race with them and with each other.
 
 Owners create ledgers and append to them until they close them, give them up, are fenced, or die. Recoverers
-pick ledgers, mostly the newest, and recover them whether or not anyone writes to them. Often two recoverers
+pick ledgers, mostly the newest, and recover them even if an owner still writes to them. Often two recoverers
 meet. Readers read the confirmed entries and follow the ledger. If the swarm enables it, ledgers are deleted,
 open or closed.
 
-At the end, for each ledger that is not deleted: everyone who was told its end was told the same end. The
-ledger can be recovered and read. Under each entry id it holds what was sent and nothing else. It holds every
-acknowledged entry. It holds no entry whose append failed definitely. Readers saw nothing else. A copy may be
-damaged only on a disk on which bits have rotted, and no entry is unreadable.
+At the end, these rules hold for each ledger that is not deleted:
+
+* All processes that learned its end learned the same end.
+* It can be recovered and read. Under each entry id it holds the sent bytes and nothing else.
+* It holds every acknowledged entry, and no entry whose append failed definitely.
+* Readers saw nothing else.
+* A copy may be damaged only on a disk on which bits have rotted, and no entry is unreadable.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ NEWEST = 3
 
 @attrs.define(eq=False)
 class Book:
-    """What is known of one ledger from outside."""
+    """The facts about one ledger that are known from outside."""
 
     ledger_id: int
     sent: list[bytes] = attrs.Factory(list)
@@ -42,13 +45,13 @@ class Book:
     absent_from: int | None = None
     """The lowest entry whose append failed definitely."""
     ends: dict[str, int] = attrs.Factory(dict)
-    """The last entry of the ledger, as each process was told it."""
+    """For each process that learned the ledger's end, the last entry by its answer."""
     seen: dict[int, bytes] = attrs.Factory(dict)
-    """The entries that readers were given."""
+    """The entries that readers got."""
     is_deleted: bool = False
 
     def on_end(self, who: str, last_entry: int | None) -> None:
-        """A process was told the ledger's end. Violation if another one was told another end."""
+        """A process learned the ledger's end. Raise Violation if another process learned another end."""
         if last_entry is None:
             raise Violation(f"CloseAgree: {who} recovered ledger {self.ledger_id}, and it has no end")
         for other, told in self.ends.items():
@@ -60,14 +63,14 @@ class Book:
         self.ends[who] = last_entry
 
     def on_read(self, first: int, payloads: list[bytes]) -> None:
-        """A reader was given these entries. Violation if they are not the entries that were sent."""
+        """A reader got these entries. Raise Violation if they are not the entries that were sent."""
         for entry_id, payload in enumerate(payloads, first):
             if entry_id >= len(self.sent) or payload != self.sent[entry_id]:
                 raise Violation(f"ReadStable: entry {entry_id} of ledger {self.ledger_id} is {payload!r}")
             self.seen[entry_id] = payload
 
     def judge(self, payloads: list[bytes], last_entry: int) -> None:
-        """Check the whole ledger, as it is read at the end."""
+        """Check the whole content of the ledger, read at the end."""
         self.on_end("the judge", last_entry)
         self.on_read(0, payloads)
         if len(payloads) != last_entry + 1:
@@ -88,8 +91,8 @@ class Book:
 async def hear_outcomes(world: World, writer: LedgerWriter, book: Book, first: int, count: int) -> bool:
     """Record the outcomes of ``count`` appends from ``first`` on, until one fails.
 
-    A definite failure says that neither this entry nor any later one is in the ledger. Any other failure says
-    nothing about the entry.
+    After a definite failure, neither this entry nor any later one is in the ledger. After any other failure,
+    the entry may be in the ledger.
 
     Returns:
         False if an append failed.
@@ -268,7 +271,7 @@ class RacingRecoverers:
             found = await client.ledgers.verify(book.ledger_id)
         except LedgerNotFound:
             if not book.is_deleted:
-                raise Violation(f"ledger {book.ledger_id} is gone, and nobody deleted it") from None
+                raise Violation(f"ledger {book.ledger_id} is gone, but no user deleted it") from None
             return
         self._counts["ledgers judged"] += 1
         self._counts["copies found damaged"] += len(found.damaged)

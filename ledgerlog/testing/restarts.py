@@ -11,11 +11,11 @@ from ledgerlog.testing.world import World
 __all__ = ["require_rot", "try_restart"]
 
 RESTART_S = 20.0
-"""If a process has not started after this time, it is left alone until the next try."""
+"""If a process has not started after this time, the nemesis waits for its next try."""
 
 
 async def try_restart(world: World, name: str) -> None:
-    """Try to restart a process. An injected fault may prevent it. Violation if no fault justifies that."""
+    """Try to restart a process. If it does not start and no injected fault explains that, raise Violation."""
     try:
         with trio.move_on_after(RESTART_S):
             await world.cluster.restart(name)
@@ -29,7 +29,7 @@ async def try_restart(world: World, name: str) -> None:
 
 
 def require_rot(world: World, bookie: str, error: StorageCorrupt) -> None:
-    """Raise Violation if a bookie refuses to start because of damage that nobody did to its disk."""
+    """Raise Violation if a bookie refuses to start because of damage, but its disk has no injected damage."""
     if bookie not in world.rotten:
         raise Violation(f"{bookie} finds damage on a disk that has none: {error}") from error
     world.counts["refused to start on a rotten disk"] += 1

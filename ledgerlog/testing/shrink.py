@@ -2,11 +2,11 @@
 
 This is delta debugging (Zeller and Hildebrandt's ddmin) over the plan of a failing seed. It leaves faults out
 in chunks, then in smaller chunks, as long as the run with the remaining faults still fails *in the same way*:
-it breaks the same rule, or ends with the same kind of exception. If the attempts suffice, the result is
-1-minimal: if you leave out any one more fault, the run passes or fails in another way.
+it breaks the same rule, or ends with the same kind of exception. If there are enough attempts, the result is
+minimal: without any one of its faults, the run passes or fails in another way.
 
-A fault that is left out changes what happens afterwards. So a run that fails by a rare race may shrink only
-with luck. But the result always fails, because that run was made.
+If a fault is left out, everything after it may change. So a run that fails by a rare race may shrink only
+with luck. But the result always fails, because exactly this run was made and failed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def shrink(
 
     Args:
         failed: The report of the failing run.
-        size: The size of the run, as it was.
+        size: The size of the failing run.
         attempts_max: How many runs to make at most.
         on_attempt: Called as ``on_attempt(attempts, left)`` after each success, with the number of runs so
             far and of remaining faults.
@@ -71,7 +71,7 @@ def shrink(
         The smallest failing run that was found.
     """
     way = way_of(failed)
-    assert way, "only what failed can be shrunk"
+    assert way, "only a failed run can be shrunk"
 
     def run_again(numbers: tuple[int, ...]) -> Report:
         return run_seed(failed.seed, size=size, only=numbers)

@@ -1,17 +1,17 @@
 """The parameters of one simulated run, drawn from its seed: its cluster, its workloads and its faults.
 
-If a run has every fault at full rate, nothing in it succeeds. Many runs with a few kinds of faults each find
-more. So each seed draws a *swarm*: the shape of the cluster, the workloads, the kinds of faults, their rate,
-and how many bookies may be down at once.
+If a run has every fault at full rate, nothing in it succeeds. Many runs find more if each has only a few
+kinds of faults. So each seed draws a *swarm*: the shape of the cluster, the workloads, the kinds of faults,
+their rate, and how many bookies may be down at once.
 
 **Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` runs have 0.3 to 24
 seconds and up to 30 records. A small run is about a tenth of the work. Most bugs need only a handful of
 requests that meet at the wrong moment.
 
-**The budget for damage.** Bits rot on so few bookies that every acknowledged entry keeps an intact copy, and
-that the others can form ensembles without them. So bits rot on at most ``ack quorum - 1`` bookies, and on no
-more bookies than an ensemble can do without. With more damage, a protocol can only refuse. In other runs
-``ack quorum - 1`` bookies acknowledge entries before they sync them, and lose some with each crash.
+**The budget for damage.** Every acknowledged entry must keep an intact copy, and the sound bookies must be
+able to form ensembles. So bits rot on at most ``ack quorum - 1`` bookies, and on no more bookies than an
+ensemble can do without. With more damage, a protocol can only refuse. In other runs ``ack quorum - 1``
+bookies acknowledge entries before they sync them, and lose some with each crash.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut after a fence")
-"""Kinds of faults that aim at situations that are known to break replicated logs. They are drawn more often
-than the others."""
+"""Kinds of faults that aim at situations known to break replicated logs. They are drawn more often than the
+others."""
 
 FAULTS = (
     # processes
@@ -83,7 +83,7 @@ WORKLOAD_MIXES = (
 """Names in ``workload.WORKLOADS``. One line is drawn for each run."""
 
 LOSING = ("kill", "power cut", "power cut at a door")
-"""Bookies that do not sync at once lose entries only by these kinds of faults."""
+"""Only these kinds of faults make a bookie that does not sync at once lose entries."""
 
 LOSS_SHARE = 0.4
 """The share of runs with bookies that do not sync at once, if the budget allows it."""
@@ -132,25 +132,25 @@ class Swarm:
     """How many processes contend for a log or a ledger."""
     tasks: int
     records_max: int
-    """How many records or entries are sent in one run. More of the same finds less than another seed."""
+    """How many records or entries are sent in one run. Another seed finds more than a longer run."""
     roll: RollPolicy
     trouble_s: float
     pace_s: float
     """How long a leadership, or the life of a ledger, lasts on average, in seconds."""
     think_s: float
-    """How long a task that appends waits between two appends on average, in seconds. It is chosen so that the
-    appends last as long as the trouble."""
+    """The mean pause of a task between two appends, in seconds. It is chosen so that the appends last as long
+    as the trouble."""
     faults: tuple[str, ...]
     gap_s: float
     """The mean time between two faults, in seconds."""
     down_max: int
     """How many bookies may be down at the same time."""
     rotten_max: int
-    """On how many bookies bits may rot."""
+    """How many bookies may have bit rot on their disks."""
     tail_share: float
     payload_max: int
     segment_records: int
-    """After how many records a bookie goes on in a new journal segment."""
+    """A bookie begins a new journal segment after this many records."""
     truncates: bool
     seals: bool
     deletes: bool
@@ -220,7 +220,7 @@ class Swarm:
         return attrs.evolve(self, unsynced=unsynced, faults=tuple(sorted({*self.faults, *LOSING})))
 
     def _with_exchanges(self, random: Random) -> Swarm:
-        """Perhaps let another metadata store answer for a while. This is drawn last, for the same reason."""
+        """Perhaps let another metadata store answer for a while. Drawn last, so the rest stays the same."""
         if random.random() >= EXCHANGE_SHARE:
             return self
         return attrs.evolve(self, faults=tuple(sorted({*self.faults, EXCHANGE})))

@@ -1,8 +1,9 @@
-"""Rules for what processes tell each other (part C of the protocol's rules), checked frame by frame.
+"""Rules for the messages between processes (part C of the protocol's rules), checked frame by frame.
 
-``WireView`` reads the bytes on the wire. So it knows what each process knows, and does not share its
-conclusions. For example, it counts again, from the answers that a recoverer got, whether the recoverer may
-conclude that an entry does not exist. It asks the ``GodView`` about the disks and the metadata.
+``WireView`` reads the bytes on the wire. So it has the same facts as each process, and draws its own
+conclusions. For example, a recoverer concludes that an entry does not exist. Then ``WireView`` counts the
+answers that the recoverer got, and checks that they prove it. It asks the ``GodView`` about the disks and the
+metadata.
 
 For bookies:
     AckDurable          a bookie acknowledges an add only when its entries are durable there
@@ -21,8 +22,8 @@ For owners:
     LacIsCommitted      if the owner tells a LAC, all entries up to it are durable on their ack quorum
     LafrTruth           if the owner tells a LAFR, all entries up to it are durable on their whole write
                         quorum
-    AddsWithoutGap      from the fragment in which it joined, a bookie is sent all pending entries of its
-                        write sets in order (queue rule 3); any of them may be sent again
+    AddsWithoutGap      from the fragment in which a bookie joined, the owner sends it all pending entries of
+                        its write sets in order (queue rule 3); it may send any of them again
 
 For recoverers:
     RecoveryAnnounced   a ledger is fenced only after the metadata says that it is in recovery
@@ -31,7 +32,7 @@ For recoverers:
                         entry below the frozen fragment is asked for
     FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32). Other
                         recovery adds are copies by repair, of entries that can no longer change. They tell no
-                        LAC after what is certainly committed, and no LAFR (rules 20 and 23)
+                        LAC beyond the last entry that is certainly committed, and no LAFR (rules 20 and 23)
     CloseProven         a recoverer closes a ledger at an entry only if a negative quorum of the next entry's
                         write set denied the next entry. Time-outs, bookies in limbo and bookies outside of
                         the write set do not count (T02, T03, T04, T10)
@@ -104,7 +105,7 @@ class _Answer:
 
 
 class _Recoverer:
-    """What one process knows about a ledger that it recovers."""
+    """The facts that one process knows about a ledger that it recovers."""
 
     __slots__ = ("answers", "fenced")
 
@@ -134,7 +135,7 @@ class WireView:
         """For each ledger, the highest entry that any process sent."""
         self._next_add: dict[tuple[int, str], tuple[int, int]] = {}
         """For each ledger and bookie: the first entry of the fragment in which the bookie joined, and the
-        entry after the last one that it was sent."""
+        entry after the last one sent to it."""
         self._on_fence: dict[str, Callable[[], None]] = {}
         self.answers: dict[str, int] = {}
         """How many READ replies had each status."""
@@ -142,7 +143,7 @@ class WireView:
         god.prove_close = self.prove_close
 
     def call_at_next_fence(self, bookie: str, call: Callable[[], None]) -> None:
-        """Call ``call`` once, right after the bookie has confirmed a fence. The nemesis uses it."""
+        """Call ``call`` once, right after the bookie next confirms a fence. The nemesis uses it."""
         self._on_fence[bookie] = call
 
     def forget_calls(self) -> None:
@@ -232,7 +233,7 @@ class WireView:
             self._on_progress(header, told)
 
     def _require_no_gap(self, bookie: str, header: Header) -> None:
-        """Require that an owner sends a bookie the next entries, or entries that it was sent before."""
+        """Require that an owner sends a bookie the next entries, or repeats earlier ones."""
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
         if metadata is None or bookie not in metadata.last_fragment.ensemble:
             return  # The ledger is deleted. Or the bookie was replaced; adds under way do no harm.
@@ -247,7 +248,7 @@ class WireView:
         if before != joined:
             following = joined
         god.checks["AddsWithoutGap"] += 1
-        # A bookie that was away for a while is not sent entries that were settled without it.
+        # If entries were settled while a bookie was away, the owner does not send them to it.
         enough = replication.write_quorum if replication.guaranteed else replication.ack_quorum
         left_out = [
             entry_id
@@ -265,8 +266,8 @@ class WireView:
     def _is_copy(self, header: Header) -> bool:
         """Whether repair may make this recovery add: its entry belongs to a closed part of the ledger.
 
-        The ledger is closed, or the entry is before the last fragment. What is certainly committed only
-        grows, so repair may act on older metadata.
+        The ledger is closed, or the entry is before the last fragment. The certainly committed part of a
+        ledger only grows, so repair may act on older metadata.
         """
         metadata = self._god.ledgers.get(header.ledger_id)
         if metadata is None:
@@ -349,7 +350,7 @@ class WireView:
     def _note_held(self, conversation: TappedConnection, header: Header) -> None:
         bookie = conversation.server.process
         if self.loss.is_unsynced(bookie):
-            return  # ``loss_rules`` says what these bookies may deny.
+            return  # ``loss_rules`` checks the denials of these bookies.
         last = min(header.last, self._pushed.get(header.ledger_id, NO_ENTRY))
         held = [
             entry_id
@@ -442,7 +443,7 @@ class WireView:
         floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
         told = max(self._told[header.ledger_id][0], self._copied.get(header.ledger_id, NO_ENTRY), floor)
         if self.loss.is_unsynced(bookie):
-            # A bookie in limbo copies entries itself, and learns a LAC that nobody sends to it.
+            # A bookie in limbo copies entries itself, so it learns a LAC that no process sends to it.
             told = max(told, self._committed(header.ledger_id, header.lac))
         if header.lac > told:
             god.violate(
@@ -510,7 +511,7 @@ class WireView:
                 "match its digest",
             )
 
-    # --- what a recoverer can know ------------------------------------------------------------
+    # --- the facts that a recoverer has -------------------------------------------------------
 
     def _shape(self, ledger_id: int) -> tuple[Fragment, Replication] | None:
         """Return the last fragment as it was when recovery began, and the ledger's quorums.

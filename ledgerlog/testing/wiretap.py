@@ -1,10 +1,10 @@
-"""Observe what the processes of a simulated cluster tell each other, frame by frame.
+"""Observe the messages between the processes of a simulated cluster, frame by frame.
 
 The network carries bytes in pieces that may be cut anywhere. A ``Tap`` observes one direction of one
-connection and reassembles the frames. It tells an observer of each frame twice: when its sender has handed
-its last byte to the network, and when its receiver has taken its last byte out. Each call is made in the task
-of the process that acts, so a broken rule is reported at the step that breaks it. A frame that is lost on the
-way is sent and never received.
+connection and reassembles the frames. It reports each frame to an observer twice: when the sender has handed
+its last byte to the network, and when the receiver has taken its last byte out. Each call is made in the task
+of the process that acts, so a broken rule is reported at the step that breaks it. If a frame is lost on the
+way, it is only reported as sent.
 
 A tap changes nothing: it neither removes nor adds data, draws no random choice and takes no time.
 """

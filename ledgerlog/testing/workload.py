@@ -7,17 +7,17 @@ A run has three phases:
    them, and a nemesis carries out its plan of faults (``nemesis``).
 2. **Healing.** The network, the disks and the metadata are healed, every bookie is started, and the clients
    are ended. From now on everything must work again in bounded time (``world.CONVERGE_S``).
-3. **Judgement.** Each workload compares the stored data with what its processes were told. During all phases
+3. **Judgement.** Each workload compares the stored data with its processes' answers. During all phases
    the rules of ``invariants`` check every durable block, metadata write and acknowledgement, and the rules of
    ``wire_rules`` check every frame.
 
-**To test more:** a workload is a class like ``ContendingLeaders``. Add it to ``WORKLOADS`` and to a mix of
-``swarm.WORKLOAD_MIXES``; for example, replicated state machines belong there. A *resident* is a process that
-runs beside every workload and has no users of its own. ``RESIDENTS`` names it, and it is started, killed and
-restarted like the others; for example, auditors and replication workers belong there.
+**To test more:** write a workload, which is a class like ``ContendingLeaders``. Add it to ``WORKLOADS`` and
+to a mix of ``swarm.WORKLOAD_MIXES``; for example, replicated state machines belong there. A *resident* is a
+process that runs beside every workload and has no users of its own. Add it to ``RESIDENTS``, and it is
+started, killed and restarted like the others; for example, auditors and replication workers belong there.
 
 A batch of runs proves nothing if nothing in it was acknowledged, no leader was deposed and no write was torn.
-``vacuity`` says what a batch lacks.
+``vacuity`` names the events that a batch lacks.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SIMULATED_S_MAX = 3600.0
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """The result of one seed."""
+    """The result of a run of one seed."""
 
     seed: int
     trace_hash: str
@@ -172,7 +172,7 @@ def run_seed(
     only: Collection[int] | None = None,
     is_strict: bool = False,
 ) -> Report:
-    """Run one seed. It does not raise what it finds: see ``Report.failure``.
+    """Run one seed. A failure of the run is not raised, but returned in ``Report.failure``.
 
     Args:
         seed: The seed.
@@ -210,7 +210,7 @@ def run_seed(
 
 
 def _the_one(error: BaseException) -> BaseException:
-    """Return the violation in a group, because the others are its consequences. Else the first error."""
+    """Return the violation in a group, because the other errors follow from it; if none, the first error."""
     leaves = [error]
     while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
         leaves = [
@@ -222,10 +222,10 @@ def _the_one(error: BaseException) -> BaseException:
 
 
 def vacuity(reports: Iterable[Report]) -> list[str]:
-    """Say what a batch of runs lacks to prove anything.
+    """Return the events that a batch of runs has too rarely to prove anything.
 
     Returns:
-        Lines for a person to read. Empty if it lacks nothing.
+        Lines of text for people. Empty if there are enough of all events.
     """
     numbers: Counter[str] = Counter()
     runs = 0
@@ -240,9 +240,9 @@ def vacuity(reports: Iterable[Report]) -> list[str]:
 def lacking(numbers: Counter[str], runs: int) -> list[str]:
     """Do the same as ``vacuity``, from the sums of all counts, faults and checks.
 
-    The bounds are a fraction of what batches of 50 runs show. So chance does not go below them, but a fault
-    or a workload that stopped working does. "open ends" are records whose outcome nobody knows: their leader
-    died, or could not find it out.
+    The bounds are a fraction of the numbers that batches of 50 runs show. So bad luck alone does not go below
+    them, but a fault or a workload that stopped working does. "open ends" are records with an unknown
+    outcome: their leader died, or could not find it out.
     """
     wanted = {
         "acked": 10 * runs,

@@ -1,4 +1,4 @@
-"""What the workloads, the nemesis and the checkers of one simulated run share."""
+"""The objects that the workloads, the nemesis and the checkers of one simulated run share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
         self.simulation.event(kind, *args)
 
     def on_ack(self, ack: Ack, log: str) -> None:
-        """A process was told that a record of a log is durable."""
+        """A process got the acknowledgement of a record of a log."""
         position = ack.position
         assert position is not None, "only a duplicate may have none"
         self.god.on_ack(position.ledger_id, position.entry_id, log, now=self.simulation.now)
@@ -72,7 +72,7 @@ class Workload(Protocol):
 
     @property
     def writers(self) -> list[str]:
-        """The names of the processes that append, for faults that are aimed at appends."""
+        """The names of the processes that append, for faults that aim at appends."""
         ...
 
     async def prepare(self) -> None:
@@ -94,7 +94,7 @@ class Workload(Protocol):
 
 
 async def retry(world: World, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
-    """Repeat ``attempt`` until it succeeds. Violation if that takes longer than ``CONVERGE_S``."""
+    """Repeat ``attempt`` until it succeeds. Raise Violation if that takes longer than ``CONVERGE_S``."""
     began = world.simulation.now
     last: LedgerLogError | None = None
     with trio.move_on_after(CONVERGE_S):

@@ -11,8 +11,8 @@
 A standby connects to the address in the election's record and sends one HELLO. It names the candidacy that
 the standby wants to reach, and the term that the standby believes in. If the listener is another candidacy,
 it closes the connection: the port may belong to another process now. Otherwise it sends a BEAT at once and
-then at its interval, with the term in which it leads, or 0 if it does not lead (yet). When the term is over,
-it sends ENDED.
+then at its interval. A BEAT has the term in which the sender leads, or 0 if it does not lead (yet). When the
+term is over, it sends ENDED.
 
 Heartbeats prove nothing. They only decide how soon a standby asks the metadata store.
 """

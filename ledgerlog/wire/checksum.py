@@ -1,4 +1,4 @@
-"""Digests: they prove that bytes are the ones that were written.
+"""Digests: they prove that bytes are as they were written.
 
 Every entry carries a CRC-32C over ledger id, entry id and payload (rule 17). The two ids do not go through
 the CRC as bytes, because that would take two more calls for each entry. They make its starting value:

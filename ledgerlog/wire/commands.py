@@ -12,7 +12,7 @@
     24 + n        the command (nothing in a barrier)
 
 A barrier changes nothing. Its acknowledgement proves that its writer still led when it was appended. A
-linearizable read waits for that.
+linearizable read waits for this proof.
 
 Example, the command ``+1`` with request id ``a``, at 1,700,000,000,000 ms, seed 5:
 

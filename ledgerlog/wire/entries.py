@@ -1,8 +1,8 @@
 """The entries of a frame: lengths, digests, ids and payloads, handled together.
 
 An ADD and a READ reply carry ``Entries``. A writer builds them from payloads; a bookie or a reader decodes
-them from a frame. They never become one object for each entry: lengths and digests are arrays, and the
-payloads are one piece of bytes. One call splits it if you need single payloads.
+them from a frame. No object is made for a single entry: lengths and digests are arrays, and the payloads are
+one piece of bytes. One call splits it if you need single payloads.
 """
 
 from __future__ import annotations

@@ -36,24 +36,24 @@ counted and acknowledged like any other.
 a request that the client never made, or answers with another kind or ledger.
 
 **READ** asks for the entries first, first + stride, ... up to ``last``, within ``argument`` payload bytes.
-The reply holds the entries that were found, and is complete through the entry in ``argument``. If an asked
+The reply holds the entries that were found, and is complete through the entry in ``argument``. If a requested
 entry up to there is not in the reply, it does not exist on this bookie (status OK or NO_SUCH_LEDGER), or the
 bookie does not know (status UNKNOWN: limbo). The reply says nothing about later entries; CORRUPT and IO_ERROR
-say why the next entry could not be read. With any other status the request was refused, and the reply says
-nothing about any entry: ``argument`` is below ``first``, and readers ignore it.
+say why the next entry could not be read. Any other status refuses the whole request: the reply says nothing
+about any entry, ``argument`` is below ``first``, and readers ignore it.
 
 **READ_LAC** asks for the LAC, and may wait until it has passed ``first``. ``last`` in the reply is the last
 entry that is durable on the bookie, whether or not the ledger's writer has acknowledged it (-1: none).
 
-**LIST** asks which of the entries from ``first`` to ``last`` the bookie's index names (``last`` 0: to the
-end). The body of the reply is pairs (first, last) of i64, complete through ``argument``. A reply may end
-early if the bookie must look at many entries; a reply without pairs never ends early.
+**LIST** asks for the entries in the bookie's index from ``first`` to ``last`` (``last`` 0: to the end). The
+body of the reply is pairs (first, last) of i64, complete through ``argument``. A reply may end early if the
+bookie must look at many entries; a reply without pairs never ends early.
 
 **SCRUB** asks the bookie to read the entries from ``first`` to ``last`` and check their digests, at most
-``argument`` bytes of them. ``count`` is the number of classes by which it adds up the digests. ``wire.scrub``
-describes the body of the reply, which is complete through ``argument``.
+``argument`` bytes of them. The bookie adds up the digests by class, and ``count`` is the number of classes.
+``wire.scrub`` describes the body of the reply, which is complete through ``argument``.
 
-**LEDGERS** asks of which ledgers, from the one in ``ledger`` on, the bookie holds entries. ``key`` is the
+**LEDGERS** asks for the ledgers with entries on the bookie, from the id in ``ledger`` on. ``key`` is the
 bookie's listing key. ``wire.ledgers`` describes the body of the reply, which is complete through the ledger
 in ``argument``. Status UNKNOWN: the bookie may have lost others.
 """
@@ -79,7 +79,7 @@ NO_KEY = bytes(16)
 
 
 class Kind(enum.IntEnum):
-    """What a message asks for. A reply has ``REPLY`` added."""
+    """The kind of a request. A reply has ``REPLY`` added."""
 
     HELLO = 1
     ADD = 2
@@ -272,15 +272,15 @@ class FrameBuffer:
         Args:
             initial_bytes: The first size of the buffer.
             roomy_bytes: The largest size that the buffer keeps between frames (default: four times the
-                initial size). The buffer grows up to this if a receive has filled it, because then more bytes
-                are waiting. It grows beyond this only for a larger frame, and shrinks after that frame.
+                initial size). If a receive fills the buffer, more bytes are waiting, so it grows up to this
+                size. It grows beyond only for a larger frame, and shrinks after that frame.
         """
         self._roomy = 4 * initial_bytes if roomy_bytes is None else roomy_bytes
         assert HEADER_BYTES <= initial_bytes <= self._roomy
         self._buffer = bytearray(initial_bytes)
         self._view = memoryview(self._buffer)
-        self._start = 0  # where the first byte is that no frame has taken
-        self._end = 0  # where the received bytes end
+        self._start = 0  # the position of the first byte that is not yet taken
+        self._end = 0  # the position after the last received byte
         self._filled = False  # whether the last receive left no room
 
     @property
@@ -322,8 +322,8 @@ class FrameBuffer:
                 self._move(rest, size)
         room = len(self._buffer) - self._end
         if room > TURN_BYTES:
-            # Receive a little more than the frame needs: if the head of another large frame comes with it,
-            # the large buffer is kept for that one.
+            # Receive a little more than the frame needs. If this brings the head of another large frame, the
+            # large buffer is kept for that frame.
             room = min(room, TURN_BYTES + max(0, self.unfinished_bytes - rest))
         return self._view[self._end : self._end + room]
 

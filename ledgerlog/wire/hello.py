@@ -7,8 +7,8 @@ version of the protocol in common. No other frame is sent before this exchange i
 OK, the bookie then closes the connection.
 
 An address does not identify a bookie. Another machine may have taken over the address, or the bookie's disk
-may have been replaced. Such a bookie would accept an old writer's adds, and would answer a recoverer's reads
-with "no such entry", so an acknowledged entry would be lost (#4812). So both ends compare identity *and*
+may have been replaced. Such a bookie would accept an old writer's adds. It would answer a recoverer's reads
+with "no such entry", and an acknowledged entry would be lost (#4812). So both ends compare identity *and*
 instance, and both refuse.
 
 The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BYTES_MAX`` long:
@@ -18,14 +18,14 @@ The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BY
     features      list of text   the features that it knows; in a reply with OK: those to use; absent: none
     bookie        text           the bookie's id: wanted (request), own (reply)
     instance      text or null   the identity of its data: expected (request; null: any), own (reply)
-    cluster       text or null   the id of the sender's metadata store; null or absent: not said
+    cluster       text or null   the id of the sender's metadata store; null or absent: unknown
 
-A client says the range that it speaks, and its features. The bookie answers OK with the highest common
-version and the common features, and both use exactly these. If it refuses, it says its own range and
-features. Version 0.1 says and compares only ``protocol``, which is 1: it is a range of one version without
+A client sends the range that it speaks, and its features. The bookie answers OK with the highest common
+version and the common features, and both use exactly these. If it refuses, it sends its own range and
+features. Version 0.1 sends and compares only ``protocol``, which is 1: it is a range of one version without
 features. So a client that speaks 1 to 2 works with a bookie of 0.1, and the reverse.
 
-Unknown keys are ignored, so a later version can add some. A client says nothing about itself: the ledger's
+Unknown keys are ignored, so a later version can add some. A client does not identify itself: the ledger's
 key authorises a write.
 """
 
@@ -60,13 +60,13 @@ _FEATURE_CHARS_MAX = 24
 
 @attrs.frozen
 class Hello:
-    """The bookie that a client wants to reach (request), or that answers (reply)."""
+    """A HELLO. It names the bookie that a client wants to reach (request) or that answers (reply)."""
 
     bookie_id: BookieId
     instance: str | None
     """The identity of the bookie's data. None in a request means any. Never None in a reply."""
     cluster: str | None = None
-    """The id of the sender's metadata store; None if the sender does not say it."""
+    """The id of the sender's metadata store; None if the HELLO has none."""
     protocol: int = PROTOCOL
     """The lowest version of the protocol that the sender speaks; in a reply with OK, the one to use."""
     protocol_max: int = attrs.field(default=attrs.Factory(lambda hello: hello.protocol, takes_self=True))
@@ -76,7 +76,7 @@ class Hello:
 
     @property
     def support(self) -> ProtocolSupport:
-        """The versions and features that it says."""
+        """The protocol versions and features in it."""
         return ProtocolSupport(self.protocol, self.protocol_max, self.features)
 
     @classmethod
@@ -87,7 +87,7 @@ class Hello:
         return cls(bookie_id, instance, cluster, *support.range, support.features)
 
     def agreed(self, bookie: Hello) -> Hello:
-        """Return what ``bookie`` answers to this request: itself, and if it can, what both will use."""
+        """Return the answer of ``bookie``: its HELLO, with the agreed version and features if it accepts."""
         common = self.support.common(bookie.support)
         if common is None or self.accepts(bookie) is not Status.OK:
             return bookie
@@ -160,7 +160,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def encode_hello_reply(status: Status, hello: Hello) -> bytes:
-    """Encode the bookie's answer. ``hello`` describes the bookie itself, whatever the status."""
+    """Encode the bookie's answer. ``hello`` describes the bookie itself, even if it refuses."""
     assert hello.instance is not None, "a bookie knows the instance of its data"
     return encode_head(Kind.HELLO | REPLY, status=status, index=hello._encode_body())
 

@@ -1,4 +1,4 @@
-"""The reply to LEDGERS: ledgers of which a bookie holds entries, with their keys.
+"""The reply to LEDGERS: the ledgers that have entries on a bookie, with their keys.
 
     offset  size  field
     0       8     ledger      i64, growing from row to row
@@ -26,7 +26,7 @@ _ROW = struct.Struct(f"<qq{LEDGER_KEY_BYTES}s")
 
 
 class LedgerOnBookie(NamedTuple):
-    """A ledger of which a bookie holds entries."""
+    """A ledger that has entries on a bookie."""
 
     ledger_id: int
     last_entry: int

@@ -5,7 +5,7 @@
     size  field
        4  slot of the first record
        4  how many records
-       8  sequence of the first; the others follow it
+       8  sequence of the first; the others have the next ones
        1  length of the producer's id
        -  the id, UTF-8
 
@@ -95,7 +95,7 @@ def encode_table(states: Sequence[ProducerState]) -> bytes:
     """Encode the table of producers.
 
     If many producers have many runs, only the newest runs of each are written, at least one. This keeps the
-    table at about a megabyte, because it is made in the midst of appends.
+    table at about a megabyte. A larger one would hold up the appends, which go on meanwhile.
 
     Raises:
         InvalidArgument: No table can hold these producers.
@@ -138,7 +138,7 @@ def _check_table(
     if ids and not 0 < min(map(len, ids)) <= max(map(len, ids)) <= _ID_BYTES_MAX:
         fail("a producer of its table has no id, or one that is too long")
     if run_counts and not 0 < min(run_counts) <= max(run_counts) <= LOG_PRODUCER_RUNS_MAX:
-        fail("a producer of its table does not have as many runs as it may")
+        fail("a producer of its table has no run, or too many")
     if len(set(ids)) != len(ids) or min(map(min, filter(len, columns)), default=0) < 0:
         fail("its table of producers holds one twice, or a number out of range")
     last_uses, sequences, lengths, offsets = columns

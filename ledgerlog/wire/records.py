@@ -22,15 +22,15 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
                   one zstd frame with the lengths and the records, as under codec 0
                   a checkpoint has in its place the table of producers (``wire.producers``)
 
-Because the byte count is cumulative, the last entry tells a new leader the size of the whole log, and the
-difference between two entries is the number of bytes between them. The ledger checks digests. So an entry
+The byte count is cumulative. So the last entry tells a new leader the size of the whole log, and you get the
+number of bytes between two entries by subtraction. The ledger checks digests. So an entry
 that arrives here is as it was written. If it does not decode, another program wrote it: this raises
 ``EntryCorrupt`` with the ledger and the entry.
 
 A *staged* entry was written outside of any log, in a ledger that later becomes part of a log as a whole
 (``log.attach``). Its epoch is 0. Its offset and its byte count start at 0 at the start of its ledger, and its
-timestamp is the time of writing. The log's record has the values that count in the log (``AttachedLedger``),
-and a staged entry can only be read with them.
+timestamp is the time of writing. The log's record has the values that are valid in the log
+(``AttachedLedger``), and a staged entry can only be read with them.
 
 A *checkpoint* holds no record. Its offset is the offset of the record that follows it, and readers of records
 skip it. A log without deduplication has no checkpoints, and its entries have no numbering.

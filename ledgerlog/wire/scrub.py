@@ -1,32 +1,31 @@
-"""The reply to SCRUB: the entries of a range that a bookie has, sound or not, and sums of their digests.
+"""The reply to SCRUB: a bookie's sound and unsound entries in a range, and sums of their digests.
 
 The bookie reads the requested entries from its disk, checks each against its digest, and sends no data:
 
     offset  size  field
     0       4     sound      how many ranges of entries are as they were written
-    4       4     unsound    how many ranges of entries the index names and the bookie cannot read so
+    4       4     unsound    how many ranges of entries the index names, but are not readable as written
     8             ranges     pairs (first, last) of i64, the sound ones and then the others; each list grows
                   sums       rows of 24 bytes, growing, to the end of the body:
                                  block  i64    entry ids block * 4096 to block * 4096 + 4095
-                                 class  u32    remainder of these ids by the request's ``count``
-                                 count  u32    how many of them are sound here, at least one
+                                 class  u32    only ids with this remainder, modulo the request's ``count``
+                                 count  u32    how many of these entries are sound here, at least one
                                  sum    u64    of their digests, each times its weight, modulo 2**64
 
-The reply is complete through a certain entry. An entry up to there that is in neither list is not on the
-bookie. An unsound range may be wider than the entries that were stored: if a frame cannot be read, even the
-ids in it are unknown.
+The reply is complete through the entry in ``argument``. An entry up to there that is in neither list is not
+on the bookie. An unsound range may be wider than the entries that were stored: if a frame cannot be read, its
+ids are unknown too.
 
-**Why sums.** Bookies that have the same entries have the same digests, and so the same sums, in whatever
-order they store them. And sums can be added: a bookie ends its reply where its work for one request ends,
-even in the middle of a block, and the sums of the next reply for the rest of that block are added. A digest
-binds ledger, entry and payload (``wire.checksum``), so a sum shows one entry that differs as surely as the
-entry's digest does.
+**Why sums.** Bookies that have the same entries have the same digests, and so the same sums, even if they
+store them in another order. And sums can be added. A bookie may end its reply in the middle of a block,
+after its share of work for one request. The client then adds the sums of the next reply for the rest of the
+block. A digest binds ledger, entry and payload (``wire.checksum``), so a sum shows one differing entry as
+surely as the entry's digest does.
 
 **Why weights.** Digests are CRCs, and the CRCs of neighbours with similar payloads differ in simple ways. For
-example, two entries that both differ could have each other's digests, and a plain sum would be the same. So
-each digest is multiplied by a weight that depends only on the entry's place in its block (``SCRUB_WEIGHTS``:
-the upper half of the outputs of SplitMix64, made odd). A difference stays hidden with a chance of about one
-in 2**32.
+example, two damaged entries could have each other's digests, and a plain sum would not change. So each digest
+is multiplied by a weight that depends only on the entry's place in its block (``SCRUB_WEIGHTS``: the upper
+half of the outputs of SplitMix64, made odd). A difference stays hidden with a chance of about one in 2**32.
 
 **Why classes.** In a striped ledger each bookie has other entries. The entries with the same remainder by the
 size of the ensemble have the same write set, so their sums can be compared. With ``count`` = 4096 each entry
@@ -68,7 +67,7 @@ def _weight(place: int) -> int:
 
 
 SCRUB_WEIGHTS = [_weight(place) for place in range(SCRUB_BLOCK_ENTRIES)]
-"""The weight of an entry's digest, by the remainder of its id by 4096: odd numbers of 32 bits."""
+"""The weight of an entry's digest, by the entry's id modulo 4096: odd numbers of 32 bits."""
 
 ScrubSum = tuple[int, int, int, int]
 """Block, class, count, sum."""

@@ -6,9 +6,9 @@
 
 The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
 ``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in it,
-``requests`` (how many frames hold the table of requests). Those frames follow; joined, they are the table
+``requests`` (how many frames hold the table of requests). These frames follow. Joined, they are the table
 (``machine.core.replica``). All other frames are the machine's chunks, one frame for each. If the stream is
-cut off anywhere, or one bit of it is wrong, the whole is refused before the machine sees any of it.
+cut off, or one bit of it is wrong, the whole stream is refused before the machine sees any of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Snapshot", "SnapshotHead", "decode_snapshot_untrusted", "encode_snap
 
 _MAGIC = b"LLSNAP1\n"
 _DIGIT_AT = 6
-"""The format stands in the magic, too."""
+"""The index of the format's digit in the magic."""
 _FORMAT = 1
 _FRAME = struct.Struct("<II")
 _END = struct.Struct("<III")
@@ -75,7 +75,7 @@ class Snapshot:
 def encode_snapshot(
     head: SnapshotHead, requests: Iterable[bytes], chunks: Iterable[bytes]
 ) -> Iterator[bytes]:
-    """Encode a snapshot piece by piece. A chunk is taken only when its piece is asked for.
+    """Encode a snapshot piece by piece. Each chunk is taken from ``chunks`` only when its piece is due.
 
     Args:
         head: The head.

@@ -574,7 +574,7 @@ async def test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_
                     await trio.sleep(0.05)
 
         with trio.fail_after(PATIENCE_S):
-            with pytest.raises(WrongCluster, match="has forgotten what was read"):
+            with pytest.raises(WrongCluster, match="has lost data that was read"):
                 await read_on()
         await become("newer", keep="unused")
         with trio.fail_after(PATIENCE_S):

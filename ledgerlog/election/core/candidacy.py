@@ -1,7 +1,7 @@
 """The rules of an election: when to claim it, and when a leadership is over. Pure; you pass the time.
 
 ``Candidacy`` is one process's part in one election, through any number of leaderships. Inputs are methods,
-outputs are attributes. ``need(now)`` says what the shell has to do next, and stays the same until it is done:
+outputs are attributes. ``need(now)`` is the next task of the shell. It stays the same until the task is done:
 
     LOOK       read the record, then the list of candidates            -> on_looked
     CREATE     make the record ``ElectionState()``                     -> on_stale
@@ -9,51 +9,51 @@ outputs are attributes. ``need(now)`` says what the shell has to do next, and st
     CLAIM      compare-and-set ``claim`` at ``version``, together with
                a check that our own node exists                         -> on_claimed, else on_unsettled
     OFFER      compare-and-set ``offer_record`` at ``version``          -> on_offered, else on_unsettled
-    WAIT       nothing until ``wake_at``, or until something happens
+    WAIT       nothing until ``wake_at`` or the next input
 
-**A term ends in four ways,** as a standby sees it:
+**The end of a term.** A standby can find a term over in four ways:
 
 * *Vacant.* The record has no holder, or the holder's node is gone. The store deletes that node when the
   holder's session ends. This way needs only the store, so it always works. The standby claims at once.
 * *Told.* The holder said over its connection that its term is over: it lost its session, or it left. Or the
-  holder is an earlier candidacy of this process. It stepped down while the store was away, so it could not
-  tell the store, and its node exists as long as the session, which may go on. The standby claims at once.
-* *Suspected.* The standby heard the holder leading this term, and hears it no more. This is only a guess, so
-  the standby claims only if the term is at least ``tenure_ms`` old, by its own clock, counted from when it
-  first saw the term. A standby never suspects a holder that it has not heard: a connection that never worked
-  (a wrong address, a blocked port) says nothing about the holder.
+  holder is an earlier candidacy of this process. It stepped down while the store was away, so its node still
+  exists, as long as the session lasts. The standby claims at once.
+* *Suspected.* The standby heard the holder lead this term, and hears it no more. This is only a guess, so the
+  standby waits: it claims only ``tenure_ms`` after it first saw the term, by its own clock. A
+  standby never suspects a holder that it has not heard: a connection that never worked (a wrong address, a
+  blocked port) says nothing about the holder.
 
 * *Offered.* The holder cannot reach an ack quorum of bookies, and the record says which bookies it misses
   (``OutOfReach``). A standby that reaches enough of them claims at once, and no other. See below.
 
 A wrong guess deposes a leader that lives, and costs a takeover. It is never unsafe. A claim is a
-compare-and-set, so each term has one holder. If a deposed holder still writes, the store that it writes to
-must refuse that by fencing. A log does so by itself, with its takeover.
+compare-and-set, so each term has one holder. If a deposed holder still writes, its writes must be fenced
+where they arrive. A log does so by itself, with its takeover.
 
-**Offers.** A leader that is cut off from the bookies cannot know what a standby reaches. If it just gave up,
-and the bookies themselves were down, the lead would go round among candidates that can do nothing with it. So
-it keeps the lead, goes on trying and *offers* the term, if another candidate is registered. Whoever proves
-that it can do better takes it. A leader that reaches an ack quorum again withdraws the offer. A leader that
-was deposed cannot win at once again: the new term is not offered. A strict leader offers nothing, because a
-standby would claim before the strict leader has stopped.
+**Offers.** A leader that is cut off from the bookies does not know which bookies a standby reaches. It must
+not just give up: if the bookies themselves are down, the lead would only move from one helpless candidate to
+the next. So it keeps the lead, goes on trying and *offers* the term, if another candidate is registered. If a
+candidate reaches enough of the missing bookies, it takes the term. If the leader reaches an ack quorum again,
+it withdraws the offer. A deposed leader cannot win back the lead in this way, because the new term is not
+offered. A strict leader offers nothing, because a standby would claim before the strict leader has stopped.
 
-**Duels.** Two candidates whose connection breaks again and again would depose each other forever. So a
-candidate doubles the tenure, up to ``ELECTION_TENURE_MAX_S``, if it was itself deposed while it lived and now
-claims on suspicion. The tenure delays only a claim on suspicion: even with the longest tenure, a dead
-leader's term is free as soon as its session ends. If a candidate was not deposed for five minutes and for ten
-tenures, its duel is over, and it starts with the shortest tenure again.
+**Duels.** If the connection between two candidates breaks again and again, they would depose each other
+forever. So if a candidate was deposed while it lived and now claims on suspicion, it doubles the tenure, up
+to ``ELECTION_TENURE_MAX_S``. The tenure delays only a claim on suspicion: even with the longest tenure, the
+term of a dead leader is free as soon as its session ends. If a candidate was not deposed for five minutes and
+for ten tenures, its duel is over, and it starts with the shortest tenure again.
 
 **Leading.** ``leading`` is the term. It is set by ``on_claimed``, or by a look that shows our claim in the
 record. It is cleared as soon as one of these is seen: the session is over, the record shows another term or
 holder, or our node is gone. Then ``lost`` has the reason, and ``leave`` makes the candidacy ready to stand
 again.
 
-**The store is away.** A session that is not connected may still go on, and nobody can tell from this side. A
-leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions go on and so does the
-leader. If only this process is cut off, the store ends its session, another candidate claims the next term,
-and two leaders believe in themselves until the first one hears of it. So whatever they write to must fence,
-as a log does. If nothing fences, ask for the strict kind (``is_strict``): it also clears ``leading`` as soon
-as the session is not connected.
+**The store is away.** If the session is not connected, it may be over or still go on; this side cannot know.
+A leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions go on and so does
+the leader. If only this process is cut off, the store ends its session and another candidate claims the next
+term. Until this process learns that, two processes act as the leader. So their writes must be fenced where
+they arrive, as a log does it. If nothing fences them, ask for the strict kind (``is_strict``): it also clears
+``leading`` as soon as the session is not connected.
 
 Invariants: ``leading`` is set only between a claim that took effect and the first proof of its end (strict:
 the first doubt). A claim is made from the record of the last look, and is never sent for two versions.
@@ -93,8 +93,8 @@ class Candidacy:
         self.address = address
         """The address of our heartbeats. The shell sets it before the first claim."""
         self.is_strict = False
-        """Whether a leadership ends as soon as the session is not connected. The shell may set it while this
-        candidacy does not stand."""
+        """Whether a leadership ends as soon as the session is not connected. The shell may set it between two
+        stands."""
         self.record: ElectionState | None = None
         self.version = -1
         self.me: str | None = None
@@ -117,16 +117,16 @@ class Candidacy:
         self._suspected: int | None = None
         self._ended: int | None = None
         self._better: int | None = None
-        """The term of an offer for which we reach enough bookies."""
+        """The term whose offer we can take: we reach enough of its bookies."""
         self._out_of_reach: OutOfReach | None = None
         self._deposed_at = -math.inf
         self._claimed: ElectionState | None = None
         """A claim that was sent and may have taken effect."""
 
-    # --- what the shell has to do -------------------------------------------------------------
+    # --- the shell's next task ----------------------------------------------------------------
 
     def need(self, now: float) -> ElectionNeed:
-        """Return what the shell has to do now."""
+        """Return the task of the shell now."""
         if not self._is_connected or self.lost is not None:
             return ElectionNeed.WAIT
         if self._is_stale:
@@ -149,7 +149,7 @@ class Candidacy:
 
     @property
     def watched(self) -> tuple[int, str, str] | None:
-        """The leader to listen to: its term, holder and address. None if nobody else leads."""
+        """The leader to listen to: its term, holder and address. None if no other process leads."""
         record = self.record
         if record is None or record.holder is None or record.address is None or record.holder == self.me:
             return None
@@ -157,7 +157,7 @@ class Candidacy:
 
     @property
     def offer_to_answer(self) -> tuple[int, OutOfReach] | None:
-        """The term that another holder offers, and what we must reach to take it; None if there is none."""
+        """The term that another holder offers, and the bookies that we must reach for it; None if none."""
         record = self.record
         if record is None or record.on_offer is None or record.holder == self.me:
             return None
@@ -165,13 +165,12 @@ class Candidacy:
 
     @property
     def _wanted_offer(self) -> OutOfReach | None:
-        """What we offer our term for; None: we keep it."""
+        """The offer that our record should have; None: no offer."""
         has_standby = bool(self._candidates - self._former - {self.me})
         return self._out_of_reach if has_standby and not self.is_strict else None
 
     def offer_record(self) -> ElectionState:
-        """Return the record to write at ``version``, to offer our term or to keep it. ``need`` must be
-        OFFER."""
+        """Return the record to write at ``version``, with or without our offer. ``need`` must be OFFER."""
         assert self.record is not None
         assert self.leading == self.record.term
         return self.record.offered(self._wanted_offer)
@@ -197,7 +196,7 @@ class Candidacy:
         return math.inf
 
     def _is_free(self, record: ElectionState) -> bool:
-        """Whether the term is known to be over, not only suspected to be."""
+        """Whether the term is surely over. A suspicion is not enough."""
         return (
             record.holder is None
             or record.holder == self.me
@@ -208,7 +207,7 @@ class Candidacy:
         )
 
     def _tenure_ms(self, now: float) -> int:
-        """Return the tenure for our claim: for how long others may not claim the term on suspicion."""
+        """Return the tenure for our claim: for this long, others may not claim the term on suspicion."""
         shortest = round(ELECTION_TENURE_S * 1000)
         assert self.record is not None
         before = max(shortest, self.record.tenure_ms)
@@ -217,7 +216,7 @@ class Candidacy:
             return shortest
         return min(2 * before, round(ELECTION_TENURE_MAX_S * 1000))
 
-    # --- what the store says ------------------------------------------------------------------
+    # --- news from the store ------------------------------------------------------------------
 
     def on_stale(self) -> None:
         """Something in the election may have changed."""
@@ -279,7 +278,7 @@ class Candidacy:
         self._is_stale = True
 
     def on_session(self, session_id: str, *, is_connected: bool, is_lost: bool = False) -> None:
-        """The metadata session is in this state.
+        """The metadata session has this state now.
 
         Args:
             session_id: The session.
@@ -298,7 +297,7 @@ class Candidacy:
             self._is_stale = True
         self._is_connected = is_connected
 
-    # --- what the leader's heartbeat says -----------------------------------------------------
+    # --- news from the leader's heartbeat -----------------------------------------------------
 
     def on_beat(self, term: int) -> None:
         """We just heard the holder of this term, and it leads."""
@@ -314,14 +313,14 @@ class Candidacy:
         """The holder of this term said that it is over."""
         self._ended = term
 
-    # --- what the bookies say -------------------------------------------------------------------
+    # --- news of the bookies ------------------------------------------------------------------
 
     def on_reach(self, out_of_reach: OutOfReach | None) -> None:
-        """As the leader, we cannot reach these bookies, or with None we reach an ack quorum."""
+        """We lead and cannot reach these bookies. None: we reach an ack quorum."""
         self._out_of_reach = out_of_reach
 
     def on_better(self, term: int) -> None:
-        """We reach enough of the bookies that the holder of this term offers it for."""
+        """We reach enough of the bookies that the holder of this term misses."""
         self._better = term
 
     # --- leading ------------------------------------------------------------------------------
@@ -341,7 +340,7 @@ class Candidacy:
         """End the leadership, or the wait for it.
 
         Returns:
-            The record to write at ``version``, so that the next leader need not wait for our session to end.
+            The record to write at ``version``. With it, the next leader need not wait until our session ends.
             None if the record does not name us.
         """
         self.leading = self.lost = self._claimed = self._out_of_reach = None

@@ -5,23 +5,23 @@ requests makes a retry harmless.
 
 **Exactly once.** A command carries its request id. When a command with a new id is applied, it is executed
 and its outcome is remembered. When a command with a known id is applied, it changes nothing and has the
-outcome of the first one. That happens if a proposer tries again after a time-out or with the next leader. The
+outcome of the first one. This happens if a proposer tries again after a time-out or with the next leader. The
 table is part of the replicated state: it depends only on the log, and every snapshot has it. Its bounds are
 constants (``limits``) and never options. If two replicas forgot at different times, they would execute
 different commands.
 
 **Forgetting.** The table keeps the newest outcomes, up to a number and a size, and drops the oldest. If a
 retry comes after its outcome was dropped, it would be executed again. An id that ``model.command`` made
-prevents that. It carries an offset before which the request was not proposed. If the table has dropped any
-outcome at or above that offset, the command is *expired*: it is not executed, and its proposer is told. For
-example, an id was made at offset 700, and the table has dropped all outcomes up to offset 800. The command
-expires. An id that the user made carries no offset. The table
-recognises it only among the newest requests, at most as many as the table holds.
+prevents that. It carries an offset below which the request was surely not executed. If the table has dropped
+any outcome at or above that offset, the command is *expired*: it is not executed, and its proposer gets
+``RequestExpired``. For example, an id was made at offset 700, and the table has dropped all outcomes up to
+offset 800. The command expires. An id that the user made carries no offset. Such a request is recognised only
+while the table still has its outcome.
 
-**An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome,
-and the state stays as ``apply`` left it, on every replica. ``MemoryError`` and ``RecursionError`` depend on
+**An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome on
+every replica. The state stays as ``apply`` left it. ``MemoryError`` and ``RecursionError`` depend on
 the process and not on the command. ``ReplicaCore.apply`` raises them, and everything that is not an
-``Exception``. The replica has to stop then.
+``Exception``. Then the replica has to stop.
 
 **Format of the table**, little endian, in the order of execution: the highest forgotten offset (i64, -1 if
 there is none); the number of entries (u32). Each entry: offset (u64), size of the id (u16), size of the error
@@ -48,11 +48,11 @@ __all__ = ["Machine", "ReplicaCore", "RequestTable", "digest_of"]
 _TABLE_HEAD = struct.Struct("<qI")
 _ENTRY = struct.Struct("<QHHI")
 _ENTRY_COST_BYTES = 128
-"""What an entry costs besides its id, error and result."""
+"""The cost of an entry besides its id, error and result."""
 _PIECE_ENTRIES = 500
-"""How many entries a piece of the encoded table has at most."""
+"""The most entries in a piece of the encoded table."""
 _ERROR_BYTES_MAX = 256
-"""How much of the name of an exception's class is kept."""
+"""How many bytes of the name of an exception's class are kept."""
 
 
 class Machine(Protocol):
@@ -91,7 +91,7 @@ class RequestTable:
         return self._outcomes.get(request_id)
 
     def is_expired(self, request_id: str) -> bool:
-        """Whether the request may have been executed and dropped. An id that the user made never says so."""
+        """Whether the request may have been executed and dropped. False for every id that a user made."""
         since = since_of(request_id)
         return since is not None and since <= self.forgotten_through
 
@@ -193,7 +193,7 @@ class ReplicaCore:
             The outcome; None for a barrier.
 
         Raises:
-            MemoryError: The replica has to stop. RecursionError says the same, and so does everything that is
+            MemoryError: The replica has to stop. The same holds for RecursionError, and for anything that is
                 not an Exception.
         """
         assert offset == self.next_offset, f"record {offset} where {self.next_offset} comes next"
@@ -230,8 +230,8 @@ class ReplicaCore:
     def chunks(self) -> Iterable[bytes]:
         """Return the machine's present state, in chunks that may be read while the machine goes on.
 
-        The first chunk is taken at once. If ``snapshot`` is a generator, it therefore runs up to its first
-        ``yield`` here, and copies what it needs before the next command changes the state.
+        The first chunk is taken at once. So if ``snapshot`` is a generator, it runs up to its first ``yield``
+        here. Until then it can copy the state, before the next command changes it.
         """
         chunks = iter(self._machine.snapshot())
         return chain([first for first in (next(chunks, None),) if first is not None], chunks)
@@ -239,7 +239,7 @@ class ReplicaCore:
     def restore(
         self, next_offset: int, timestamp_ms: int, requests: RequestTable, chunks: Sequence[bytes]
     ) -> None:
-        """Replace the state by that of a snapshot.
+        """Replace the state by the state in a snapshot.
 
         Args:
             next_offset: The first record of the log that is not in the snapshot.
@@ -259,7 +259,7 @@ class ReplicaCore:
 
 
 def digest_of(next_offset: int, requests: bytes, chunks: Iterable[bytes]) -> str:
-    """Return a digest of a state. It depends on the bytes of the chunks, and not on where they are cut."""
+    """Return a digest of a state. It depends only on the joined bytes of the chunks."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(struct.pack("<QQ", next_offset, len(requests)))
     digest.update(requests)

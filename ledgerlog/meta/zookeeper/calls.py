@@ -9,15 +9,15 @@ both, and uses nothing else of kazoo's client. A ``Carrier`` carries calls (``li
 it holds its own lock.
 
 * A *revoked* call is not sent, because its caller has given up. kazoo keeps submitted requests while there is
-  no connection. It would send the call minutes later, long after the caller was told that nothing happened.
+  no connection. It would send the call minutes later, although the caller was told that nothing happened.
 * A call that is *bound* to a session is sent in that session or not at all. After an expiry, kazoo silently
   opens a new session and would send its queued requests in that session.
 
 A call cannot be removed from kazoo's queue. So a revoked or wrongly bound write sends a harmless request
 instead: a transaction of one check that fails on every server.
 
-For every failed call it is therefore known whether it was not sent (``NotSent``: nothing happened) or not
-answered (``AnswerLost``: the outcome is unknown).
+So every failed call was either not sent (``NotSent``: nothing happened) or not answered (``AnswerLost``: the
+outcome is unknown).
 
 **Errors of kazoo** end here. ``ZookeeperCall.result`` returns the answer, or ``Refused`` if the server says
 that a step of the request cannot be done, or raises one of the exceptions below.
@@ -49,12 +49,12 @@ from ledgerlog.meta.zookeeper.plan import (
 _EPHEMERAL = 1
 
 
-# --- what comes back ------------------------------------------------------------------------------
+# --- answers and failures -------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Stat:
-    """What the server says about a znode, apart from its value."""
+    """The properties of a znode, without its value."""
 
     version: int
     child_count: int
@@ -102,7 +102,7 @@ _NEVER_DONE = (
 
 _UNCERTAIN = (
     kazoo_errors.ConnectionLoss,
-    kazoo_errors.ConnectionClosedError,  # A SessionExpiredError, but from kazoo itself.
+    kazoo_errors.ConnectionClosedError,  # kazoo itself raises it, although it is a SessionExpiredError.
     kazoo_errors.OperationTimeoutError,
     kazoo_errors.RequestTimeoutError,
     kazoo_errors.SystemZookeeperError,
@@ -151,7 +151,7 @@ class ZookeeperCall:
         self._error: BaseException | None = None
 
     def revoke(self) -> bool:
-        """Give the call up. Return True if it was not sent; it never will be then."""
+        """Give the call up. Return True if it was not sent; then it never will be."""
         with self._lock:
             self._is_revoked = True
             return not self._is_sent
@@ -163,8 +163,7 @@ class ZookeeperCall:
             NotSent, WrongSession: Nothing happened.
             AnswerLost: The outcome is unknown.
             Unsupported: The server does not know the request.
-            MetadataUnavailable: The server refuses for a reason that asking again does not change. Nothing
-                happened.
+            MetadataUnavailable: The server refuses, and would refuse again. Nothing happened.
         """
         error = self._error
         if self._met_wrong_session:

@@ -3,9 +3,9 @@
 A ``Conversation`` lasts over all connections, sessions and links of one store. Its owner says when there is a
 connection, and over which link. Other code only reads and writes.
 
-**Reads** are sent again until they are answered. **A write** is sent again as long as it surely did nothing:
-it was not sent, or a server said that it did not do it. If a write was sent and its answer was lost, it is
-``MetadataOutcomeUnknown`` at once, unless the caller says that repeating it does no harm.
+**Reads** are sent again until they are answered. **A write** is sent again if it surely did nothing: it was
+not sent, or a server said that it did not do it. If a write was sent and its answer was lost, the call raises
+``MetadataOutcomeUnknown`` at once, unless the caller says that repeating the write does no harm.
 
 **Deadlines.** Each call of the capability has ``limits.METADATA_TIMEOUT_S`` for all of this. If the deadline
 comes while a request waits to be sent, the request is taken back, and nothing has happened. If it comes after
@@ -62,8 +62,8 @@ class Conversation:
 
     Args:
         hosts: The servers, for messages: "h1:2181,h2:2181".
-        on_doubt: Called if the server refuses the check that each write begins with: the node by which the
-            store was recognized has changed or is gone.
+        on_doubt: Called if the server refuses the check that each write begins with. The node that holds the
+            cluster's id has then changed or is gone.
     """
 
     def __init__(self, hosts: str, on_doubt: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class Conversation:
         self._is_closed = False
         self._changed = trio.Event()
 
-    # --- what the owner says ---------------------------------------------------------------------
+    # --- for the owner ---------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
@@ -115,7 +115,7 @@ class Conversation:
     def doubt(self) -> None:
         """Stop using the connection until it has shown again which store it leads to.
 
-        Answers that came over it and were not given out yet are read again.
+        If an answer came over it and was not returned yet, it is asked for again.
         """
         self._doubts += 1
         self.rest()
@@ -181,7 +181,7 @@ class Conversation:
             return await work(attempt)
         trouble = f"no ZooKeeper server of {self.hosts} answered within {limits.METADATA_TIMEOUT_S:g} s"
         if attempt.is_in_doubt:
-            raise MetadataOutcomeUnknown(f"{trouble}; what was sent may or may not have been applied")
+            raise MetadataOutcomeUnknown(f"{trouble}; the write may or may not have been applied")
         raise MetadataUnavailable(f"{trouble}; nothing happened")
 
     async def _wait_connected(self) -> None:

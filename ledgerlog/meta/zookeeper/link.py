@@ -10,23 +10,23 @@ event first. Each call decides when it is written whether it is sent, depending 
 When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.
 Hence ``lease_until_ns``: the boot-clock time at which the last answered request or ping was sent, plus the
 timeout. The owner believes in its session no longer than that. The boot-time clock runs on while the process
-is stopped or the machine sleeps. "The server" means the leader. A follower that is cut off from the leader
-answers pings for some more ticks, so nothing may depend on the lease alone (docs/METADATA.md).
+is stopped or the machine sleeps. "The server" here means the leader. But a follower that is cut off from the
+leader still answers pings for some ticks, so nothing may depend on the lease alone (docs/METADATA.md).
 
 **Additions to kazoo** (2.11; these classes use its internals, hence the pin in pyproject):
 
 * Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events. kazoo lacks them (its pull
   request 715). They belong to the connection, so the link's owner adds them again on each new connection.
-* No zxid is shown on connecting, so no server refuses the connection because of it. Such a refusal is only a
-  closed socket. It does not say whether the server lags behind or the ensemble was made anew. The newest
-  transaction seen in each session is kept here (``zxid_of``), and the store compares it after a sync.
+* No zxid is sent on connecting. If it were, a server could refuse the connection because of it, and would
+  only close the socket. You could not see whether the server lags behind or the ensemble was replaced. So
+  the newest transaction of each session is kept here (``zxid_of``), and the store compares it after a sync.
 * A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
   the session's whole life, and would reach a live host later in the list too late.
 * Pauses between attempts stay below half a second; kazoo's own grow to an hour.
 * ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
   that hangs).
 
-If kazoo meets an error that it cannot handle (an unknown error code, an answer out of turn), its thread ends
+If kazoo meets an error that it cannot handle (an unknown error code, an answer out of order), its thread ends
 for good, and the link reports ``Ended``. The owner then starts a new link.
 """
 
@@ -55,7 +55,7 @@ from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
 logger = logging.getLogger(__name__)
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-"""kazoo warns of every failed attempt to connect. The store logs, once, what an operator needs to know."""
+"""kazoo warns of every failed attempt to connect. The store logs once if an operator must act."""
 _kazoo_logger.setLevel(logging.ERROR)
 
 _SESSIONS_KEPT = 8
@@ -242,8 +242,7 @@ class KazooLink:
             self.post(self._on_event, Expired())
         elif not self._is_stopping:
             self.session_id = None
-            # If the thread failed because of a call's answer, that call is in none of kazoo's queues any
-            # more.
+            # If a call's answer made the thread fail, that call is in none of kazoo's queues any more.
             for call in list(self.outstanding):
                 call.set_exception(kazoo_errors.ConnectionLoss())
             self.post(self._on_event, Ended(f"kazoo ended its connection ({self._client._state})"))
@@ -262,7 +261,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     @property
     def last_zxid(self) -> int:
-        """The transaction id that is shown to a server on connecting; always 0."""
+        """The transaction id that is sent to a server on connecting; always 0."""
         return 0
 
     @last_zxid.setter

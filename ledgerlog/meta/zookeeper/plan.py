@@ -20,10 +20,12 @@ directories that are in the way. The plan keeps track of its own steps, so opera
 earlier ones. If the directories change again before the transaction arrives, it fails once more and is
 planned once more. It never does anything but its operations.
 
-**Failures.** The server names the first step that failed. Its meaning depends on the step's role. It is one
-of: an exception of the contract; ``Structure`` (look, and plan again); ``Occupied`` (a directory that was to
-be removed is not empty; the caller must look whether a *node* lies below, because empty directories may be
-left over).
+**Failures.** The server names the first step that failed. The step's role decides what the failure means:
+
+* an exception of the contract;
+* ``Structure``: look at the directories, and plan again;
+* ``Occupied``: a directory that should be removed is not empty. The caller must check whether a *node* lies
+  below it, because empty directories may be left over.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from ledgerlog.meta.zookeeper.names import Names
 
 ANY_VERSION = -1
 NO_VERSION = 2**31 - 1
-"""A version that no znode has. It stands for a version that ZooKeeper could not spell."""
+"""A version that no znode has. It replaces a version that ZooKeeper cannot encode."""
 
 
 class Role(enum.Enum):
@@ -129,7 +131,7 @@ class Structure:
 
 @attrs.frozen
 class Occupied:
-    """``directory`` has znodes below it. ``error`` is the right error if one of them belongs to a node."""
+    """``directory`` has znodes below it. If one of them belongs to a node, raise ``error``."""
 
     directory: str
     error: LedgerLogError

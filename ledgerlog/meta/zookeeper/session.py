@@ -1,7 +1,7 @@
 """A session with ZooKeeper as its owner sees it (``store.MetadataSession``).
 
 The session is CONNECTED only while the lease lasts (``link``). A process that was stopped therefore sees
-SUSPENDED in its first look at ``state``, before any of kazoo's threads has run. The store's task that watches
+SUSPENDED when it first reads ``state``, before any of kazoo's threads has run. The store's task that watches
 the lease wakes the tasks that wait on the session.
 """
 
@@ -42,7 +42,7 @@ class ZooKeeperSession:
 
     @property
     def lease_left_s(self) -> float:
-        """For how many seconds the ensemble surely still keeps the session; may be negative."""
+        """How many seconds the ensemble will surely keep the session; may be negative."""
         return (self._link.lease_until_ns(self.number) - boot_clock_ns()) / NS
 
     @property

@@ -14,17 +14,17 @@ it.
 
 **The session** is SUSPENDED if the connection is lost or the lease has run out. It is CONNECTED again if the
 same session goes on, and LOST if a server says that it is over. kazoo then opens a new session by itself, and
-the store shows it as a new object. An ephemeral node is created in the session that the store had when it was
-asked, or not at all: the link sends such a transaction in no other session. While no server answers, nobody
-can say that a session is over, so it stays SUSPENDED.
+the store shows it as a new object. An ephemeral node is created in the session that the store had at the
+call, or not at all: the link sends such a transaction in no other session. While no server answers, it is
+unknown whether a session is over, so it stays SUSPENDED.
 
 **Belonging** (``belonging``) is checked on each new connection before it is used. The store watches the node
 of the cluster's id, syncs, and then reads the node. All later requests are bound to that session. A session
 never moves to another ensemble; there it has expired. If the node changes, the server reports this before it
 answers any request that came after the change. Each write also checks that the node is there, so an emptied
-chroot is noticed too. The sync also shows the newest transaction of the ensemble. If it is older than what
-the store has seen before, the ensemble has lost data that was read from it, and is refused too. A refused
-link is ended and made anew, because the address may lead to the right servers later.
+chroot is noticed too. The sync also shows the newest transaction of the ensemble. If it is older than one
+that the store has seen before, the ensemble has lost data that was read from it, and is refused too. A
+refused link is replaced by a new one, because the address may lead to the right servers later.
 
 **Watches** are ZooKeeper's persistent recursive watches: two for each path (value and directory), shared by
 all our watches of that path. They end with the connection. On each new connection all are added again. When
@@ -86,7 +86,7 @@ Its caller then usually finds the new session.
 """
 
 _LAPSED_S = 0.05
-"""Pause between two looks at a lease that has run out: an answer to an earlier request may still come."""
+"""Pause between two checks of a lease that has run out: an answer to an earlier request may extend it."""
 
 _REFUSED_PAUSE_S = 2.0
 """Pause before a refused link is replaced. Each new link costs the servers there a session."""
@@ -115,7 +115,7 @@ def open_zookeeper_store(
     """
     if not session_timeout_s >= SESSION_TIMEOUT_MIN_S:
         raise InvalidArgument(
-            f"session_timeout_s is to be {SESSION_TIMEOUT_MIN_S:g} or more, not {session_timeout_s}"
+            f"session_timeout_s must be {SESSION_TIMEOUT_MIN_S:g} or more, not {session_timeout_s}"
         )
     return _open(ZooKeeperStore(hosts, Names(chroot), session_timeout_s))
 
@@ -355,12 +355,12 @@ class ZooKeeperStore:
                 self._conversation.link.give_up_unsent()
                 self._lose_contact(SessionState.LOST)
             case Ended(why=why):
-                logger.error("metadata link to %s ended and is made anew: %s", self._conversation.hosts, why)
+                logger.error("metadata link to %s ended and is replaced: %s", self._conversation.hosts, why)
                 self._lose_contact(SessionState.LOST)
                 self._link_ended.set()
 
     def _begin_proof(self) -> None:
-        """Find out which store the connection leads to; the connection is not used until that is known."""
+        """Find out which store the connection leads to. The connection is not used before."""
         number = self._connection
         self._conversation.doubt()
         if number is None:
@@ -389,7 +389,7 @@ class ZooKeeperStore:
         try:
             answers = [call.result() for call in calls]
         except (NotSent, AnswerLost, WrongSession, MetadataUnavailable, Unsupported):
-            link.cut()  # The next connection is asked.
+            link.cut()  # The check is repeated on the next connection.
             return
         check = None
         if self.cluster is not None:
@@ -398,7 +398,7 @@ class ZooKeeperStore:
             try:
                 if link.zxid_of(number) < self._zxid_floor:
                     raise self._belonging.refuse(
-                        "has forgotten what was read from it before: it was made anew, or brought back from "
+                        "has lost data that was read from it before: it was created again, or set back to "
                         "an older state. If that is intended, restart the processes that use it"
                     )
                 self._belonging.judge(None if found is None else found[0])
@@ -477,16 +477,14 @@ class ZooKeeperStore:
                 await trio.sleep(_LAPSED_S)
 
     async def _stop_link(self, link: KazooLink) -> None:
-        """End a link and its threads. Shielded; it takes no longer than the threads wait for something."""
+        """End a link and its threads. Shielded. If a server is silent, its connection is cut."""
         stopped = trio.Event()
 
         async def stop() -> None:
             try:
                 await trio.to_thread.run_sync(link.stop, limiter=trio.CapacityLimiter(1))
             except Exception as error:
-                logger.warning(
-                    "metadata link to %s did not end in order: %r", self._conversation.hosts, error
-                )
+                logger.warning("metadata link to %s did not end cleanly: %r", self._conversation.hosts, error)
             stopped.set()
 
         with trio.CancelScope(shield=True):

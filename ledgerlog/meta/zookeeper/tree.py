@@ -8,10 +8,10 @@ stay, for example after a crash. A listing looks into directories, so it shows n
 **Ids.** Generation G of a counter is a znode whose version counts its writes. An unconditional write gives a
 number that no other caller gets, in one request and without rivals: the id is G * ``IDS_PER_GENERATION`` +
 version - 1. ZooKeeper's versions have 31 bits. A generation ends long before they run out, and the next
-begins. A lost answer passes an id over.
+begins. If an answer is lost, an id is skipped.
 
-**sync** is a transaction that changes nothing. The leader alone answers ZooKeeper's own sync. A deposed
-leader that does not know it yet would confirm an old state. A transaction needs a majority.
+**sync** is a transaction that changes nothing, because a transaction needs a majority. ZooKeeper's own sync
+does not: the leader answers it alone. A deposed leader that does not know it yet would confirm an old state.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Tree:
             step = steps[result.index]
             found = meaning(step, result.refusal, operations[step.index])
             if isinstance(found, Occupied):
-                # If it is occupied although it was cleared, this same transaction makes a child in it, and
-                # will again.
+                # If it is occupied although it was cleared, this same transaction makes a child in it. A new
+                # plan would do the same.
                 if found.directory in cleared or await self._holds_node(found.directory):
                     raise found.error
                 cleared.add(found.directory)
@@ -133,7 +133,7 @@ class Tree:
         )
 
     async def _holds_node(self, directory: str) -> bool:
-        """Return whether a node lies below a directory, and not only leftover directories."""
+        """Return whether a node lies below a directory. Leftover directories do not count."""
         names = await self._conversation.read(partial(GetChildren, directory))
         if isinstance(names, Refused):
             return False
@@ -171,7 +171,7 @@ class Tree:
                     found.add(component)
                 else:
                     below[f"{directory}/{name}"] = component
-        # If a value lies beside a directory, the node exists anyway, and nobody needs to look into the
+        # If a value lies beside a directory, the node exists anyway. There is no need to look into the
         # directory.
         unsure = [znode for znode, component in below.items() if component not in found]
         found.update(below[znode] for znode in await self._holding(unsure))
@@ -229,7 +229,7 @@ class Tree:
                 return generation * IDS_PER_GENERATION + result[0] - 1
 
     def forget_generations(self) -> None:
-        """Look for the counters' generations anew: a restore may have begun others."""
+        """Look for the counters' generations again, because a restore may have begun others."""
         self._generations.clear()
 
     async def skip_ids(self, counter: str, through: int, attempt: Attempt) -> None:
@@ -287,7 +287,7 @@ def _and_above(znode: str) -> list[str]:
 
 
 def _quietly(call: ZookeeperCall) -> Any:
-    """Return the answer of a call; None if it failed, which nobody needs to know."""
+    """Return the answer of a call; None if it failed. Failures do not matter here."""
     try:
         return call.result()
     except (NotSent, AnswerLost, WrongSession, Unsupported, LedgerLogError):
