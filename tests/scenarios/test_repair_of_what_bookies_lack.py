@@ -14,7 +14,18 @@ from ledgerlog.repair.checking import check_ledger
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.testing.memory_cluster import open_cluster
-from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, stored, until, written
+from tests.repairing import (
+    R332,
+    assert_whole,
+    payload,
+    quiet,
+    repaired,
+    set_up,
+    start_repair,
+    stored,
+    until,
+    written,
+)
 
 
 async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given(clock: MockClock) -> None:
