@@ -2,10 +2,10 @@
 
     python -m tests.bench.bench_check [--entries N] [--ledgers N]
 
-A cluster of its own in this process, on a real disk: the time that is told is all of the processor time, that
-of the auditor and that of the bookies together. Everything is written, the cluster is closed and opened again,
-so bookies answer from their index and their files and not from memory; the files themselves may still be in
-the page cache of the machine. Each figure is the best of three rounds.
+The cluster runs in this process, on a real disk. The figures are the processor time of the auditor and of the
+bookies together. The cluster is closed after writing and opened again, so bookies answer from their index and
+their files and not from memory; the files may still be in the page cache of the machine. Each figure is the
+best of three rounds.
 """
 
 from __future__ import annotations
