@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from bookie.core.block import BLOCK_HEADER_BYTES
-from bookie.core.journal_items import ADD, FENCE, decode_fence, decode_records
+from bookie.core.journal_items import ADD, DELETE, FENCE, decode_delete, decode_fence, decode_records
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL
 from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
@@ -151,6 +151,9 @@ class GodView:
             self._records += 1
             if record.kind == FENCE:
                 self._fenced.setdefault((bookie, decode_fence(record, path).ledger_id), self._records)
+            elif record.kind == DELETE:  # The record is also the fence of what it deletes (rule 4).
+                for ledger_id in decode_delete(record, path):
+                    self._fenced.setdefault((bookie, ledger_id), self._records)
             elif record.kind == ADD:
                 header = Header._make(HEADER.unpack_from(record.body))
                 self.checks["FenceDurable"] += 1
