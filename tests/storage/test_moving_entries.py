@@ -487,6 +487,30 @@ async def test_a_mass_deletion_waits_for_a_second_pass_that_finds_the_same(
     assert await engine.collector.collect() == 0
 
 
+async def test_deleted_ledgers_cost_each_file_once_however_many_pages_they_fill(
+    engine: Engine, oracle: ToldOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file lists its ledgers in one row: reading it for every page of deleted ledgers would take too long."""
+    monkeypatch.setattr(collector, "_PAGE_LEDGERS", 4)
+    files: list[int] = []
+    discharge = collector.Collector._discharge
+
+    async def counted(self: collector.Collector, file: int, gone: Collection[int]) -> None:
+        files.append(file)
+        await discharge(self, file, gone)
+
+    monkeypatch.setattr(collector.Collector, "_discharge", counted)
+    ledgers = range(1, 41)
+    await interleave(engine, 10, ledgers)
+    await engine.flush()
+    oracle.gone = set(ledgers)
+    assert engine.collector is not None
+    assert await engine.collector.collect() == len(ledgers)
+    assert len(files) == len(set(files)) > 1
+    for ledger_id in ledgers:
+        assert (await read(engine, ledger_id, 0, 19)).status is Status.NO_SUCH_LEDGER
+
+
 async def test_what_only_the_second_pass_finds_waits_for_a_third(engine: Engine, oracle: ToldOracle) -> None:
     await hold(engine, 300)
     assert engine.collector is not None

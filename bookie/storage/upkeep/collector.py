@@ -52,6 +52,8 @@ MASS_LEDGERS, MASS_SHARE = 100, 10
 that the bookie holds. If more are gone, a second pass must find them gone too."""
 
 _PAGE_LEDGERS = 1024
+_PURGED_TOGETHER = 16 * _PAGE_LEDGERS
+"""The list of ledgers of each file is read and written once for so many deleted ledgers."""
 _PIECE_ROWS = 1024
 
 
@@ -137,11 +139,13 @@ class Collector:
     async def _collect(self) -> int:
         held, gone = await self._find_gone()
         gone = self._without_suspects(held, gone)
-        for start in range(0, len(gone), _PAGE_LEDGERS):
-            page = gone[start : start + _PAGE_LEDGERS]
-            await self._delete(page)
-            self.deleted += len(page)
-            await self._purge(page)
+        for start in range(0, len(gone), _PURGED_TOGETHER):
+            piece = gone[start : start + _PURGED_TOGETHER]
+            for at in range(0, len(piece), _PAGE_LEDGERS):
+                page = piece[at : at + _PAGE_LEDGERS]
+                await self._delete(page)
+                self.deleted += len(page)
+            await self._purge(piece)
         self.passes += 1
         return len(gone)
 
@@ -211,11 +215,12 @@ class Collector:
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
             await self._discharge(row.file, gone)
         await self._remove_runs(ledger_ids)
-        for ledger_id in ledger_ids:
-            state = self._ledgers.get(ledger_id)
-            assert state is not None
-            state.is_purged = state.is_dirty = True
-        await self._ledgers.save()
+        for start in range(0, len(ledger_ids), _PAGE_LEDGERS):
+            for ledger_id in ledger_ids[start : start + _PAGE_LEDGERS]:
+                state = self._ledgers.get(ledger_id)
+                assert state is not None
+                state.is_purged = state.is_dirty = True
+            await self._ledgers.save()
 
     async def _discharge(self, file: int, gone: Collection[int]) -> None:
         async with self._catalogue.lock:
