@@ -22,9 +22,10 @@ from ledgerlog.errors import WrongCluster
 from ledgerlog.meta.sqlite_file import read_snapshot
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import back_up, make_cluster_at, parse_uri
+from ledgerlog.model.policies import RollPolicy
 from tests.integration.running_cluster import RunningCluster, ledgerlog_ok, start_cluster
 from tests.integration.running_cluster import ledgerlog as run_ledgerlog
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
 
@@ -96,6 +97,81 @@ async def test_a_cluster_is_restored_and_writes_at_once(tmp_path: Path) -> None:
         assert await said("metadata", "restore", "--accept-loss", uri=uri) == {"accepted": True}
         checked = await said("metadata", "check", uri=uri)
         assert checked["sound"]
+
+
+@asynccontextmanager
+async def load(uri: str, acknowledged: list[int], name: str = "x") -> AsyncIterator[None]:
+    """Append the records 0, 1, 2 and so on while the body runs, with many rolls; note each when it is in."""
+    async with ledgerlog.connect(uri) as cluster:
+        log = await cluster.create_log(name, roll=RollPolicy(max_records=20))
+        async with log.writer() as writer, trio.open_nursery() as nursery:
+
+            async def append() -> None:
+                while True:
+                    await writer.append(b"%d" % len(acknowledged))
+                    acknowledged.append(len(acknowledged))
+
+            nursery.start_soon(append)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def records(uri: str, name: str = "x") -> list[int]:
+    return [int(line) for line in (await ledgerlog_ok("log", "read", name, "--raw", uri=uri)).split()]
+
+
+async def test_a_backup_that_was_made_under_load_brings_every_record_back(tmp_path: Path) -> None:
+    """The log rolls while the backup is read and after it. What the backup lacks is on the bookies."""
+    backup = str(tmp_path / "backup")
+    acknowledged: list[int] = []
+    async with served(tmp_path / "cluster") as running:
+        uri = running.uri
+        async with load(uri, acknowledged):
+            await until(lambda: len(acknowledged) > 100)
+            await ledgerlog_ok("metadata", "backup", backup, uri=uri)
+            seen = len(acknowledged)
+            await until(lambda: len(acknowledged) > seen + 100)
+    restored = await said("metadata", "restore", backup, uri=uri)
+    assert restored["lost_ledgers"] >= 5
+    async with served(tmp_path / "cluster"):
+        ran = await run_ledgerlog("metadata", "check", "--bring-back", "--json", uri=uri)
+        back = json.loads(ran.stdout)["brought_back"]
+        assert {ledger["log"] for ledger in back} == {"x"}
+        found = await records(uri)
+        assert found == list(range(len(found)))
+        assert len(found) >= len(acknowledged)
+        await ledgerlog_ok("log", "append", "x", uri=uri, stdin=b"%d\n" % len(found))
+        assert await records(uri) == list(range(len(found) + 1))
+        await said("metadata", "restore", "--accept-loss", uri=uri)
+        assert (await said("metadata", "check", uri=uri))["sound"]
+
+
+async def test_a_zookeeper_that_was_saved_under_load_brings_every_record_back(tmp_path: Path) -> None:
+    """ZooKeeper is read node by node while the log rolls. The backup lacks no ledger that its log lists."""
+    backup = str(tmp_path / "backup")
+    acknowledged: list[int] = []
+    async with local_cluster(tmp_path / "cluster", bookies=3, zookeepers=1) as local:
+        uri = local.uri
+        async with load(uri, acknowledged):
+            await until(lambda: len(acknowledged) > 100)
+            await ledgerlog_ok("metadata", "backup", backup, uri=uri)
+            seen = len(acknowledged)
+            await until(lambda: len(acknowledged) > seen + 100)
+        assert (await said("metadata", "check", uri=uri))["sound"]
+        await trio.to_thread.run_sync(_empty, uri.removeprefix("zk://"))
+        await said("metadata", "restore", backup, uri=uri)
+        await until(lambda: _are_compared(uri), every_s=0.1)
+        ran = await run_ledgerlog("metadata", "check", "--bring-back", "--json", uri=uri)
+        assert json.loads(ran.stdout)["brought_back"]
+        found = await records(uri)
+        assert found == list(range(len(found)))
+        assert len(found) >= len(acknowledged)
+
+
+async def _are_compared(uri: str) -> bool:
+    """Whether all three bookies are registered again and say what they hold."""
+    ran = await run_ledgerlog("metadata", "check", "--json", uri=uri)
+    return bool(json.loads(ran.stdout)["bookies"] == 3)
 
 
 async def _lines(*args: str, uri: str) -> list[dict[str, Any]]:

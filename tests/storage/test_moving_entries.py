@@ -490,7 +490,7 @@ async def test_a_mass_deletion_waits_for_a_second_pass_that_finds_the_same(
 async def test_deleted_ledgers_cost_each_file_once_however_many_pages_they_fill(
     engine: Engine, oracle: ToldOracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file lists its ledgers in one row: reading it for every page of deleted ledgers would take too long."""
+    """A file lists its ledgers in one row. Read for every page of deleted ledgers, it would cost too much."""
     monkeypatch.setattr(collector, "_PAGE_LEDGERS", 4)
     files: list[int] = []
     discharge = collector.Collector._discharge
