@@ -2,9 +2,9 @@
 
 There are three ways to carry out a ``CopyAsk``. Each gives a ``CopyAnswer``, or None if nothing is known:
 
-        ask_copies, classes = 0   lists the entries in the bookie's index: cheap, but says nothing about bytes
-        ask_copies, classes > 0   scrubs: the bookie reads its copies and checks them
-        read_copies               reads the entries themselves, and checks them here
+    ask_copies, classes = 0   lists the entries in the bookie's index: cheap, but says nothing about bytes
+    ask_copies, classes > 0   scrubs: the bookie reads its copies and checks them
+    read_copies               reads the entries themselves, and checks them here
 """
 
 from __future__ import annotations

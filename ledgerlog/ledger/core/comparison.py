@@ -10,7 +10,7 @@ mean:
     says "no such entry", "no such ledger"      MISSING                             yes
     is in limbo, and does not name it           LIMBO                               no
     did not answer, or could not look           UNREACHABLE                         no
-        has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)  no
+    has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)  no
 
 **Due entries.** A ``model.missing.Share`` says which entries should be on the bookie: the entries of a
 fragment that the bookie's slot holds, up to the fragment's last one. Nothing is due above the end of a closed

@@ -19,7 +19,7 @@ If the owner may still close the ledger (``close`` has begun, or the plain mode 
 remains. Its outcome decides the fate of the pending adds:
 
     the closing write took effect       they are not in the ledger: ``failure`` stays as it is
-        another client recovers the ledger  they may or may not survive: ``failure`` becomes LedgerFenced
+    another client recovers the ledger  they may or may not survive: ``failure`` becomes LedgerFenced
 
 So pending adds fail with ``failure`` only once ``is_over`` is true (A.7, rule 15).
 """
