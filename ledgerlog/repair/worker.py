@@ -259,7 +259,7 @@ class Worker:
             try:
                 found = await self._queue.task(ledger_id)
             except IncompatibleVersion:
-                    raise  # A newer version wrote the task; try it again later.
+                raise  # A newer version wrote the task; try it again later.
             except MetadataCorrupt:
                 await self._repair.make_anew(ledger_id)
                 found = await self._queue.task(ledger_id)
