@@ -1,4 +1,4 @@
-"""Where archived files lie: a directory, anywhere that ``pyarrow.fs`` reaches.
+"""Where archived files lie: a directory in any place that ``pyarrow.fs`` reaches.
 
 A destination is a path on this machine, or a URL that pyarrow knows (``file:``, ``s3:``, ``gs:``, ``hdfs:``,
 ``abfs:``). Each log has a directory below it, and each archived part of the log has a file there:
@@ -10,12 +10,11 @@ A destination is a path on this machine, or a URL that pyarrow knows (``file:``,
 - CLUSTER is the first 16 digits of the cluster's id, so clusters that share a destination do not collide.
 - FIRST and END are offsets of 20 digits.
 - DIGEST is the first 16 hexadecimal digits of the digest. Files with the same records have the same digest.
-- NONCE is new for each attempt, so no name is used twice. An old file that no log names will therefore never
-  be named.
+- NONCE is new for each attempt, so no name is used twice. If no log names an old file now, none ever will.
 
-**Names never leave their destination.** A record from the metadata store is data, and is not trusted. The
-file that it names is split into a destination and a name below it. The name must be one that the file of this
-very record can have (``name_of_record``). One method turns every name into a path (``Destination._path``). It
+**Names never leave their destination.** A record from the metadata store is data, and is not trusted. Its
+file name is split into a destination and a name below it. The name must be one that the file of this very
+record can have (``name_of_record``). One method turns every name into a path (``Destination._path``). It
 refuses every name that is not a plain name of one or two parts. On a local disk it also refuses a name that
 leads elsewhere through a symbolic link.
 
@@ -26,7 +25,7 @@ cut. Object stores have no rename; there, moving is a copy that appears once it 
 
 Everything here blocks; run it in a thread. This module translates the errors of file systems:
 ``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``. If pyarrow cannot find files
-at a URL, the error depends on the URL's source: ``ArchiveUnavailable`` if a record names it,
+at a URL, the error depends on the origin of the URL: ``ArchiveUnavailable`` if a record names it,
 ``InvalidArgument`` if a caller asked for it.
 """
 
@@ -93,7 +92,7 @@ def name_of_record(record: ArchivedFile) -> tuple[str, str]:
 
     Raises:
         ArchiveCorrupt: The record names a file that cannot be its own. Callers read and delete the named
-            file, so no other file may pass.
+            file, so only the record's own file may pass.
     """
     where, name = _divided(record.file)
     directory, _, file = name.partition("/")
@@ -168,7 +167,7 @@ def _resolve(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(url)
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
-        # Raise it without its cause, which quotes the URL with its password.
+        # Drop the cause: it quotes the URL with its password.
         raise InvalidArgument(f"pyarrow finds no files at {url!r}: {cause}") from None
     return filesystem, path
 
@@ -229,7 +228,7 @@ class Destination:
         return path[len(base) + 1 :]
 
     def where(self) -> str:
-        """Return a form of the URL that is the same however the destination was given.
+        """Return the canonical form of the URL: the same however the destination was given.
 
         It has no options and no passwords, and on a local disk no symbolic links. This asks the file system.
         """
@@ -253,7 +252,7 @@ class Destination:
         try:
             _, path = _resolve(url)
         except InvalidArgument:
-            return False  # By its name, the file lies on another machine.
+            return False  # The name says that the file lies on another machine.
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
 
     def _path(self, name: str) -> str:
@@ -375,7 +374,7 @@ def _sync_directories(directory: Path) -> None:
     """
     _sync(str(directory))
     for above in directory.parents:
-        # If this process cannot write to a directory, no archive's directory was made in it.
+        # If this process cannot write to a directory, it made no directory of an archive there.
         if os.access(above, os.W_OK):
             _sync(str(above))
 

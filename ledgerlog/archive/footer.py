@@ -26,7 +26,8 @@ _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
 _READ_BYTES = 64 * KIB
 _END_BYTES_MAX = 64 * MIB
-"""The limit for the size of an end. A file with some hundred thousand row groups has an end of this size."""
+"""The largest allowed size of an end. A file with some hundred thousand row groups has an end of this
+size."""
 
 
 def read_end(stream: Any) -> bytes:

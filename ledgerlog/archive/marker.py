@@ -1,9 +1,9 @@
 """The marker of a destination: it tells "not mounted" from "the files are gone".
 
 Three mistakes look like an archive whose files were all deleted: a directory with nothing mounted on it, a
-bucket prefix with a typo, a host that does not share the disk. A job that took this for the truth would
-withdraw records, copy the ledgers again to a place that no other host sees, and give up bookies' copies
-for these files. So the first job of a cluster at a destination leaves a file there:
+bucket prefix with a typo, a host that does not share the disk. If a job believed it, the job would withdraw
+records, copy the ledgers again to a place that no other host sees, and give up bookies' copies for these
+files. So the first job of a cluster at a destination leaves a file there:
 
     _ledgerlog-archive-CLUSTER-ID
 
@@ -15,8 +15,8 @@ disk has its own marker. The file is JSON:
 
     {"cluster": "THE WHOLE ID", "format": 1, "id": "ID"}
 
-It is written under another name and moved, so it is whole or not there. No name is ever used twice, so nobody
-replaces another job's marker. The name begins with ``_``, which readers of Parquet directories skip. Code
+It is written under another name and moved, so it is whole or not there. No name is ever used twice, so no job
+replaces another job's marker. The name begins with ``_``, so readers of Parquet directories skip it. Code
 that only *reads* an archive does not ask for the marker.
 
 ``archive.jobs.claiming`` says what a job does if a marker is missing. Everything here blocks.

@@ -31,10 +31,10 @@ does not decode, its pages do not match their checksums, or it is not the file t
 ``ArchiveUnavailable`` means: the bytes of the file cannot be read.
 
 **Damaged or unreadable?** pyarrow raises the same OSError, without an errno, for a page with a wrong checksum
-and for an object store that broke the connection. So if something does not decode, it is decoded a second
-time, from the file opened anew. If that fails too, the bytes that decoding needed are read. No other bytes
-are read, because a step has a deadline and a file may be large. The file counts as damaged only if all these
-bytes can be read.
+and for an object store that broke the connection. So if something does not decode, this module opens the file
+anew and decodes it a second time. If that fails too, it reads the bytes that decoding needed. It reads no
+other bytes, because a step has a deadline and a file may be large. The file counts as damaged only if all
+these bytes can be read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _REREAD_BYTES_MAX = 8 * ARCHIVE_GROUP_BYTES
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What a file says about itself in its footer."""
+    """The file's own description, from its footer."""
 
     log: str
     """The name of the log."""
@@ -235,7 +235,7 @@ class ArchiveWriter:
         """End the file. It does not have its final name yet.
 
         Returns:
-            What the file says about itself.
+            The file's own description.
 
         Raises:
             ArchiveUnavailable: The file system failed. Call ``discard``.
@@ -283,7 +283,7 @@ class ArchiveWriter:
 
     def _delete_unfinished(self, *parts: Any) -> None:
         for part in parts:
-            # Closing writes what is buffered, which fails on a full disk. The file is deleted all the same.
+            # Closing writes buffered bytes, which fails on a full disk. Delete the file anyway.
             with suppress(OSError, pa.ArrowException):
                 part.close()
         self._destination.delete(self._temporary)
@@ -331,7 +331,7 @@ def _footer(facts: Facts) -> dict[str, str]:
 
 
 _UNDECODABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, EOFError)
-"""What decoding raises for a damaged file. It raises some of them for an unreadable file too."""
+"""The errors of decoding a damaged file. Decoding raises some of them for an unreadable file too."""
 
 
 @contextmanager
@@ -394,7 +394,7 @@ class ArchiveFile:
             self._decode_again(self._open, None, _FOOTER_BYTES)
 
     def _open(self) -> None:
-        """Open the file and read what it says about itself."""
+        """Open the file and read its footer."""
         stream = open_input(self.url if self._record is None else self._record)
         try:
             end = read_end(stream)
@@ -725,7 +725,7 @@ class FileCheck:
         """Check the number of records and the digest, after the last group.
 
         Returns:
-            What the file says about itself. It is true.
+            What the file says about itself, now checked.
 
         Raises:
             ArchiveCorrupt: The records are not those that the footer describes.

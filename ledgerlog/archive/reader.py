@@ -2,9 +2,9 @@
 
 A file is opened for one reader and read from one offset on. Memory holds one row group, about
 ``limits.ARCHIVE_GROUP_BYTES``. Each step has a deadline (``limits.ARCHIVE_READ_TIMEOUT_S``). If a file system
+``limits.ARCHIVE_GROUP_BYTES``. Each step has a deadline (``limits.ARCHIVE_READ_TIMEOUT_S``). If a file system
 does not answer in time, the step raises ``ArchiveUnavailable`` and abandons its thread. At most
-``limits.ARCHIVE_THREADS_MAX`` threads read archives. Such a file system therefore cannot use up the threads
-that the rest of the process needs, for example for name lookups.
+``limits.ARCHIVE_THREADS_MAX`` threads read archives. So a file system that hangs cannot use up the threads
 
 pyarrow is imported when the first file is opened. If it is not installed, that raises
 ``ArchiveSupportMissing``, which names the command that installs it. A program that reads no archive does not
@@ -67,10 +67,10 @@ async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None
 
 
 def _close_beside(close: Callable[[], None]) -> None:
-    """Close a file in a thread that nobody waits for.
+    """Close a file in a thread that nothing waits for.
 
-    A file system that does not answer may not answer a close either. The file was only read, so an error of
-    the close changes nothing.
+    A file system that hangs may hang during a close too. The file was only read, so an error of the close
+    changes nothing.
     """
     trio.lowlevel.start_thread_soon(close, lambda outcome: None)
 
@@ -207,7 +207,7 @@ async def open_archive(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
         yield reader
     finally:
         if not reader.is_busy:
-            _close_beside(file.close)  # Else a thread uses the file, which closes with its last reference.
+            _close_beside(file.close)  # If a thread still uses the file, it closes with its last reference.
 
 
 async def check_end(record: ArchivedFile) -> None:

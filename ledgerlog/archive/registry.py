@@ -1,10 +1,10 @@
 """The records of archived ledgers in the metadata store, read and written as typed values.
 
 If the metadata of a ledger are gone, a reader looks here for the record of its file. The record is written
-before the ledger is deleted. It is deleted only after the log's list no longer names the ledger.
+before the ledger is deleted, and deleted only after the log's list no longer names the ledger.
 
 A merge puts several ledgers into one file, which is recorded under the first of them. One transaction writes
-this record, deletes the records of the others, and lets the log's list name only the first ledger.
+this record, deletes the records of the others, and leaves only the first ledger in the log's list.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class ArchiveRegistry:
         """Return the record of the file that holds an offset of a log.
 
         It reads the log's list and one or two records, however large the archive is, and starts again only if
-        a merge intervenes. Readers ask this for every ledger that no bookie can give, archived or not.
+        a merge happens at the same time. Readers ask this for every ledger that no bookie can give, archived
+        or not.
 
         Args:
             incarnation: The incarnation of the log.
@@ -64,8 +65,8 @@ class ArchiveRegistry:
             found = await self.find(incarnation, ledger_id)
             if found is not None and found[0].holds(offset):
                 return found[0]
-            # The ledger may have been merged with the ones before it. It is then listed under the first of
-            # them. The list is read after the record: if the list names a ledger that had no record then, the
+            # A merge may have joined the ledger with earlier ones. It is then listed under the first of them.
+            # The list is read after the record: if the list names a ledger that had no record then, the
             # ledger is not archived.
             node = await self._store.get(log_record_path(incarnation))
             if node is None:
@@ -82,7 +83,7 @@ class ArchiveRegistry:
     async def of_log(self, incarnation: int) -> list[tuple[ArchivedFile, int]]:
         """Return all records of a log with their versions, by offset.
 
-        If a merge happens meanwhile, the result shows the state before it or after it.
+        If a merge happens at the same time, the result shows the state before it or after it.
         """
         while True:
             components = await self._store.children(archives_path(incarnation))
@@ -97,8 +98,8 @@ class ArchiveRegistry:
                     found.append(read)
             if len(found) == len(components):
                 break
-            # A record has gone since. A merge may have put its ledger into a record that was read before the
-            # merge. Look again.
+            # One of the records read first is gone now. A merge may have put its ledger into a record that
+            # was read before the merge. Look again.
         found.sort(key=lambda read: (read[0].first_offset, -read[0].end_offset))
         return found
 

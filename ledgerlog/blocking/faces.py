@@ -942,7 +942,7 @@ class Ledgers(Face[AsyncLedgers]):
 
         Args:
             replication: The ledger's quorums; None for the client's default.
-            metadata: Bytes by text, kept for the ledger's readers.
+            metadata: Bytes by text key, kept for the ledger's readers.
             full_pinning: Use the published, stricter pinning rule if the ledger has a guaranteed write
                 quorum.
 
@@ -981,7 +981,7 @@ class Ledgers(Face[AsyncLedgers]):
         Raises:
             LedgerNotFound: There is no such ledger.
             MetadataUnavailable: The metadata store cannot be reached.
-            RecoveryFailed: Only with ``recover``; see ``recover``, which may raise more."""
+            RecoveryFailed: Only with ``recover``. See the method ``recover``, which may raise more."""
         return LedgerReader(self._portal, self._run(lambda: self._inner.open(ledger_id, recover)))
 
     def recover(self, ledger_id: int) -> LedgerMetadata:
@@ -1003,7 +1003,7 @@ class Ledgers(Face[AsyncLedgers]):
                 again.
             MetadataUnavailable: The metadata store cannot be reached.
 
-        Interrupting: the ledger stays IN_RECOVERY until somebody recovers it."""
+        Interrupting: the ledger stays IN_RECOVERY until another client recovers it."""
         return self._run(lambda: self._inner.recover(ledger_id))
 
     def metadata(self, ledger_id: int) -> LedgerMetadata:
@@ -1077,12 +1077,13 @@ class LedgerWriter(HeldLedger):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry acknowledged, -1 if there is none. An ack quorum has synced it and all before it."""
+        """The last entry acknowledged; -1 if there is none. An ack quorum has synced it and all earlier
+        entries."""
         return self._inner.last_add_confirmed
 
     @property
     def last_add_fully_replicated(self) -> int:
-        """The last entry that, with all before it, is on its full write quorum.
+        """The last entry that is on its full write quorum together with all earlier entries.
 
         Only the guaranteed mode counts this. In the plain mode it stays at -1."""
         return self._inner.last_add_fully_replicated
@@ -1101,16 +1102,15 @@ class LedgerWriter(HeldLedger):
             InvalidArgument: The payload is not ``bytes``. It was not written.
             WriteQuorumUnavailable: Only in guaranteed mode: the window was full, and no entry in it got
                 its full write quorum within the append deadline. The payload was not written.
-            LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
+            LedgerFenced: Another client took the ledger over. The entry may or may not be in the
+                ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
             LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
-            LedgerNotFound: Somebody deleted the ledger.
-            AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
+            LedgerNotFound: The ledger was deleted.
+            AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
 
         Interrupting: before the entry is sent, it is not written; after that, the outcome is unknown.
-        The
-            writer
-        stays usable, and its entries in order, in both cases."""
+        In both cases the writer stays usable, and its entries stay in order."""
         return self._run(lambda: self._inner.append(payload))
 
     def append_many(self, payloads: Sequence[bytes]) -> range:
@@ -1153,9 +1153,9 @@ class LedgerReader(EntriesFace):
     def last_add_confirmed(self) -> int:
         """Find the last entry that you can read now.
 
-        It includes every entry that was acknowledged to the writer before this call, if bookies that
-        cover the last ensemble answer and the writer is alive to report its LAC. If the writer is gone,
-        its last entries may show only after recovery.
+        It includes every entry that was acknowledged to the writer before this call, under two
+        conditions: bookies that cover the last ensemble answer, and the writer is alive to report its
+        LAC. If the writer is gone, its last entries may show only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
@@ -1167,8 +1167,7 @@ class LedgerReader(EntriesFace):
         return self._run(self._inner.last_add_confirmed)
 
     def read(self, first: int, last: int) -> list[bytes]:
-        """Read the payloads of entries first..last. You bound their number: all of them are kept in
-        memory.
+        """Read the payloads of entries first..last. All are kept in memory: choose a range that fits.
 
         Args:
             first: The first entry, at least 0.

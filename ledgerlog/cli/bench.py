@@ -337,5 +337,5 @@ def bench_failover(rounds: int, fault: str, uri: str | None, as_json: bool) -> N
 
 
 def _share_of(ordered: list[float], part: float) -> float:
-    """Return the least value that this part of the values does not exceed; ``part=0.5`` is the median."""
+    """Return the smallest value that this share of the values does not exceed; ``part=0.5`` is the median."""
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

@@ -1,7 +1,7 @@
 """The machine's own figures: the time of one synced write and of one loopback round trip.
 
 A lone append cannot be faster than a synced write on the bookies' disks plus a round trip. So its latency is
-quoted as a multiple of these two, measured in the same run. Absolute figures say more about the machine than
+given as a multiple of these two, measured in the same run. Absolute figures say more about the machine than
 about the program.
 
 The write is 4 KiB into a file that was preallocated and written before, like a journal segment. It uses

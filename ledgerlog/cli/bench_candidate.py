@@ -7,12 +7,12 @@ clock, which all its processes share:
 
     {"event": "standing"}                                  it is ready to take over
     {"event": "leading", "term", "epoch", "marks": {...}}  its first append is durable
-    {"event": "lost", "acknowledged"}                      it leads no more; when its last append was durable
+    {"event": "lost", "acknowledged"}                      its lead is over; when its last append was durable
 
 ``marks`` has the times of the newest takeover: ``claiming`` and ``leading`` (the election); ``recovering``,
 ``fencing``, ``reading``, ``closing`` and ``done`` (recovery of the last ledger); ``created``, ``entered`` and
 ``appended``. From then on the process appends a record every few milliseconds, until it is killed or its
-input ends. A byte of input cuts it off from the bookies.
+input ends. If it reads a byte of input, it cuts itself off from the bookies.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def stand(uri: str, log_name: str, name: str) -> None:
                     await say(event="lost", acknowledged=environment.marks.pop("acknowledged"))
 
         async def report() -> None:
-            # Report this process's registration before anything that it says as the leader.
+            # Report this process's registration before it reports anything as the leader.
             async with store.watch(candidates_path(log_name)) as watch:
                 while not await _is_registered(name):
                     await watch.wait()

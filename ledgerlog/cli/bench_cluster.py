@@ -1,7 +1,7 @@
-"""The cluster that a benchmark runs on: a throw-away one, or the one that ``--uri`` names.
+"""The cluster that a benchmark runs on: a throw-away cluster, or the cluster in ``--uri``.
 
 The bookies of a throw-away cluster are processes that this process started, so their CPU time is known. The
-bookies of another cluster may be anywhere; then only their own counts are known.
+bookies of another cluster may be anywhere; then only their counts are known.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Spent:
 
 @attrs.define(eq=False)
 class Meter:
-    """Measures the cost of a stretch of a benchmark, from its making on."""
+    """Measures the cost of a stretch of a benchmark, starting when it is made."""
 
     _cluster: Cluster
     _clock: CpuClock
@@ -79,7 +79,7 @@ class BenchCluster:
     async def meter(self) -> Meter:
         """Start to measure.
 
-        First collects garbage, then freezes the objects that are left, so later collections skip them.
+        First collects garbage, then freezes the remaining objects, so later collections skip them.
         """
         gc.collect()
         gc.freeze()
@@ -100,13 +100,14 @@ async def open_bench_cluster(
 ) -> AsyncIterator[BenchCluster]:
     """Open the cluster at ``uri``, or start a throw-away one with this many bookie processes.
 
-    With ``zookeepers``, the metadata of the latter is in so many ZooKeeper servers, otherwise in SQLite."""
+    With ``zookeepers``, the throw-away cluster keeps its metadata in so many ZooKeeper servers, otherwise in
+    SQLite."""
     if uri is not None:
         async with connect(uri) as cluster:
             yield BenchCluster(cluster, None)
         return
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
-        write_config(config)  # Otherwise the bookies run with their defaults, which the benchmark measures.
+        write_config(config)  # Without it, the bookies run with their defaults, which the benchmark measures.
         async with local_cluster(directory, bookies=bookies, config=config, zookeepers=zookeepers) as local:
             yield BenchCluster(local.cluster, local)

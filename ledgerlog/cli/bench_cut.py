@@ -1,8 +1,8 @@
-"""Cuts for the failover benchmark: what is sent gets lost, and nothing breaks, as if a cable were unplugged.
+"""Cuts for the failover benchmark: bytes get lost, but no connection breaks, as if a cable were unplugged.
 
-``CuttableNetwork`` cuts a candidate off from the bookies, inside the candidate. The connections that it
-accepts stay: its standbys go on hearing its heartbeat. ``StoreRelay`` stands between a candidate and the
-servers of ZooKeeper, on the loopback device, in the process that runs the benchmark.
+``CuttableNetwork`` cuts a candidate off from the bookies, inside the candidate. Accepted connections stay, so
+the candidate's standbys still hear its heartbeat. ``StoreRelay`` stands between a candidate and the servers
+of ZooKeeper, on the loopback device, in the process that runs the benchmark.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class CuttableNetwork:
-    """TCP, until ``cut``. From then on, nothing passes the connections that this process made or makes."""
+    """TCP that can be ``cut``. From then on, this process's own connections carry nothing, new ones
+    included."""
 
     def __init__(self) -> None:
         self._network = TcpNetwork()
         self.is_cut = False
 
     def cut(self) -> None:
-        """Lose everything from now on."""
+        """Lose all bytes from now on."""
         self.is_cut = True
 
     async def connect(self, address: str) -> Stream:
@@ -76,14 +77,14 @@ class _CuttableStream:
 
 @attrs.define(eq=False)
 class StoreRelay:
-    """The way from one candidate to the servers of ZooKeeper. ``open_store_relay`` makes it."""
+    """Relays one candidate's connections to the servers of ZooKeeper. ``open_store_relay`` makes it."""
 
     uri: str
-    """The cluster, by way of the relay."""
+    """The URI of the cluster through the relay."""
     is_cut: bool = False
 
     def cut(self) -> None:
-        """Lose everything from now on. New connections are accepted and stay silent."""
+        """Lose all bytes from now on. New connections are accepted and stay silent."""
         self.is_cut = True
 
     async def _carry(self, client: trio.SocketStream, host: str, port: int) -> None:

@@ -1,11 +1,11 @@
 """Ways to keep a ledger or a log busy and to time every acknowledgement.
 
-A drive runs for a time and fills ``Latencies``. Its own work counts as the writer's CPU, so it does little: a
-ledger is driven by the batch, from its progress callback, with two timestamps a batch.
+A drive runs for a given time and fills ``Latencies``. Its own work counts as the writer's CPU, so it does
+little. For example, it drives a ledger by the batch, from the progress callback, with two timestamps a batch.
 
     LedgerWindow      a fixed number of entries in flight: each confirmation makes room for new ones
     LedgerPace        entries arrive at a fixed rate, whether or not earlier ones are confirmed (an open
-                      loop). Each is timed from the moment at which it was due, so a stall counts in full
+                      loop). Each is timed from the moment when it was due, so a stall counts in full
     lone_ledger       one append after the other
     log_many          ``append_many``, two calls in flight
     log_tasks         as many tasks as the window; each awaits one ``append`` after the other
@@ -33,7 +33,7 @@ _CALLS_IN_FLIGHT = 2
 
 
 def payloads_of(size: int, count: int) -> list[bytes]:
-    """Return ``count`` payloads of random bytes. At most 64 of them differ; these are repeated."""
+    """Return ``count`` payloads of random bytes. At most 64 of them differ; the rest repeat them."""
     different = [os.urandom(size) for _ in range(min(count, 64))]
     return [different[i % len(different)] for i in range(count)]
 
@@ -96,9 +96,9 @@ class LedgerPace:
         self.latencies = Latencies()
 
     async def run(self, seconds: float) -> None:
-        """Push entries as they become due for this time, then wait until all are confirmed.
+        """Push entries for this time, as they become due, then wait until all are confirmed.
 
-        If the writer cannot keep up, entries that are due wait, and their waiting counts.
+        If the writer cannot keep up, due entries wait, and the latency includes their waiting.
         """
         writer = self._writer
         writer.set_progress_callback(self._on_progress)
@@ -126,7 +126,7 @@ class LedgerPace:
         writer.set_progress_callback(None)
 
     def _due(self, number: int) -> int:
-        """Return when the record of this number was due, in nanoseconds since the start."""
+        """Return the time at which the record of this number was due, in nanoseconds since the start."""
         return int(number * 1e9 / self._rate)
 
     def _on_progress(self) -> None:

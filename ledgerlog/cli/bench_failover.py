@@ -1,17 +1,17 @@
 """``ledgerlog bench failover``: from a fault of a leading process to the next durable append by its standby.
 
 Two processes (``cli.bench_candidate``) stand in one election and append to one log while they lead, with
-default settings. Each round does a fault to the leader, waits for the first durable append of the standby,
-kills the old leader, and starts a new standby. The faults:
+default settings. Each round injects a fault into the leader, waits for the first durable append of the
+standby, kills the old leader, and starts a new standby. The faults:
 
 kill             SIGKILL
 stop             SIGSTOP: the leader hangs
 cut-bookies      nothing passes between the leader and the bookies (``cli.bench_cut``)
-cut-store        nothing passes between the leader and ZooKeeper. It goes on appending, until its session has
-                 ended and the standby has fenced it
+cut-store        nothing passes between the leader and ZooKeeper. The leader goes on appending until its
+                 session has ended and the standby has fenced it
 
-The *gap* is the time without a durable append. It begins with the fault, and with ``cut-store`` with the last
-durable append of the old leader. Marks of the standby divide a round into parts:
+The *gap* is the time without a durable append. It begins with the fault; with ``cut-store``, it begins with
+the last durable append of the old leader. Marks of the standby divide a round into parts:
 
 detection        from the fault until the standby claims the leadership
 election         its compare-and-set on the election's record
@@ -88,7 +88,7 @@ class _Candidate:
         self._rest = b""
 
     async def suffer(self, fault: str) -> None:
-        """Do the fault to the process."""
+        """Inject the fault into the process."""
         match fault:
             case "kill":
                 self.child.kill()
@@ -129,9 +129,9 @@ async def failover_rounds(
     fault: str,
     report: Callable[[FailoverRound], None],
 ) -> None:
-    """Run the rounds and call ``report`` for each, except for a first one that does not count.
+    """Run the rounds and call ``report`` for each, except for a first round that does not count.
 
-    The logs of the processes go into ``directory``.
+    The logs of the processes are in ``directory``.
 
     Raises:
         InvalidArgument: The fault is ``cut-store``, and the metadata is not in ZooKeeper.

@@ -1,7 +1,7 @@
 """The figures of the benchmarks: latencies, CPU time, and the bookies' counts.
 
 ``Latencies`` takes one duration for many records, because a batch is confirmed at once. So its memory and
-time grow with the number of batches. Percentiles are exact and never interpolated.
+time grow only with the number of batches. Percentiles are exact and never interpolated.
 
 CPU time is in nanoseconds and covers whole processes: all their threads, including those that have ended. It
 is read from the kernel's CPU clock of each process, which any process may read.
@@ -53,7 +53,7 @@ class Latencies:
         return sum(self._counts)
 
     def percentiles_ms(self, *parts: float) -> list[float]:
-        """Return, for each part, the least duration that this part of the records does not exceed.
+        """Return, for each part, the smallest duration that this share of the records does not exceed.
 
         For example, 0.5 gives the median.
         """
@@ -77,7 +77,7 @@ def median_ns(durations: Sequence[int]) -> int:
 
 
 class CpuClock:
-    """The CPU time that this process and some others spend from the start of the clock on."""
+    """The CPU time that this process and some others spend, from the start of the clock on."""
 
     def __init__(self, processes: dict[str, int]) -> None:
         """``processes`` has the process ids by name."""
@@ -89,7 +89,7 @@ class CpuClock:
         return {name: time.clock_gettime_ns(clock) for name, clock in self._clocks.items()}
 
     def spent_ns(self) -> tuple[int, dict[str, int]]:
-        """Return the time that this process spent, and the time of each of the others."""
+        """Return this process's time, and the time of each of the others."""
         here = time.process_time_ns() - self._began_here
         return here, {name: now - self._began[name] for name, now in self._read().items()}
 

@@ -1,8 +1,8 @@
 """Ticks for an open loop: a timer that is exact to some microseconds.
 
 ``trio.sleep`` goes through epoll, which counts milliseconds. At 5,000 records a second that would add half a
-millisecond to every latency. A timerfd is exact, and the loop waits for it as for any descriptor. Python has
-timerfd in ``os`` only from 3.13 on, so this module calls libc.
+millisecond to every latency. A timerfd is exact, and the loop waits for it like for any descriptor. Python
+has timerfd in ``os`` only from 3.13 on, so this module calls libc.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ __all__ = ["check_can_plot", "plot_writes"]
 
 
 def check_can_plot() -> None:
-    """Raise InvalidArgument unless matplotlib is installed. Call it before the runs, not after them."""
+    """Raise InvalidArgument unless matplotlib is installed. Call it before the runs."""
     if not is_installed("matplotlib"):
         raise InvalidArgument(
             f"--plot needs matplotlib, which is not installed: {how_to_install('matplotlib')}"

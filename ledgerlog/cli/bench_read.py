@@ -1,7 +1,7 @@
 """``ledgerlog bench read``: how fast a log is replayed.
 
 It writes a log and reads it twice from its start: by the batch, for readers that need only the bytes, and
-record by record. The reader's CPU bounds a replay, so the figures include records for each CPU second.
+record by record. A replay is bound by the reader's CPU, so the figures include records for each CPU second.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ReadRun:
     cpu_us: dict[str, Any]
     """CPU for each record."""
     runs_from_memory: int
-    """Stretches of entries that the bookies read from memory."""
+    """How many stretches of entries the bookies read from memory."""
     runs_from_disk: int
-    """Stretches of entries that the bookies read from their disks."""
+    """How many stretches of entries the bookies read from their disks."""
 
 
 async def read_runs(

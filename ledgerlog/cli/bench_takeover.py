@@ -3,8 +3,8 @@
 log       a leader with one acknowledged record leads. Entering ``log.writer()`` deposes it: fence, recover,
           create a ledger, compare-and-set. Then the time to the first durable append
 ledger    N entries of a ledger are acknowledged to the writer, but no bookie knows that. Recovery reads each
-          of them and writes it back. The LAC travels with later adds, so entries that are sent at once and
-          then abandoned are such entries
+          of them and writes it back. The LAC travels with later adds, so the benchmark sends the entries
+          together and then abandons the writer
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def _recover_ms(bench: BenchCluster, count: int, size: int, replication: R
     if count:
         writer.push(payloads_of(size, count))
         await writer.flush()
-    await writer.aclose()  # Before it tells any bookie its LAC.
+    await writer.aclose()  # Before the writer sends its LAC to any bookie.
     began = time.perf_counter()
     recovered = await ledgers.recover(writer.ledger_id)
     took_ms = _ms_since(began)

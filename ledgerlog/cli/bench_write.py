@@ -1,8 +1,8 @@
 """``ledgerlog bench write``: throughput, latency and cost of appending.
 
 Each run drives a new ledger or log for some seconds, after half a second of warming up that does not count. A
-lone run has one append in flight. It is compared with the machine's own figures (``bench_baseline``),
-measured right before and right after it.
+lone run has one append in flight. It is compared with the machine's own figures (``bench_baseline``), which
+are measured right before and right after it.
 """
 
 from __future__ import annotations

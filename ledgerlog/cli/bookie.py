@@ -36,12 +36,12 @@ class BookieState:
     """``writable``, ``read-only``; ``unavailable``: not registered, or registered and silent;
     ``incompatible``: it has no version of the protocol in common with this process."""
     journal_write_data: bool = True
-    """Whether it syncs entries before it acknowledges them, by its registration; True if not registered."""
+    """Whether it syncs entries before it acknowledges them, by its registration. True if not registered."""
     ledgers_in_limbo: int | None = None
-    """How many ledgers are in limbo: the bookie may have lost entries of them that it has not copied back
-    yet. None: it did not answer."""
+    """How many ledgers are in limbo: the bookie may have lost some of their entries, and has not copied them
+    back yet. None: it did not answer."""
     speaks: ProtocolSupport | None = None
-    """The protocol versions and features that it registered; None: it is not registered."""
+    """The protocol versions and features in its registration. None: it is not registered."""
 
     @property
     def words(self) -> str:
@@ -143,7 +143,7 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
 
 
 async def bookie_states(cluster: Cluster) -> list[BookieState]:
-    """Return the states of all known bookies, by id. Each registered bookie is asked whether it answers."""
+    """Return the states of all known bookies, by id. This asks each registered bookie whether it answers."""
     await cluster.bookies.refresh()
     registered: dict[str, tuple[BookieInfo, str]] = {}
     for info in cluster.bookies.registered():

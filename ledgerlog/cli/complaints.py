@@ -1,7 +1,7 @@
 """The next step to try, for each fault that a person at a terminal can meet.
 
-The exception says what happened; this table says in half a line what to do about it. The first class that
-matches wins, so subclasses come before their bases. docs/OPERATIONS.md says more about each fault.
+The exception says what happened; this table has half a line of advice for it. The first class that matches
+wins, so subclasses come before their bases. docs/OPERATIONS.md says more about each fault.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ RECORDS = 1_000_000
 _LOG = "demo"
 _REPLICATION = Replication(ensemble=3, write_quorum=3, ack_quorum=2)
 _BOOKIES = 4
-"""Three for an ensemble, and one to replace the bookie that is killed."""
+"""Three for an ensemble, and one to replace the killed bookie."""
 
 
 @click.command()

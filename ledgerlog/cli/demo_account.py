@@ -1,15 +1,16 @@
 """The demo's account of its records, and the comparison of the log with it.
 
-``Account`` keeps a checksum of every record that was handed to a leader, and the record's offset once it is
-known. The offset comes from a leader's acknowledgement, or from reading the log to settle which records of a
-lost leader are in it. ``DemoAudit`` then gets the whole log from its first offset on and compares:
+``Account`` keeps a checksum of every record that was given to a leader, and the record's offset once it is
+known. The offset comes from a leader's acknowledgement. If the leader was lost, it comes from reading the log
+to find out which of its records are there. ``DemoAudit`` then gets the whole log from its first offset on and
+compares:
 
     lost           acknowledged, but not at its offset with its bytes
     duplicated     found a second time
     out of order   found after a record with a higher number
-    foreign        found, but nobody was supposed to append it (a deposed leader did, or it is damage)
+    foreign        found, but no entitled leader got it to append (a deposed leader did it, or it is damage)
 
-This module knows nothing of processes and clusters. All correctness figures of the demo come from here.
+This module knows no processes and no clusters. All correctness figures of the demo come from here.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class DemoBatch:
 
 
 class Account:
-    """The records by number. ``take`` gives the numbers in order."""
+    """The records by number. ``take`` assigns the numbers in order."""
 
     def __init__(self) -> None:
         self._checksums = array("I")
         self._offsets = array("q")
         self.acknowledged = 0
-        """How many records a leader acknowledged, or were found when a lost leader's records were settled."""
+        """How many records a leader acknowledged, or were found in the log after their leader was lost."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -107,7 +108,7 @@ class DemoAudit:
     def feed(self, first_offset: int, records: Sequence[bytes]) -> list[tuple[int, int]]:
         """Check the next records of the log.
 
-        Return (number, offset) of each one that was not acknowledged.
+        Return (number, offset) of each record that was not acknowledged.
         """
         account, seen = self._account, self._seen
         unexpected = []

@@ -1,4 +1,4 @@
-"""A contender of the demo: a process that leads the log when it is told to, and appends what it is given.
+"""A contender of the demo: a process that leads the log on command, and appends the records that it gets.
 
     python -m ledgerlog.cli.demo_contender URI LOG
 
@@ -11,11 +11,11 @@ Standard input carries frames. Standard output carries one JSON object a line.
               them are durable, or {"event": "refused", "batch", "error", "message", "epoch"}
     end       of the input: give the lead up and end
 
-``digest`` covers the bytes that this process appended, so the sender knows that they arrived whole. A refusal
-repeats the error of the log layer. The contender does not retry: if a batch was on its way when the lead was
-lost, the driver reads the log to find out whether it is there.
+``digest`` covers the bytes that this process appended, so the sender can check that they arrived unchanged. A
+refusal repeats the error of the log layer. The contender does not retry: if a batch was on its way when the
+lead was lost, the driver reads the log to find out whether the batch is there.
 
-Batches that arrive during an append go together into the next append, as a real service would do it.
+Batches that arrive during an append go together into the next append, as in a real service.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RECORDS = 2
 
 _HEAD = struct.Struct("<BQI")
 _BATCHES_AHEAD = 64
-"""Frames that are read ahead of an append. The sender's own bound on unanswered batches is tighter."""
+"""Frames that are read ahead of an append. The sender's own limit on unanswered batches is lower."""
 
 
 @attrs.frozen
@@ -63,7 +63,7 @@ def encode_frame(kind: int, batch: int = 0, records: Sequence[bytes] = ()) -> by
 
 
 def digest_of(records: Sequence[bytes]) -> str:
-    """Return a digest of the records' bytes and of where each record ends."""
+    """Return a digest of the records' bytes and of the end of each record."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(array("I", map(len, records)).tobytes())
     digest.update(b"".join(records))
@@ -105,7 +105,7 @@ async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChann
 
 
 class Contender:
-    """Leads the log and appends as the frames say."""
+    """Leads the log and appends, as the frames say."""
 
     def __init__(self, log: ledgerlog.Log, say: trio.lowlevel.FdStream) -> None:
         self._log = log

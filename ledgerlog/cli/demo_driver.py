@@ -4,21 +4,21 @@
                                batches is bounded
     a third acknowledged       a bookie that holds the current ledger gets SIGKILL
     two thirds acknowledged    A gets SIGSTOP, with batches on their way. B takes the log over. Reading the
-                               log settles which records of these batches are in it. From the first missing
+                               log shows which records of these batches are in it. From the first missing
                                one on, they are given to B
     B acknowledged             A gets SIGCONT. It reads the batches that it had not read yet, and one more
-                               made for it alone, and appends them as the leader that it believes to be
+                               batch made for it alone. It still believes to be the leader, and appends them
 
-A's answers are then checked: each must be a refusal, or an acknowledgement of exactly what was settled. An
+A's answers are then checked: each must be a refusal, or an acknowledgement of exactly the records found. An
 acknowledgement of anything else is a ``Contradiction``, or the audit finds it.
 
-**Why the count is exact.** If the leader of a batch is lost, the batch's outcome is unknown. Sending it again
-blindly could double it; leaving it out could lose it. So the driver first reads the log, from the offset
-after the last acknowledgement to the offset at which B begins. This part cannot change any more, because B
-has fenced it.
+**Why the count is exact.** If the leader of a batch is lost, the batch's outcome is unknown. If the driver
+sent it again blindly, it could be doubled; if not, it could be lost. So the driver first reads the log, from
+the offset after the last acknowledgement to the offset at which B begins. This part cannot change any more,
+because B has fenced it.
 
-One task decides (``Driver.run``). Each contender has two tasks: one writes the frames that are queued for it
-and blocks while the contender is stopped; the other reads its events.
+One task decides (``Driver.run``). Each contender has two tasks: one writes the contender's queued frames and
+blocks while the contender is stopped; the other reads its events.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BATCHES_UNANSWERED = 16
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES = 256 * 1024
 _LOCK_S = 1.0
-"""A metadata write that takes longer than this waits for a process that holds the file's lock."""
+"""If a metadata write takes longer than this, it waits for a process that holds the file's lock."""
 
 _SILENCE_S = 60.0
 """Longer than every deadline of a log's writer. A contender that is silent for this long is stuck."""
@@ -69,7 +69,7 @@ class DemoOutcome:
     duplicated: int
     out_of_order: int
     foreign: int
-    """Records in the log that nobody was supposed to append."""
+    """Records in the log that no leader with the right to append put there."""
     bookies_killed: int
     leaders_killed: int
     takeover_ms: float
@@ -213,9 +213,9 @@ class Driver:
         )
 
     async def _expect(self, contender: _Contender, kind: str) -> dict[str, Any]:
-        """Wait for the next event of this kind of a contender.
+        """Wait for the next event of this kind from a contender.
 
-        Meanwhile, take the other's acknowledgements.
+        In the meantime, take the other contender's acknowledgements.
         """
         while True:
             who, event = await self._next_event()
@@ -231,8 +231,8 @@ class Driver:
     async def _deliver(self, records: Iterator[bytes], first: _Contender, second: _Contender) -> None:
         leader = first
         total = self._total
-        # The first leader does not get the last record, so that the second gets at least one, even if there
-        # are few records. Each fault waits until the records before it are acknowledged.
+        # The first leader does not get the last record, so that the second leader gets at least one, even if
+        # there are few records. Each fault waits until all earlier records are acknowledged.
         kill_at, stop_at = total // 3, min(2 * total // 3, total - 1)
         while self._account.acknowledged < total or self._challenge is not None:
             self._feed(leader, records, total if leader is second else total - 1)
@@ -339,7 +339,7 @@ class Driver:
         )
 
     def _wake(self, old: _Contender) -> None:
-        """Wake the deposed leader, with a batch that nobody else has."""
+        """Wake the deposed leader, with a batch that no other process has."""
         old.child.send_signal(signal.SIGCONT)
         line = record_of(self._total, b"a record of a leader that was deposed")
         batch = DemoBatch(next(self._numbers), self._total, [line], digest_of([line]))
@@ -358,7 +358,7 @@ class Driver:
     # --- the proof ----------------------------------------------------------------------------
 
     async def _read_back(self) -> DemoAudit:
-        # While a log is led, readers see it up to the LAC that its bookies know. Sealing fixes its end.
+        # While a log is led, readers see it up to the LAC that its bookies know. Sealing fixes the end.
         await self._log.seal()
         audit = DemoAudit(self._account)
         async with self._log.read(0) as records:
@@ -370,9 +370,9 @@ class Driver:
 async def stop_without_lock(child: Child, store: MetadataStore) -> None:
     """Stop a process with SIGSTOP while it does not hold the lock of the metadata file.
 
-    The processes of this machine share the file. If one is stopped in the middle of a write, it blocks the
-    writes of all others until it goes on. Only a metadata file behaves like this, no other store. The demo is
-    about a stopped leader, not about a locked file.
+    The processes of this machine share the file. If a process is stopped in the middle of a write, it blocks
+    the writes of all others until it continues. Only a metadata file behaves like this, no other store. The
+    demo is about a stopped leader, not about a locked file.
     """
     while True:
         child.send_signal(signal.SIGSTOP)
@@ -380,7 +380,7 @@ async def stop_without_lock(child: Child, store: MetadataStore) -> None:
             await store.next_id("probe")
             return
         child.send_signal(signal.SIGCONT)
-        await store.next_id("probe")  # Once this has returned, the lock was free.
+        await store.next_id("probe")  # When this returns, the lock was free.
 
 
 async def _write(contender: _Contender, queue: trio.MemoryReceiveChannel[bytes]) -> None:

@@ -4,7 +4,7 @@
 
 By default the text is the source files of the running Python's standard library, in the order of their names.
 They are on every machine and have lines of every length. If there are fewer lines than records, the text is
-read again from its start; the numbers keep the records apart.
+read again from its start; the numbers tell the records apart.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ The script asks the kernel to send it SIGKILL on the death of its parent (``PR_S
 that the parent did not die before that. Then it turns into PROGRAM by ``exec``, which keeps the process id
 and the kernel's promise. The signal is SIGKILL, because a stopped process (SIGSTOP) reacts to no other.
 
-REPORT_FD is a pipe that closes by itself when PROGRAM takes over. If ``exec`` fails, the script writes the
-reason into the pipe first. So the starter knows when the process is tied to it, and neither stops the process
-nor counts on it before.
+REPORT_FD is a pipe that closes by itself when PROGRAM takes over. If ``exec`` fails, the script first writes
+the reason into the pipe. So the starter knows when the process is tied to it. Before that, the starter
+neither stops the process nor relies on it.
 
 This is a script and not a ``preexec_fn``. A ``preexec_fn`` would run Python between fork and exec, in a
 process that has lost its other threads but not the locks that they held. The script imports as little as
 possible and costs 10 ms.
 
 For the kernel, the parent is the *thread* that started the process. So start processes from a thread that
-lives at least as long as they may (``cli.processes`` uses the thread of the event loop).
+lives at least as long as the processes may (``cli.processes`` uses the thread of the event loop).
 """
 
 from __future__ import annotations

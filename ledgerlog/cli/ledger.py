@@ -132,7 +132,7 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
                 reader = await cluster.ledgers.open(ledger_id)
             end = await reader.last_add_confirmed()
             stop = end if last is None else last
-            # A caller that has read all entries asks for the one after the end. That is no error.
+            # If a caller has read all entries, it asks for the entry after the end. That is no error.
             if max(stop, first - 1) > end:
                 missing = max(stop, first)
                 known = (
@@ -214,7 +214,7 @@ def ledger_recover(
 
 
 def loss_lines(found: AcceptedLoss) -> list[str]:
-    """Return what accepting a loss cost, for a person; at least one line."""
+    """Return the cost of accepting a loss, for a person; at least one line."""
     lines = []
     if found.lost_from is not None:
         lines.append(
@@ -299,8 +299,8 @@ def verification_lines(found: LedgerVerification) -> list[str]:
 def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None:
     """Return why the command fails, or None if it succeeds.
 
-    It fails if an entry has no readable copy, or if nobody can say which entries there are. With ``strict``
-    it also fails if an entry has fewer copies than the write quorum.
+    It fails if an entry has no readable copy, or if nobody can say which entries exist. With ``strict`` it
+    also fails if an entry has fewer copies than the write quorum.
     """
     faults = []
     if found.unreadable:
@@ -342,7 +342,7 @@ def _count(entries: int) -> str:
 
 
 def _entries(entry_ids: list[int]) -> str:
-    """Return growing ids and their number: "none", "1 entry (entry 0)", or "7 entries (entries 0-5, 7)"."""
+    """Return ascending ids and their number: "none", "1 entry (entry 0)", or "7 entries (entries 0-5, 7)"."""
     if not entry_ids:
         return "none"
     ranges: list[tuple[int, int]] = []

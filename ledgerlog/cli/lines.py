@@ -1,14 +1,14 @@
 """Text files as records and back, byte for byte.
 
 A record is a line without its newline. If you append a file and print it with ``log read --raw``, you get the
-same bytes. That includes empty lines, lines that are no text, and lines of megabytes. A list of lines does
-not tell whether the last one had a newline. So an append whose input ends without a newline stores the offset
-of its last record in the log's property ``UNTERMINATED``. If this record is the last one printed, its newline
-is left out. If more records follow it, the newline is printed, because it separates two records.
+same bytes. That includes empty lines, binary lines, and lines of megabytes. A list of lines does not tell
+whether the last one had a newline. So if the input of an append ends without a newline, the append stores the
+offset of its last record in the log's property ``UNTERMINATED``. If this record is the last one printed, its
+newline is left out. If more records follow it, the newline is printed, because it separates two records.
 
-``LineCutter`` keeps one unfinished line and no more. It refuses a line as soon as it is longer than a record
-may be. ``Source`` and ``Sink`` read standard input and write standard output in a thread, so a slow or stuck
-pipe stops neither the loop nor a signal.
+``LineCutter`` keeps only one unfinished line. It refuses a line as soon as it is longer than a record may be.
+``Source`` and ``Sink`` read standard input and write standard output in a thread, so a slow or stuck pipe
+stops neither the loop nor a signal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNTERMINATED = "text.unterminated-offset"
 
 CHUNK_BYTES = MIB
 SINK_BYTES = 4 * MIB
-"""How many bytes a ``Sink`` keeps for a reader that is slower than the log. Beyond that, ``put`` waits."""
+"""The most bytes that a ``Sink`` keeps for a reader that is slower than the log. Then ``put`` waits."""
 
 
 class LineCutter:
@@ -122,19 +122,19 @@ class Source:
     async def read(self) -> bytes:
         """Return the next bytes as soon as there are any; b"" at the end.
 
-        Cancelling may leave a thread behind that waits for bytes and drops them.
+        If you cancel this, a thread may stay that waits for bytes and drops them.
         """
         fd = self._fd
         if fd is None:
             await trio.lowlevel.checkpoint()
             return self._file.read(CHUNK_BYTES)
-        # Read the descriptor, not the file object: the thread could hold the object's lock at the program's
-        # end.
+        # Read the descriptor, not the file object: at the program's end, the thread could hold the object's
+        # lock.
         return await trio.to_thread.run_sync(os.read, fd, CHUNK_BYTES, abandon_on_cancel=True)
 
 
 class Sink:
-    """Standard output. A task writes the bytes that have gathered since its last write."""
+    """Standard output. A task writes the bytes that were queued since its last write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -147,7 +147,7 @@ class Sink:
         self._taken = trio.Event()
 
     async def put(self, data: bytes) -> None:
-        """Queue ``data`` to be written, soon and in order. Waits if too much is unwritten."""
+        """Queue ``data``; it is written soon and in order. This waits if too many bytes are unwritten."""
         while self._bytes >= SINK_BYTES:
             await self._taken.wait()
         self._gathered.append(data)
@@ -159,7 +159,7 @@ class Sink:
         self._more.set()
 
     async def _run(self) -> None:
-        self._file.flush()  # Bytes that were printed by other means come first.
+        self._file.flush()  # Bytes that were printed in another way come first.
         while not self._is_ending or self._gathered:
             await self._more.wait()
             self._more = trio.Event()
@@ -184,10 +184,10 @@ class Sink:
 
 @asynccontextmanager
 async def open_sink(file: BinaryIO) -> AsyncIterator[Sink]:
-    """Open a ``Sink`` for the body. Leaving the body normally writes what is left.
+    """Open a ``Sink`` for the body. If the body ends normally, the remaining bytes are written.
 
     Raises:
-        BrokenPipeError: Nobody reads standard output any more.
+        BrokenPipeError: The reader of standard output has gone away.
     """
     async with open_nursery() as nursery:
         sink = Sink(file)
@@ -202,7 +202,7 @@ def _write_all(fd: int, data: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            select.select([], [fd], [])  # Another process that shares the file made it non-blocking.
+            select.select([], [fd], [])  # Another process shares the file and made it non-blocking.
 
 
 def _descriptor(file: BinaryIO) -> int | None:

@@ -8,21 +8,21 @@
     PATH/bookie-N.log         the standard error of that bookie
 
 ``local_cluster`` starts the bookies and is ready when all serve: each has answered a request over its own
-connection. A registration in the metadata is not enough: after a crash, one of the process before may still
-be there.
+connection. A registration in the metadata does not prove that: after a crash, the registration of the
+previous process may still be there.
 
 **Starting again after a kill.** If a runner is killed, its bookies are killed with it, but they may hold
-their directories for a moment longer. So a bookie that ends before it has served is started again, with
-growing pauses. After ``START_ATTEMPTS`` failed starts in a row, the cluster gives up. That also covers faults
-that never get better, such as a damaged or foreign directory. A bookie that reports wrong usage (for example,
-a mistake in its configuration file) is not started again.
+their directories for a moment longer. So if a bookie ends before it has served, it is started again, with
+growing pauses. After ``START_ATTEMPTS`` failed starts in a row, the cluster gives up. This also ends the
+tries if a fault never heals, such as a damaged or foreign directory. If a bookie reports wrong usage (for
+example, a mistake in its configuration file), it is not started again.
 
 **Supervision** (``supervise``) restarts a bookie or a ZooKeeper server that ended after it had served. The
 demo and tests run without it, because they kill processes on purpose.
 
-**The kind of metadata store** is chosen when the cluster is made. Later it is found by looking into the
-directory. A directory with one kind is not started with the other, because such a cluster would have
-forgotten everything.
+**The kind of metadata store** is chosen when the cluster is made. Later starts find it from the contents of
+the directory. A directory with one kind is never started with the other: such a cluster would have forgotten
+everything.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _DELAY_MAX_S = 3.2
 """The longest pause. Seven starts have the pauses 0.1 + 0.2 + ... + 3.2 s: a dying process gets some 6 s."""
 
 _DYING_S = 3.0
-"""If a server's port is still taken after this time, another process has it, and we take other ports."""
+"""If a server's port is still taken after this time, another process uses it, and we choose other ports."""
 
 _ENSEMBLE_S = 60.0
 """ZooKeeper servers that do not serve within this time count as failed."""
@@ -74,7 +74,7 @@ _LASTING_S = 10.0
 """A server that ran for this long has served."""
 
 _WRONG_USAGE = 2
-"""The exit status of a command with wrong arguments or configuration. They would be wrong again next time."""
+"""The exit status of a command with wrong arguments or configuration. Trying again would not help."""
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
@@ -89,9 +89,9 @@ class LocalCluster:
     path: Path
     uri: str
     cluster: Cluster
-    """A connection to the cluster that is open as long as the cluster runs."""
+    """A connection to the cluster. It is open while the cluster runs."""
     children: ChildProcesses
-    """Starts processes that end with the bookies. You may start more."""
+    """Starts processes that end with the bookies. You may start other processes too."""
     server_children: ChildProcesses
     """The same for ZooKeeper servers, which end after the bookies."""
     config: Path
@@ -101,11 +101,11 @@ class LocalCluster:
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
     """Returns more options of ``bookie run`` for a bookie. Called at each start; later options win."""
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
-    """Returns words to put before a bookie's command: a program that turns into it, as nsenter does."""
+    """Returns words to put before a bookie's command: a program that turns into it, like nsenter."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
-    """The process that was started last for each bookie."""
+    """The last process that was started for each bookie."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
-    """The process that was started last for each ZooKeeper server, by name (``zookeeper-1``)."""
+    """The last process that was started for each ZooKeeper server, by name (``zookeeper-1``)."""
     servers: dict[str, ZookeeperServer] = attrs.field(factory=dict)
     """Each ZooKeeper server's directory and ports; empty if the metadata is in SQLite."""
 
@@ -152,7 +152,7 @@ class LocalCluster:
         for attempt in range(1, attempts + 1):
             try:
                 child = await self.start_bookie(bookie_id)
-            except ChildFailed as refused:  # For example, the machine has no room for one more process now.
+            except ChildFailed as refused:  # For example, the machine has no room for another process now.
                 why = str(refused)
             else:
                 if await self._serves(child):
@@ -189,7 +189,7 @@ class LocalCluster:
         pool = self.cluster.client.pool
         while True:
             try:
-                # Ask for the connection each time: one that was made for replaced data never answers again.
+                # Ask for the connection each time: a connection for replaced data never answers again.
                 reply = await pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
                 if reply.header.status == Status.OK:
                     return True
@@ -217,8 +217,8 @@ class LocalCluster:
                 child, began = self.zookeepers[server.name], trio.current_time()
                 await child.wait()
                 report(f"{child.how_it_ended()}; starting it again")
-                # If a server ends right after its start, wait longer and longer, but never give up: the
-                # other servers may be a majority without it.
+                # If a server ends right after its start, wait longer each time, but never give up: the other
+                # servers may be a majority without it.
                 if trio.current_time() - began > _LASTING_S:
                     backoff.reset()
                 while True:
@@ -264,9 +264,9 @@ async def local_cluster(
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
 ) -> AsyncIterator[LocalCluster]:
-    """Run bookies ``bookie-1`` to ``bookie-N`` for the body of the ``async with``. All serve when it begins.
+    """Run bookies ``bookie-1`` to ``bookie-N`` for the body of the ``async with``. All serve at its start.
 
-    Leaving the body stops the bookies gracefully, then the ZooKeeper servers. No process is left.
+    At the end of the body, the bookies stop gracefully, then the ZooKeeper servers. No process is left.
 
     Args:
         path: The cluster's directory. It is made if it does not exist.
@@ -274,8 +274,7 @@ async def local_cluster(
         config: The bookies' configuration file. None: ``bookie.toml`` in the directory, which is made if it
             does not exist.
         zookeepers: 0: the metadata is in SQLite. Otherwise it is in this many ZooKeeper servers, or in as
-        many
-            as the directory has already.
+            many as the directory has already.
         grace_s: How long processes may take to end.
         auto_recovery: Run auto-recovery in every bookie.
         options_of: See ``LocalCluster.options_of``.
@@ -284,7 +283,7 @@ async def local_cluster(
     Raises:
         StorageLocked: Another process runs a cluster in the directory.
         InvalidArgument: The cluster's metadata is in the other kind of store.
-        ChildFailed: A bookie or a ZooKeeper server does not come to serve.
+        ChildFailed: A bookie or a ZooKeeper server does not start to serve.
         ZooKeeperMissing: ZooKeeper's jars or a Java are missing.
 
     Errors of ``ledgerlog.connect`` pass through.
@@ -297,7 +296,7 @@ async def local_cluster(
         )
     with _lock(path), ungrouped():
         config = config or _own_config(path)
-        # Servers are children of their own, outside the bookies': bookies unregister while they end.
+        # Keep the servers apart from the bookies' processes: bookies unregister while they end.
         async with open_children(grace_s=grace_s) as server_children:
             with trio.move_on_after(_DYING_S):
                 # If a runner is killed, its servers are killed with it, but that may take a moment.

@@ -233,7 +233,7 @@ def _replication_fields(replication: Replication) -> dict[str, Any]:
 
 
 def _archived_fields(info: LogInfo, record: ArchivedFile) -> dict[str, Any]:
-    """Return the fields for a ledger that has no metadata any more, because only the archive has it."""
+    """Return the fields for an archived ledger without metadata: only the archive has it."""
     return {
         "id": record.ledger_id,
         "state": "ARCHIVED",

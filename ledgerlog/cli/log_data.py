@@ -1,8 +1,8 @@
 """``ledgerlog log append`` and ``log read``: records in and out.
 
-An append reads one chunk ahead while the chunk before is on its way. So memory is bounded by some chunks and
+An append reads the next chunk while the previous one is on its way. So memory is bounded by some chunks and
 the log's own window, whatever the size of the input. A chunk is the result of one read: a line of a slow
-program is appended as soon as it is there, and a file goes in pieces of a megabyte.
+program is appended as soon as it is there, and a file is appended in pieces of a megabyte.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ __all__ = ["log_append", "log_read"]
 
 
 _AT_ONCE = 20_000
-"""Records in one call. A chunk of empty lines has a million records, and each has an acknowledgement."""
+"""The most records in one call. A chunk of empty lines has a million records, each with an
+acknowledgement."""
 
 
 class AppendStopped(LedgerLogError):
@@ -145,7 +146,7 @@ async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
     if is_unterminated:
         await log.update_properties({UNTERMINATED: str(done.last_offset)})
     if cutter.failure is not None:
-        # The lines before the long one are written. That line and all after it are not.
+        # Lines before the long one are written. The long line and all later lines are not.
         raise cutter.failure
 
 

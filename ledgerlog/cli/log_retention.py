@@ -135,7 +135,7 @@ def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) ->
     async def body() -> tuple[RollPolicy, RetentionPolicy]:
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
-            # Change the policies that are stored then: another process may change another one meanwhile.
+            # Change the stored policies: another process may change another policy at the same time.
             await log.configure(
                 roll=(lambda there: attrs.evolve(there, **roll)) if roll else None,
                 retention=(lambda there: attrs.evolve(there, **retention)) if retention else None,

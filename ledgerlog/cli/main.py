@@ -5,8 +5,8 @@
     2      wrong usage
     128+n  ended cleanly by signal n; 141 (SIGPIPE) if the reader of standard output went away
 
-Commands raise exceptions; no module below this one exits or prints a complaint. An exception that is neither
-a ``LedgerLogError`` nor an error of the operating system is a bug and keeps its traceback.
+Commands raise exceptions; only this module exits or prints a complaint. If an exception is neither a
+``LedgerLogError`` nor an error of the operating system, it is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class ReaderGone(Exception):
 class LazyCommands(MutableMapping[str, click.Command]):
     """The commands by name.
 
-    Each module is imported when its command is first asked for, so a command does not wait for the imports of
-    the others. For example, ``ledgerlog log list`` imports neither the Spark commands nor the benchmarks.
+    Each module is imported when its command is first used, so a command does not wait for the imports of the
+    others. For example, ``ledgerlog log list`` imports neither the Spark commands nor the benchmarks.
     """
 
     def __init__(self, modules: dict[str, Callable[[], ModuleType]]) -> None:
@@ -93,8 +93,8 @@ class CommandLine(click.Group):
         try:
             sys.stdout.flush()
         except OSError:
-            # The fault was reported already. The interpreter would flush once more and make the exit code
-            # 120.
+            # The fault was reported already. The interpreter would flush once more and change the exit code
+            # to 120.
             _discard_stdout()
         sys.exit(code)
 
@@ -142,7 +142,7 @@ def _discard_stdout() -> None:
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
-        return  # Standard output is no file: another program calls this inside its process.
+        return  # Standard output is no file: another program calls this in its own process.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, descriptor)
     os.close(devnull)

@@ -2,7 +2,7 @@
 
 Most commands never make a cluster. If they did, a mistyped path or chroot would be an empty cluster, and all
 data would seem gone. ``metadata init`` makes one. The exceptions are ``log create``, which may make a
-``file:`` cluster, and commands that run a cluster of their own, such as ``cluster run``.
+``file:`` cluster, and commands that run their own cluster, such as ``cluster run``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ledgerlog.repair.metadata_check import look_at_metadata
 __all__ = ["metadata"]
 
 _SHOWN = 20
-"""How many of a kind 'metadata check' prints for a person."""
+"""How many findings of one kind 'metadata check' prints for a person."""
 
 
 @click.group()

@@ -1,4 +1,4 @@
-"""The options that commands share, and the connection to the cluster that they name."""
+"""The options that commands share, and the connection to the cluster that a command names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WholeNumber(click.IntRange):
-    """A whole number between bounds. For other input the message does not speak of an "integer range"."""
+    """A whole number between bounds. Its messages do not speak of an "integer range"."""
 
     name = "integer"
 
@@ -133,7 +133,7 @@ uri_option = click.option(
 bench_uri_option = click.option(
     "--uri",
     callback=parsed(_check_uri),
-    # LEDGERLOG_URI is ignored: a cluster in service is measured only if you name it.
+    # If LEDGERLOG_URI is set, ignore it: a cluster in service is measured only if you name it.
     help="Measure on this cluster instead of a throw-away one. LEDGERLOG_URI is not looked at.",
 )
 
@@ -157,10 +157,10 @@ def replication_options(function: F) -> F:
 def replication_of(
     ensemble: int | None, write_quorum: int | None, ack_quorum: int | None, guaranteed: bool
 ) -> Replication | None:
-    """Return the replication that the options give; None if none is given, so the cluster's default holds.
+    """Return the replication in the options. None if the options give none, so the cluster's default holds.
 
-    A write quorum that is not given is the default's, or the whole ensemble if that is less. An ack quorum
-    that is not given is a majority of the write quorum.
+    If no write quorum is given, the default's is used, or the whole ensemble if that is less. If no ack
+    quorum is given, a majority of the write quorum is used.
 
     Raises:
         click.UsageError: The numbers contradict each other.

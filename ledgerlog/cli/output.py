@@ -4,7 +4,7 @@ Standard output carries only results. With ``--json`` that is one JSON object, o
 tables and lines for a person. Standard error carries complaints and, on a terminal, progress.
 
 **JSON** is UTF-8 without line breaks inside an object. Bytes are in the field ``data`` if they are UTF-8,
-otherwise in ``data_base64``. So one of the two is always there.
+otherwise in ``data_base64``. One of the two is always there.
 
 **Records for a person** never bring control characters to a terminal: unprintable characters are escaped.
 ``--raw`` prints bytes as they are.
@@ -56,7 +56,7 @@ def print_line(text: str) -> None:
 
 @contextmanager
 def telling_of_output() -> Iterator[None]:
-    """Name standard output in an OSError of the body. So you can find, for example, the full disk."""
+    """Name standard output in an OSError of the body, so that you can find the full disk, for example."""
     try:
         yield
     except OSError as error:
@@ -86,7 +86,7 @@ def print_table(
     if console.is_terminal:
         console.print(table)
         return
-    # A pipe has no width. If a table were cut or folded, a program would not find its text.
+    # A pipe has no width. If a table were cut or folded, programs would not find its text.
     console.width = 10_000
     with console.capture() as capture:
         console.print(table)
@@ -116,7 +116,7 @@ def bytes_fields(data: bytes) -> dict[str, str]:
 
 
 def raw_output() -> BinaryIO:
-    """Return standard output for bytes. Flush it: bytes that stay in its buffer are not printed."""
+    """Return standard output for bytes. Flush it at the end: buffered bytes are not printed."""
     return sys.stdout.buffer
 
 
@@ -135,7 +135,7 @@ def human_ms(milliseconds: float) -> str:
 
 @contextmanager
 def progress_bar(description: str, total: float | None, *, is_bytes: bool = False) -> Iterator[Bar]:
-    """Show a bar on standard error during the body if that is a terminal; otherwise show nothing."""
+    """Show a progress bar on standard error during the body. If that is no terminal, show nothing."""
     if not sys.stderr.isatty():
         yield Bar(None, total)
         return
@@ -163,7 +163,7 @@ def progress_bar(description: str, total: float | None, *, is_bytes: bool = Fals
 
 
 class Bar:
-    """A progress bar, or nothing in its place. It is cheap to move: it redraws itself some times a second."""
+    """A progress bar, or nothing instead of one. Moving it is cheap: it redraws only some times a second."""
 
     def __init__(self, progress: Progress | None, total: float | None, description: str = "") -> None:
         self._progress = progress

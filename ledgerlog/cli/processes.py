@@ -1,22 +1,22 @@
 """Child processes under trio, none of which outlives its parent.
 
-``open_children`` gives a ``ChildProcesses`` for the body of an ``async with``. However the body is left,
-every process that it started is gone afterwards: each is asked to end (SIGCONT, then SIGTERM), and killed
-after a grace period. This cleanup is shielded and bounded in time. If this process itself is killed and no
-cleanup runs, the kernel kills the children (``exit_with_parent``).
+``open_children`` gives a ``ChildProcesses`` for the body of an ``async with``. However the body ends, every
+process that it started is gone afterwards: each is asked to end (SIGCONT, then SIGTERM), and killed after a
+grace period. This cleanup is shielded and bounded in time. If this process itself is killed, there is no
+cleanup; then the kernel kills the children (``exit_with_parent``).
 
-**Signals of the terminal.** Each child has a process group of its own. So Ctrl-C reaches only this process,
-which then ends its children in its own order.
+**Signals of the terminal.** Each child has its own process group. So Ctrl-C reaches only this process, which
+then ends its children in its own order.
 
 **The thread that starts children.** The kernel ties a child's life to the *thread* that started it. So the
 thread of the event loop starts the children (one to two milliseconds each), never a worker thread: when a
-worker thread ended, its children would be killed.
+worker thread ends, its children are killed.
 
 **Waiting** uses a pidfd. It cannot miss the end of a process, cannot mean a later process with the same
 number, and needs no SIGCHLD handler. For each child, one task waits and reaps; all others wait for that task.
 
-A child's standard error goes to a file or is discarded. So a child that prints a lot never blocks because
-nobody reads.
+A child's standard error goes to a file or is discarded. So a child that prints a lot never blocks on a full
+pipe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ A bookie drains for at most limits.BOOKIE_DRAIN_S.
 """
 
 KILL_S = 5.0
-"""How long a killed child may take to be gone. Only a child that hangs inside the kernel takes longer."""
+"""How long a killed child may take to disappear. Only a child that hangs inside the kernel takes longer."""
 
 _SCRIPT = Path(__file__).with_name("exit_with_parent.py")
 
@@ -81,7 +81,8 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended, as far as is known. A stopped process counts as running."""
+        """Whether it has not ended, according to the last information. A stopped process counts as
+        running."""
         return not self._ended.is_set()
 
     @property
@@ -99,7 +100,7 @@ class Child:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal.
 
-        If the process has ended, nothing happens, even if another process has its number.
+        If the process has ended, nothing happens, even if another process has its number now.
         """
         if self.is_running:
             signal.pidfd_send_signal(self._pidfd, number)
@@ -171,8 +172,8 @@ class ChildProcesses:
             name: The name for messages.
             command: The command. ``command[0]`` is the path of a program.
             pipe_in: Give the child a pipe as standard input. Otherwise it reads nothing.
-            pipe_out: Give the child a pipe as standard output. Otherwise its standard output goes where its
-                standard error goes.
+            pipe_out: Give the child a pipe as standard output. Otherwise its standard output goes to the same
+                place as its standard error.
             log_path: The file to which standard error is appended. None: it is discarded.
             environment: The child's environment. None: this process's.
             cwd: The child's working directory. None: this process's.
@@ -202,7 +203,7 @@ class ChildProcesses:
         return [child for child in self._children if child.is_running]
 
     async def _end_all(self, grace_s: float) -> None:
-        # Run this even while everything is being cancelled. Each step is bounded.
+        # Run this even while everything is being cancelled. Each step is bounded in time.
         with trio.CancelScope(shield=True):
             for child in self.running:
                 child._ask_to_end()
@@ -224,9 +225,9 @@ class ChildProcesses:
 
 @asynccontextmanager
 async def open_children(*, grace_s: float = GRACE_S) -> AsyncIterator[ChildProcesses]:
-    """Give a ``ChildProcesses`` for the body of the ``async with``. No child is left after it.
+    """Give a ``ChildProcesses`` for the body of the ``async with``. No child is left afterwards.
 
-    Leaving the body takes at most ``grace_s`` and some seconds, even if it is cancelled.
+    The end of the body takes at most ``grace_s`` and some seconds, even if it is cancelled.
     """
     children: ChildProcesses | None = None
     try:
@@ -250,7 +251,7 @@ def _spawn(
     environment: Mapping[str, str] | None,
     cwd: Path | None,
 ) -> tuple[Child, int]:
-    """Start a process that will become ``command``. Return it with the pipe that tells when it has."""
+    """Start a process that will become ``command``. Return it with the pipe that reports when it has."""
     ours: list[int] = []
     theirs: list[int] = []
 

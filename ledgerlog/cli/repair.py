@@ -35,7 +35,7 @@ __all__ = ["repair"]
 
 _TASKS_SHOWN = 1000
 _LOOK_S = 20.0
-"""How long a status looks at ledgers: enough for some ten thousand in a real metadata store."""
+"""How long a status looks at ledgers: long enough for some ten thousand in a real metadata store."""
 
 
 @click.group()

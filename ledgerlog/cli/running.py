@@ -1,15 +1,15 @@
 """Running a command's async body: one loop, a clean end on signals, and no exception groups.
 
 This module has the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP (``ledgerlog.signals``)
-cancel the body; its context managers then end what it started. Each of these bounds its own time, so further
-signals change nothing. A command that only an interruption ends (``run_until_interrupted``) is done then. Any
-other command raises ``Interrupted``, which ``main`` turns into the exit code that shells know.
+cancel the body; its context managers then end what it started. Each bounds its own time, so further signals
+change nothing. Some commands run until interrupted (``run_until_interrupted``); then a signal is their normal
+end. Any other command raises ``Interrupted``, which ``main`` turns into the exit code that shells know.
 
-A command that runs no loop of its own, or several loops (``simulate``), uses ``interruptible``.
+If a command runs no loop itself, or several loops (``simulate``), it uses ``interruptible``.
 
-Nurseries wrap exceptions in groups. ``unwrap`` picks the one exception to report: the first that is not a
-LedgerLogError, because that is a bug; otherwise the first. The others are mostly its consequences. Those of
-another type are added as notes.
+Nurseries wrap exceptions in groups. ``unwrap`` chooses the one exception to report: the first that is not a
+LedgerLogError, because that is a bug; otherwise the first. The others are mostly its consequences. If they
+have another type, they are added as notes.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def _run(body: Callable[[], Awaitable[T]]) -> Returned[T] | signal.Signals:
 def interruptible() -> Iterator[Callable[[], None]]:
     """Raise Interrupted if a signal arrives during the body. The signal interrupts the body wherever it is.
 
-    If a trio loop runs, the first signal cancels what runs in it. An exception wherever the signal arrives
-    could break the loop, or be lost in code that cannot raise, such as a callback of a C library. If that
-    does not end the run, because a task never comes to a checkpoint, the next signal raises an exception.
+    If a trio loop runs, the first signal cancels the loop's tasks. An exception at the place where the signal
+    arrives could break the loop, or be lost in code that cannot raise, such as a callback of a C library. If
+    the run does not end, because a task never comes to a checkpoint, the next signal raises an exception.
 
     Inside the body, the signal's exception may get into a group or be taken for a failure of the running
-    code. So if a signal arrived, Interrupted is raised at the end whatever the body does. The body must also
-    call the function that it is given before it relies on a result: the call raises Interrupted as well.
+    code. So if a signal arrived, Interrupted is raised at the end, however the body ends. The body gets a
+    function to call before it relies on a result: the call raises Interrupted as well.
     """
     received: list[signal.Signals] = []
 
@@ -100,20 +100,21 @@ def interruptible() -> Iterator[Callable[[], None]]:
 def _cancel_this_run() -> None:
     root = trio.lowlevel.current_root_task()
     assert root is not None, "it is called by a running loop"
-    # The last of the root's nurseries has the main task and the system tasks. The one before it runs us.
+    # The last of the root's nurseries has the main task and the system tasks. The one before it runs the
+    # body.
     root.child_nurseries[-1].cancel_scope.cancel()
 
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """Raise an exception of the body out of its group. A group with a cancellation in it stays a group."""
+    """Raise an exception of the body without its group. If the group has a cancellation in it, it stays."""
     try:
         yield
     except BaseExceptionGroup as group:
         if group.subgroup(trio.Cancelled) is not None:
             raise
         error = unwrap(group)
-        # The group is not the cause: it adds nothing to the exception.
+        # Drop the group: as the cause it would add nothing.
         raise error from error.__cause__
 
 

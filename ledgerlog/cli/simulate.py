@@ -1,14 +1,14 @@
 """``ledgerlog simulate``: the whole system under seeded faults, seed after seed.
 
-Each seed is a cluster of its own in simulated time (``ledgerlog.testing.workload``). Logs, ledgers and
-services work while processes die, links break and disks fail. Then the faults heal, and the promises are
-checked. The command prints a line for each seed and a summary at the end. If a seed fails, it prints the
-violation, the faults that happened and the last events. With ``--seeds N`` the seed fails again, with the
-same trace hash on every machine. ``--shrink`` runs it with fewer and fewer faults and prints the smallest run
-that still fails in the same way; ``--only`` runs that one again.
+Each seed is a separate cluster in simulated time (``ledgerlog.testing.workload``). Logs, ledgers and services
+work while processes die, links break and disks fail. Then the faults heal, and the promises are checked. The
+command prints a line for each seed and a summary at the end. If a seed fails, it prints the violation, the
+faults that happened and the last events. With ``--seeds N`` the seed fails again, with the same trace hash on
+every machine. ``--shrink`` runs it with fewer and fewer faults and prints the smallest run that still fails
+in the same way; ``--only`` runs that one again.
 
 A batch of at least ``VACUITY_RUNS`` seeds also fails if too little happened in it: for example, nothing was
-acknowledged, nobody deposed, or nothing torn. Such a batch proves nothing.
+acknowledged, no leader was deposed, or nothing was torn. Such a batch proves nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["parse_seeds", "simulate"]
 
 VACUITY_RUNS = 50
-"""A smaller batch may lack some events by chance."""
+"""In a smaller batch, some events may be missing by chance."""
 
 TRACE_LINES = 30
 
 
 def parse_seeds(text: str) -> range:
-    """Parse ``A:B``, the seeds from A up to and without B, or ``N``, one seed. InvalidArgument: neither."""
+    """Parse ``A:B`` (the seeds from A up to but without B) or ``N`` (one seed). InvalidArgument: neither."""
     first, colon, last = text.partition(":")
     if not (first.isascii() and first.isdigit()) or (colon and not (last.isascii() and last.isdigit())):
         raise InvalidArgument(f"{text!r} is not a range of seeds: A:B, or one number")
@@ -174,7 +174,8 @@ def _explain(report: Report, *, small: bool, only: tuple[int, ...] | None) -> No
 
 
 def _shrink(report: Report, size: Size, check: Callable[[], None]) -> None:
-    """Print on standard error which faults the failure needs. Raise what ``check`` raises after a run."""
+    """Print on standard error the faults that the failure needs. Raise the errors of ``check`` after a
+    run."""
     from ledgerlog.testing.shrink import shrink
     from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
@@ -195,7 +196,7 @@ def _shrink(report: Report, size: Size, check: Callable[[], None]) -> None:
 
 
 class Total:
-    """The numbers of all seeds together. It keeps only numbers of each run, so a long soak stays small."""
+    """The sums over all seeds. It keeps only numbers of each run, so a long soak needs little memory."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -223,7 +224,7 @@ class Total:
         self._checks.update(report.checks)
 
     def summary(self, wall_s: float, *, is_whole: bool) -> dict[str, Any]:
-        """Return the numbers. With ``is_whole``, also say what the batch lacks to prove anything."""
+        """Return the numbers. With ``is_whole``, also name the events that are missing for a proof."""
         from ledgerlog.testing.workload import lacking
 
         numbers = self._counts + self._faults + self._checks

@@ -45,7 +45,7 @@ _to_option = click.option(
 
 
 def _check_master(uri: str, master: str) -> None:
-    """Raise UsageError if tasks could not reach the cluster. Tasks are processes of their own."""
+    """Raise UsageError if tasks could not reach the cluster. Tasks are separate processes."""
     if master != _NO_SPARK and isinstance(parse_uri(uri), MemoryUri | FileUri):
         raise click.UsageError(f"{uri} is a cluster inside of one process: give --master none")
 
@@ -97,7 +97,7 @@ def spark_archive(
     The exit status is 1 if something failed."""
     check_there(uri)
     _check_master(uri, master)
-    # To keep the copies for ever, wait for an age that no ledger reaches.
+    # To keep the copies for ever, use an age that no ledger reaches.
     keep_copies_s = float(10**12) if keep_copies is None else keep_copies
     if master == _NO_SPARK:
         steps = _here(

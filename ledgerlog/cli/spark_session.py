@@ -28,7 +28,7 @@ def local_session(app_name: str, master: str) -> Iterator[Any]:
     config = {
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
-        # Workers import our modules, never files with the same names in their working directory.
+        # Workers must import our modules, not files with the same names in their working directory.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
     spark = session(app_name, master=master, config=config)

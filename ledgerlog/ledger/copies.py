@@ -2,9 +2,9 @@
 
 There are three ways to carry out a ``CopyAsk``. Each gives a ``CopyAnswer``, or None if nothing is known:
 
-    ask_copies, classes 0   lists the entries that the bookie's index names: cheap, but says nothing about
-    bytes ask_copies, classes     scrubs: the bookie reads its copies and checks them read_copies
-    reads the entries themselves, and checks them here
+    ask_copies, classes = 0   lists the entries in the bookie's index: cheap, but says nothing about bytes
+    ask_copies, classes > 0   scrubs: the bookie reads its copies and checks them
+    read_copies               reads the entries themselves, and checks them here
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ async def carry_out(
 async def compare_lists(
     pool: ConnectionPool, metadata: LedgerMetadata, *, turn: Callable[[], Awaitable[None]] | None = None
 ) -> list[CopyFault]:
-    """Find the copies that bookies lack of a ledger, by their own lists. It sees every hole and no damage.
+    """Find the copies that bookies lack, by the bookies' own lists. This sees every hole, but no damage.
 
     Args:
         pool: Connections to the bookies.
         metadata: The ledger.
-        turn: Waited for before each request, if given.
+        turn: Awaited before each request, if given.
 
     Returns:
-        Faults of every kind but CORRUPT and DIVERGING, those of one bookie in the order of its entries. A
-        bookie that does not answer is not asked again, so a bookie that hangs costs its time limit once.
+        Faults of every kind except CORRUPT and DIVERGING. The faults of one bookie are in the order of its
+        entries. A bookie that does not answer is not asked again, so a hanging bookie costs its time limit
+        once.
     """
     silent: set[BookieId] = set()
 
@@ -78,10 +79,10 @@ async def compare_lists(
 async def ask_copies(
     connection: BookieConnection, ledger_id: int, ask: CopyAsk, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> CopyAnswer | None:
-    """Ask a bookie for a list, as far as one reply goes, or for a scrub.
+    """Ask a bookie for a list (as far as one reply goes) or for a scrub.
 
-    ``timeout_s`` limits a list; a scrub has a time limit of its own. Returns None if the bookie did not
-    answer, or could not look."""
+    ``timeout_s`` limits a list; a scrub has its own time limit. Returns None if the bookie did not answer or
+    could not look."""
     if not ask.classes:
         listed = await list_range(connection, ledger_id, first=ask.first, timeout_s=timeout_s)
         if listed is None:
@@ -112,12 +113,12 @@ async def read_copies(
 ) -> CopyAnswer | None:
     """Read the asked entries of a bookie's share, and check the copies.
 
-    The answer ends before the first entry that the bookie said nothing about. Returns None if that is the
-    first entry asked for."""
+    The answer ends before the first entry that the bookie said nothing about. If that is already the first
+    entry asked for, the result is None."""
     replication = share.replication
     stride = replication.ensemble if replication.is_striped else 1
     stop = min(ask.last, ask.first + stride - 1)
-    # The next entry of each class of entries with one write set; the lowest is read first.
+    # The next entry of each class (the entries with one write set). The lowest is read first.
     upcoming = [e for e in range(ask.first, stop + 1) if replication.holds(share.slot, e)]
     sound: list[int] = []
     damaged: list[int] = []

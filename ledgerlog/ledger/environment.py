@@ -1,5 +1,5 @@
-"""The outside world of a client besides disks, networks and the metadata store: a wall clock and randomness.
-Tests and the simulator pass their own."""
+"""What a client needs from outside, besides disks, networks and the metadata store: a wall clock and
+randomness. Tests and the simulator pass their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Environment:
         The real environment ignores it. A benchmark passes an environment that records the time."""
 
     def new_token(self) -> bytes:
-        """Random bytes that mark a metadata write as this client's own (rule 14)."""
+        """Random bytes. They mark a metadata write as this client's own (rule 14)."""
         return self._secret.randbytes(TOKEN_BYTES)
 
     def new_key(self) -> bytes:

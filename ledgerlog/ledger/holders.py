@@ -1,17 +1,17 @@
 """Finding the bookies of an open ledger whose metadata come from a backup.
 
-A backup may say ``{a, b, c}`` of an open ledger whose writer went on with ``{a, d, e}`` afterwards. A
-recovery that asks only a, b and c hears from b and c that an entry does not exist, and closes the ledger
-before it, although a, d and e have acknowledged it. So a restore marks each open ledger
+For example, a backup says ``{a, b, c}`` of an open ledger, but its writer later went on with ``{a, d, e}``.
+A recovery that asks only a, b and c hears from b and c that an entry does not exist. It then closes the
+ledger before that entry, although a, d and e have acknowledged it. So a restore marks each open ledger
 (``model.restoration.AS_IN_BACKUP_LABEL``), and a recovery of a marked ledger begins here:
 
 1. Fence the ledger on every bookie of the cluster, and ask each which entries it holds.
 2. Write metadata with one fragment. Its ensemble has the members that the backup names, every bookie that
-   holds something or may (limbo), and every bookie that did not answer. Each entry's write set is all of
-   them.
+   holds an entry or may hold one (limbo), and every bookie that did not answer. Each entry's write set is
+   the whole ensemble.
 
-The rules of recovery then hold as they are. An acknowledged entry is on an ack quorum of the new ensemble, so
-no negative quorum can deny it. At most ``ack_quorum - 1`` bookies may stay silent, as in any recovery. The
+The ordinary rules of recovery then hold. An acknowledged entry is on an ack quorum of the new ensemble, so no
+negative quorum can deny it. At most ``ack_quorum - 1`` bookies may stay silent, as in any recovery. The
 price: repair later copies each entry of this ledger to the whole new ensemble.
 """
 
@@ -42,7 +42,7 @@ _ASKED_AT_ONCE = 32
 
 
 def needs_holders(metadata: LedgerMetadata) -> bool:
-    """Whether nobody has looked yet which bookies hold an open ledger of a backup."""
+    """Whether this is an open ledger from a backup, and its holders were not looked for yet."""
     return AS_IN_BACKUP_LABEL in metadata.custom and not metadata.is_closed
 
 
@@ -54,18 +54,18 @@ def with_holders(
     silent: Sequence[BookieId],
     token: bytes,
 ) -> LedgerMetadata:
-    """Return the metadata with the bookies that hold the ledger, or may.
+    """Return the metadata with the bookies that hold entries of the ledger, or may hold some.
 
     Args:
         metadata: The metadata of the backup.
         known: All bookies that have a cookie or are registered.
-        holders: Those that hold something of the ledger, or do not know.
+        holders: The bookies that hold entries of the ledger, or do not know whether they do.
         silent: Those that do not answer.
         token: A random value of the caller.
 
     Raises:
-        RecoveryFailed: So many are silent that an acknowledged entry may be on them alone, or the ensemble
-            would be too large.
+            RecoveryFailed: So many bookies are silent that an acknowledged entry may be on them alone, or the
+                ensemble would be too large.
     """
     replication = metadata.replication
     if len(silent) >= replication.ack_quorum:
@@ -78,7 +78,7 @@ def with_holders(
     present = [bookie for bookie in named if bookie in known]
     ensemble = list(dict.fromkeys([*present, *holders, *silent]))
     gone = [bookie for bookie in named if bookie not in ensemble]
-    ensemble += gone[: max(0, replication.ack_quorum - len(ensemble))]  # It is never smaller than that.
+    ensemble += gone[: max(0, replication.ack_quorum - len(ensemble))]  # An ensemble has an ack quorum.
     if len(ensemble) > ENSEMBLE_MAX:
         raise RecoveryFailed(
             metadata.ledger_id, f"{len(ensemble)} bookies hold parts of it, more than {ENSEMBLE_MAX}"
@@ -102,10 +102,10 @@ async def write_holders(
     environment: Environment,
     accept_unreachable: bool = False,
 ) -> tuple[LedgerMetadata | None, int]:
-    """Ask every bookie, and write metadata with those that hold the ledger.
+    """Ask every bookie, and write metadata with the bookies that hold the ledger.
 
     Args:
-        metadata: The metadata, which ``needs_holders``.
+        metadata: The metadata; ``needs_holders`` is true of them.
         version: Their version.
         registry: Reads and writes metadata.
         pool: Connections to bookies.
@@ -134,7 +134,7 @@ async def write_holders(
             return
         status = reply.header.status
         if status in (Status.UNAUTHORIZED, Status.NO_SUCH_LEDGER):
-            return  # It holds another ledger of this id, or has deleted it: nothing of this ledger.
+            return  # It holds another ledger of this id, or has deleted it: no entries of this ledger.
         listing = await list_range(connection, metadata.ledger_id, first=0) if status == Status.OK else None
         if listing is None:
             silent.append(bookie)

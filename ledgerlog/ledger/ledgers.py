@@ -48,7 +48,7 @@ class Ledgers:
 
         Args:
             replication: The ledger's quorums; None for the client's default.
-            metadata: Bytes by text, kept for the ledger's readers.
+            metadata: Bytes by text key, kept for the ledger's readers.
             full_pinning: Use the published, stricter pinning rule if the ledger has a guaranteed write
                 quorum.
 
@@ -99,7 +99,7 @@ class Ledgers:
         Raises:
             LedgerNotFound: There is no such ledger.
             MetadataUnavailable: The metadata store cannot be reached.
-            RecoveryFailed: Only with ``recover``; see ``recover``, which may raise more.
+            RecoveryFailed: Only with ``recover``. See the method ``recover``, which may raise more.
         """
         check_ledger_id(ledger_id)
         stored = await self.recover(ledger_id) if recover else await self.metadata(ledger_id)
@@ -129,7 +129,7 @@ class Ledgers:
             NotEnoughBookies: No bookie stored an entry again within the append deadline. You may try again.
             MetadataUnavailable: The metadata store cannot be reached.
 
-        Cancelling: the ledger stays IN_RECOVERY until somebody recovers it.
+        Cancelling: the ledger stays IN_RECOVERY until another client recovers it.
         """
         return await recover_ledger(
             check_ledger_id(ledger_id),
@@ -145,8 +145,9 @@ class Ledgers:
     ) -> AcceptedLoss:
         """Recover a ledger, and give up its tail if nobody can say whether an entry exists.
 
-        This is like ``recover``, but at an entry that may or may not exist it ends the ledger before that
-        entry. All entries behind the new end are lost. Use it as an operator, after bookies lost their data.
+        This is like ``recover``, with one difference: at an entry that may or may not exist, it ends the
+        ledger before that entry. All later entries are lost. Use it as an operator, after bookies lost their
+        data.
 
         Args:
             ledger_id: The ledger.

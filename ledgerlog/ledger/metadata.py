@@ -59,13 +59,13 @@ class LedgerRegistry:
         Args:
             replication: The quorums of the ledger.
             ensemble: The bookies of its first fragment.
-            custom: Bytes by text, kept for the ledger's readers.
+            custom: Bytes by text key, kept for the ledger's readers.
 
         Returns:
             The stored metadata and their version.
 
         Raises:
-            LedgerExists: A ledger of somebody else has the new id.
+            LedgerExists: Another client's ledger has the new id.
             MetadataUnavailable: The store cannot be reached.
             MetadataOutcomeUnknown: An empty ledger may exist.
         """
@@ -86,7 +86,7 @@ class LedgerRegistry:
             try:
                 return metadata, await self._store.create(path, value)
             except NodeExists:
-                # It may be our own, from an attempt whose answer was lost (rule 14).
+                # It may be our own, from an attempt with a lost answer (rule 14).
                 stored = await self._read_fresh(metadata.ledger_id)
                 if stored is None or stored[0].token != metadata.token:
                     raise LedgerExists(metadata.ledger_id) from None
@@ -131,8 +131,8 @@ class LedgerRegistry:
             The stored metadata and their version; ``(None, 0)`` if the ledger is gone.
 
         Raises:
-            MetadataUnavailable: The intent still stands; you may attempt it again.
-            MetadataOutcomeUnknown: The same. The write may have happened.
+            MetadataUnavailable: The write did not happen; you may attempt the intent again.
+            MetadataOutcomeUnknown: The write may have happened; you may attempt the intent again.
         """
         wanted = intent.metadata
         write_it = Set(ledger_path(wanted.ledger_id), wanted.encode(), intent.version)
@@ -168,14 +168,14 @@ class LedgerRegistry:
             try:
                 await self._store.delete(ledger_path(ledger_id), version=version)
             except NodeMissing:
-                if not is_unsure:  # Otherwise our own attempt, whose answer was lost, may have deleted it.
+                if not is_unsure:  # If unsure, our own attempt with the lost answer may have deleted it.
                     raise LedgerNotFound(ledger_id) from None
 
         await settle(self._store, write, what=f"the deletion of ledger {ledger_id}", conflicts=())
         await drop_task(self._store, ledger_id)
 
     async def bookies(self) -> Sequence[BookieId]:
-        """Return every bookie that has a cookie or is registered, sorted: whoever may hold entries."""
+        """Return every bookie that has a cookie or is registered, sorted: any of them may hold entries."""
         await self._store.sync()
         known: set[BookieId] = set()
         for place in (COOKIES, WRITABLE_BOOKIES, READ_ONLY_BOOKIES):
@@ -191,7 +191,7 @@ class LedgerRegistry:
             MetadataCorrupt: A node below ``ledgers`` is not a ledger's. The error names its path.
             MetadataUnavailable: The store cannot be reached.
         """
-        # Without this, a replica of the store that lags behind would leave out the newest ledgers (D27.4).
+        # Without this, a lagging replica of the store would leave out the newest ledgers (D27.4).
         await self._store.sync()
         found: list[int] = []
         for high in await self._store.children(LEDGERS):

@@ -1,7 +1,7 @@
 """The other bookies of the cluster, as a source of the entries that a bookie lacks.
 
-``fetch`` checks every entry against the digest that the ledger's writer made. The bookie that asks decides
-which entries are missing, and when a ledger is whole again; nothing here does.
+``fetch`` checks every entry against the digest that the ledger's writer made. This module decides nothing:
+the bookie that asks decides which entries are missing, and when a ledger is whole again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledgerlog.model.ledger import LedgerMetadata
 
 
 class LedgerPeers:
-    """The cluster, as seen by a bookie that copies the entries that it lost."""
+    """The cluster, as a bookie sees it while it copies its lost entries from other bookies."""
 
     def __init__(self, client: LedgerClient) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class LedgerPeers:
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Read entries that a bookie should hold from other bookies, about as many as one reply brings.
+        """Read entries that a bookie should hold, from other bookies: about as many as one reply brings.
 
         Args:
             metadata: The ledger's metadata.

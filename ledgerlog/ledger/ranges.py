@@ -45,7 +45,7 @@ _ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
 
 @attrs.frozen
 class Listing:
-    """The entries that a bookie's index names, from the first one asked for on."""
+    """The entries that a bookie's index names, starting from the first one asked for."""
 
     pairs: list[tuple[int, int]]
     """Ranges in ascending order."""
@@ -57,11 +57,11 @@ class Listing:
 
 @attrs.frozen
 class RangeAnswer:
-    """Entries that a bookie has, with matching digests, and how far the answer is complete."""
+    """Entries that a bookie has, with matching digests, and the last entry that the answer covers."""
 
     found: dict[int, bytes]
     through: int
-    """Every asked entry up to here that is missing from ``found`` is ``negative``."""
+    """Every asked entry up to this one that is missing from ``found`` is ``negative``."""
     negative: Negative
     damaged: int | None
     """An entry whose copy on the bookie fails its digest; ``found`` and ``through`` end before it."""
@@ -103,9 +103,8 @@ async def read_range(
         timeout_s: Seconds for the whole call.
         is_patient: Ask a busy bookie again, within ``timeout_s``.
 
-    Returns:
-        The answer. None if the bookie did not answer, refused to look (its reply is ignored then) or said
-        nothing about the first entry: nothing is known.
+        The answer. None, so nothing is known, if the bookie did not answer, refused to look (its reply is
+        ignored then) or said nothing about the first entry.
 
     Raises:
         BookieBusy: The bookie has too many requests under way, and ``is_patient`` is False.
@@ -162,9 +161,9 @@ async def read_entries(
     failed: dict[BookieId, None],
     prefer: int,
 ) -> list[bytes]:
-    """Read as many entries from ``first`` on as one exchange with the ledger's bookies brings, at least one.
+    """Read entries from ``first`` on: as many as one exchange with the ledger's bookies brings, at least one.
 
-    Busy bookies, if no others are left, are asked again for ``limits.REQUEST_TIMEOUT_S``.
+    If only busy bookies are left, this asks them again for ``limits.REQUEST_TIMEOUT_S``.
 
     Args:
         metadata: The ledger.
@@ -256,7 +255,7 @@ async def list_range(
     if negative is None:
         return None
     # A reply without ranges covers everything that was asked for. If a bookie does not know the ledger at
-    # all, it may not say so in ``argument``.
+    # all, its ``argument`` may not say so.
     through = reply.header.argument if pairs else max(last, reply.header.argument)
     return Listing(pairs, through, negative) if through >= first else None
 
@@ -264,7 +263,7 @@ async def list_range(
 async def list_ledgers(
     connection: BookieConnection, key: bytes, *, timeout_s: float = SCRUB_TIMEOUT_S
 ) -> tuple[list[LedgerOnBookie], Negative] | None:
-    """List all ledgers of which a bookie holds entries.
+    """List all ledgers for which a bookie holds entries.
 
     Args:
         connection: The connection to the bookie.
@@ -272,8 +271,8 @@ async def list_ledgers(
         timeout_s: Seconds for each request.
 
     Returns:
-        The ledgers, and whether others are absent or unknown (limbo). None if the bookie did not answer, or
-        refused: nothing is known.
+        The ledgers, and whether others are absent or unknown (limbo). None, so nothing is known, if the
+        bookie did not answer or refused.
     """
     held: list[LedgerOnBookie] = []
     first, negative = 0, Negative.ABSENT

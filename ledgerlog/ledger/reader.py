@@ -1,15 +1,15 @@
 """A ledger's reader as a caller holds it: the shell around ``ledger.core.reader``.
 
-An open ledger can be read up to the LAC. Bookies report it; the writer sends it to them with every add, and
-by itself when it falls idle. A closed ledger can be read up to its last entry.
+You can read an open ledger up to the LAC. Bookies report it; the writer sends it to them with every add, and
+by itself when it falls idle. You can read a closed ledger up to its last entry.
 
 **The end of an open ledger.** ``last_add_confirmed`` includes every entry that was acknowledged before the
 call. It reads the metadata again, because the ledger may have been closed or its bookies replaced, and asks
 the last ensemble. If the answers cover the ensemble (A.0), one of them is from a bookie that holds the last
-acknowledged entry. That bookie may not know that the entry is acknowledged: the writer sends the LAC with
+acknowledged entry. That bookie may not know yet that the entry is acknowledged: the writer sends the LAC with
 its next frame, or a moment later if there is none. So each answer also names the last entry that the bookie
-holds, and the reader waits shortly for the LAC to get there. If the writer died, an entry may never be
-acknowledged; it costs a reader this wait once.
+holds, and the reader waits briefly for the LAC to reach it. If the writer died, that may never happen; such
+an entry costs a reader this wait only once.
 
 **Moves.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the metadata
 again. If they name other bookies, it tries the read once more.
@@ -50,12 +50,12 @@ STRAGGLER_S = 0.02
 
 METADATA_LOOK_S = 0.1
 """A waiting reader reads the metadata this many seconds after its last look, and then whenever they change. A
-reader that follows a busy writer wakes far more often, and asks the store for nothing meanwhile."""
+reader that follows a busy writer wakes far more often, but does not ask the store in between."""
 
 POLLS_ABANDONED_MAX = 32
 """Skip polling a bookie with this many abandoned requests of ours, if other bookies can report as much.
 
-A request is abandoned if it is under way and nobody waits for it any more."""
+A request is abandoned if it is under way and no task waits for it any more."""
 
 _RETRY_S = 0.1
 
@@ -79,9 +79,9 @@ class LedgerReader:
         self._pool = pool
         self._store = store
         self._prefer = prefer
-        self._lac = metadata.fragments[-1].first_entry - 1  # All before the last fragment is committed.
-        self._looked_at = trio.current_time()  # no earlier than the last read of the metadata
-        self._unconfirmed = NO_ENTRY  # an entry that a bookie holds; the wait for its LAC was in vain
+        self._lac = metadata.fragments[-1].first_entry - 1  # All earlier fragments are committed.
+        self._looked_at = trio.current_time()  # the time of the last metadata read, or later
+        self._unconfirmed = NO_ENTRY  # an entry that a bookie holds; its LAC did not come in time
         self._failed: dict[BookieId, None] = {}
 
     @property
@@ -106,9 +106,9 @@ class LedgerReader:
     async def last_add_confirmed(self) -> int:
         """Find the last entry that you can read now.
 
-        It includes every entry that was acknowledged to the writer before this call, if bookies that cover
-        the last ensemble answer and the writer is alive to report its LAC. If the writer is gone, its last
-        entries may show only after recovery.
+        It includes every entry that was acknowledged to the writer before this call, under two conditions:
+        bookies that cover the last ensemble answer, and the writer is alive to report its LAC. If the writer
+        is gone, its last entries may show only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
@@ -137,7 +137,7 @@ class LedgerReader:
         return self._readable()
 
     async def _ask_end(self) -> dict[int, int]:
-        """Read the metadata and ask the last ensemble that they name, until both belong together.
+        """Read the metadata and ask the last ensemble in it. Repeat until the answers fit the metadata.
 
         Returns the last entry that each answering bookie holds, by slot."""
         while True:
@@ -195,8 +195,8 @@ class LedgerReader:
     async def wait_beyond(self, entry_id: int) -> int:
         """Wait until an entry beyond ``entry_id`` can be read.
 
-        This returns at once if such an entry can be read already. It returns without one if the ledger
-        turns out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``.
+        This returns at once if you can read such an entry already. It returns without one if the ledger turns
+        out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``.
 
         Args:
             entry_id: The last entry that you know of; -1 for none.
@@ -225,7 +225,7 @@ class LedgerReader:
                 await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
-        """Long-poll the last ensemble, until one answer shows a LAC beyond ``entry_id`` or all polls end."""
+        """Long-poll the last ensemble until one answer shows a LAC beyond ``entry_id``, or all polls end."""
         async with trio.open_nursery() as nursery:
             waiting = self._worth_polling()
 
@@ -241,11 +241,11 @@ class LedgerReader:
                 nursery.start_soon(poll, bookie)
 
     def _worth_polling(self) -> list[BookieId]:
-        """List the bookies of the last ensemble, without those that lag.
+        """List the bookies of the last ensemble, without lagging ones.
 
-        The first answer makes the reader abandon its polls to the other bookies. A bookie that hears
-        nothing of the writer holds each abandoned poll until its time-out. A reader that follows a busy
-        writer would fill such a bookie with polls, until the bookie had no room for any requests."""
+        The first answer makes the reader abandon its polls to the other bookies. A bookie that gets no frames
+        from the writer holds each abandoned poll until its time-out. A reader that follows a busy writer
+        would fill such a bookie with polls, until the bookie had no room for any requests."""
         metadata = self.metadata
         ensemble = metadata.last_fragment.ensemble
         prompt = [
@@ -253,15 +253,15 @@ class LedgerReader:
             for slot, bookie in enumerate(ensemble)
             if self._pool.connection(bookie).abandoned_requests < POLLS_ABANDONED_MAX
         ]
-        # One of the bookies that cover the ensemble holds the acknowledged entries, and hears so with the
-        # next frame.
+        # One of the bookies that cover the ensemble holds the acknowledged entries, and learns with the next
+        # frame that they are acknowledged.
         slots = prompt if metadata.replication.covers(prompt) else range(len(ensemble))
         return [ensemble[slot] for slot in slots]
 
     # --- entries ------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[bytes]:
-        """Read the payloads of entries first..last. You bound their number: all of them are kept in memory.
+        """Read the payloads of entries first..last. All are kept in memory: choose a range that fits.
 
         Args:
             first: The first entry, at least 0.
@@ -290,7 +290,7 @@ class LedgerReader:
     async def read_batch(
         self, first: int, last: int, *, bytes_max: int = READ_REPLY_BYTES_TARGET
     ) -> list[bytes]:
-        """Read as many entries from ``first`` on as one exchange brings, at least one.
+        """Read as many entries from ``first`` on as one exchange brings: at least one.
 
         Args:
             first: The first entry, at least 0.

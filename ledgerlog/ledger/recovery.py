@@ -1,11 +1,11 @@
 """Recovering a ledger: the shell around ``ledger.core.recovery``.
 
-Each recovery has one nursery. It runs a task for each outstanding fence or read, with a deadline of its
-own, and the main task, which carries out metadata intents, sends write-backs and finds replacements. The
-core decides where the ledger ends; this module only carries out its decisions.
+Each recovery has one nursery. It runs a task for each outstanding fence or read, each with its own deadline,
+and one main task, which carries out metadata intents, sends write-backs and finds replacements. The core
+decides where the ledger ends; this module only carries out its decisions.
 
-Entries below the start of recovery may lack copies that only the ledger's writer knew of. So a ledger that
-was recovered here is filed for repair, except if its mode acknowledges at the write quorum only (rule 24).
+Entries below the start of recovery may lack copies, and only the ledger's writer knew it. So this module
+files the recovered ledger for repair, except if its mode acknowledges at the write quorum only (rule 24).
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ async def recover_ledger(
         pool: Connections to bookies.
         environment: Clock, random choices and keys.
         deadline_s: Seconds that a write-back may take.
-        accept_loss: If nobody can say whether an entry exists, because bookies lost their data, end the
-            ledger before that entry instead of giving up. The metadata then say so
-            (``ledger.core.recovery.LOST_FROM``).
-        accept_unreachable: Do this even if some of these bookies do not answer.
+        accept_loss: If bookies lost data and nobody can say whether an entry exists, end the ledger before
+            that entry instead of giving up. The metadata then say so (``ledger.core.recovery.LOST_FROM``).
+        accept_unreachable: Accept the loss even if some of these bookies do not answer.
 
     Returns:
         The ledger's CLOSED metadata.
@@ -76,7 +75,7 @@ async def recover_ledger(
         NotEnoughBookies: No bookie took a write-back within ``deadline_s``. You may try again.
         MetadataUnavailable: The metadata store cannot be reached.
 
-    Cancelling: the ledger stays IN_RECOVERY until somebody recovers it.
+    Cancelling: the ledger stays IN_RECOVERY until another client recovers it.
     """
     metadata, version = await registry.read(ledger_id)
     while needs_holders(metadata):
@@ -140,7 +139,7 @@ class _Recovery:
         self._progress_at = trio.current_time()
 
     async def run(self) -> None:
-        """Drive the core to its end. An expected fault is raised as itself, not in a group."""
+        """Drive the core to its end. An expected fault is raised bare, not in a group."""
         try:
             async with open_serving_nursery() as nursery:
                 await self._drive(nursery)

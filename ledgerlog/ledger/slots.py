@@ -1,12 +1,12 @@
 """The connections of an ensemble: one sink for each slot's tenure by one bookie.
 
 A sink is attached to its bookie's connection when the bookie joins the ensemble, and detached when it
-leaves. So a late confirmation reaches nobody if the slot has another bookie meanwhile, or the bookie
-another slot (protocol A.1, queue rule 4).
+leaves. A late confirmation therefore reaches nobody if the slot has another bookie by then, or if the
+bookie has another slot (protocol A.1, queue rule 4).
 
 A sink notes each confirmation in its ``Tenure`` and hands it to the ``SlotCore`` (the protocol machine of a
-writer or a recoverer). It forwards nothing else: the other callbacks are the own methods of the ``SlotOwner``
-(the shell around that machine), whose ``act`` is called once per burst.
+writer or a recoverer). It forwards nothing else: the other callbacks are methods of the ``SlotOwner`` (the
+shell around that machine), whose ``act`` is called once per burst.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SlotSink:
 
 
 class SlotSinks:
-    """The sinks of the present ensemble."""
+    """The sinks of the current ensemble."""
 
     def __init__(
         self, core: SlotCore, owner: SlotOwner, pool: ConnectionPool, replication: Replication
@@ -111,12 +111,13 @@ class SlotSinks:
         self.sinks: list[SlotSink] = []
 
     def follow(self, ensemble: Sequence[BookieId], first: int) -> None:
-        """Make the sinks those of ``ensemble``: detach bookies that left, attach bookies that joined.
+        """Attach the bookies that joined the ensemble, and detach those that left.
 
         Args:
             ensemble: The bookies, by slot.
-            first: The first entry of the fragment with this ensemble. A bookie that left should have all
-                before it, and one that joined all from it on.
+            first: The first entry of the fragment with this ensemble. A bookie that left needs only the
+                entries
+                before it; a bookie that joined needs only the entries from it on.
         """
         if not self.sinks:
             self.sinks = [self._attach(index, bookie, first) for index, bookie in enumerate(ensemble)]
@@ -135,12 +136,12 @@ class SlotSinks:
         return sink
 
     def lacking(self, last: int) -> list[BookieId]:
-        """Return the bookies that did not confirm all that they should have up to ``last``, sorted."""
+        """Return the bookies that did not confirm all of their entries up to ``last``, sorted."""
         present = {sink.bookie for sink in self.sinks if sink.tenure.lacks_any(last)}
         return sorted(self._left_short | present)
 
     def expects_more(self, last: int) -> bool:
-        """Return whether a connected bookie may still confirm entries up to ``last`` that it lacks."""
+        """Return whether a connected bookie lacks entries up to ``last`` that it may still confirm."""
         return any(sink.connection.is_connected and sink.tenure.lacks_any(last) for sink in self.sinks)
 
     def send_due(self) -> None:

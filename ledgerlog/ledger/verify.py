@@ -1,13 +1,13 @@
 """Reading every copy of every entry of one ledger.
 
 The verification asks each bookie of each fragment for every entry that its slot holds, and checks each copy
-against its digest. ``ledger.core.comparison`` decides what an answer means. This costs as much as reading
-the ledger once for each bookie of the write quorum. Asking for the entries that an index names would be
-cheaper, but says nothing about the bytes. Payloads are dropped as they come, so memory is bounded by one
-reply for each bookie and by the ids of missing entries.
+against its digest. ``ledger.core.comparison`` decides what an answer means. This costs as much as reading the
+ledger once for each bookie of the write quorum. Listing the bookies' indexes would be cheaper, but says
+nothing about the bytes. Payloads are dropped as they come, so memory is bounded by one reply for each bookie
+and by the ids of missing entries.
 
-If the ledger is not closed, the verification also checks the last fragment, up to the highest entry that
-one of its bookies names. Entries that are missing there may be on their way.
+If the ledger is not closed, the verification also checks the last fragment, up to the highest entry that one
+of its bookies names. Entries that are missing there may still be on their way.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from ledgerlog.net.pool import ConnectionPool
 class LedgerVerification:
     """The result of a verification.
 
-    For an open ledger, it covers all fragments but the last whole, and the last one up to the highest entry
-    that any of its bookies holds."""
+    For an open ledger, it covers all earlier fragments completely, and the last fragment up to the highest
+    entry that any of its bookies holds."""
 
     ledger_id: int
     entries: int
@@ -47,13 +47,12 @@ class LedgerVerification:
     """Ids of entries without any sound copy found."""
     unreachable: list[BookieId]
     """Bookies that did not answer, or not to the end. Copies that they did not show count as not found. Each
-    registered one was asked twice."""
+    registered bookie was asked twice."""
     unknown_from: int | None = None
-    """Nobody knows whether the ledger has entries from this one on; they are in no list. None if its end is
-    known.
+    """The ledger may have entries from this one on; they are in no list. None if the ledger's end is known.
 
-    This is set if the ledger is not closed and no bookie of its last fragment could tell where its entries
-    end: each of them did not answer to the end, or is in limbo."""
+    This is set if the ledger is not closed and no bookie of its last fragment could say where its entries
+    end: each of them is in limbo, or did not answer to the end."""
     damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
     """Copies that fail their digests, or that their bookie cannot read because they are damaged."""
     in_limbo: list[BookieId] = attrs.field(factory=list)
@@ -88,8 +87,8 @@ class _Verifying:
         self._directory = directory
         self._pool = pool
         self._silent_in: set[tuple[BookieId, int]] = set()
-        """Bookies that did not answer, with the first entry of the fragment: they are not asked there
-        again."""
+        """Bookies that did not answer, with the first entry of the fragment. They are not asked again about
+        that fragment."""
         self._silent: set[BookieId] = set()
         self._in_limbo: set[BookieId] = set()
 
@@ -125,7 +124,7 @@ class _Verifying:
     async def _find_tail(self) -> tuple[int, bool]:
         """Find the highest entry of the last fragment that any of its bookies names.
 
-        Also returns whether a bookie could tell that no entry follows it."""
+        Also returns whether a bookie could say that no entry follows it."""
         fragment, holds = self._metadata.last_fragment, self._metadata.replication.holds
         highest, is_known = fragment.first_entry - 1, False
 

@@ -1,9 +1,9 @@
 """A ledger's writer as a caller holds it: the shell around ``ledger.core.writer``.
 
-An append enqueues the entry, sends it and waits for the watermark. Callers perform no effect of the
-protocol, so cancelling a caller only abandons its wait. The task that makes a frame possible sends it: an
-appending task, or the receiver task whose acknowledgement made room. Two tasks of the writer, which live in
-the client's nursery, do the rest:
+An append enqueues the entry, sends it and waits for the watermark. Callers perform no effect of the protocol,
+so cancelling a caller only abandons its wait. The task that makes a frame possible sends it: an appending
+task, or the receiver task whose acknowledgement made room. The writer has two tasks in the client's nursery,
+which do the rest:
 
     metadata   carries out the core's metadata intent, again and again until the core has none. It may hang
                in the store for as long as the store lets it
@@ -13,17 +13,17 @@ the client's nursery, do the rest:
                progress was made for ``append_deadline_s``. It never waits for the store, so its deadlines
                hold
 
-No entry has a timer of its own; the maintaining task looks at the clock a few times a second.
+No entry has its own timer; the maintaining task looks at the clock a few times a second.
 
 **Publishing the LAC.** A frame carries the LAC at the time of its encoding, so only ``_publish_lac`` tells
-bookies that the last entries of a burst are confirmed. A bookie that reconnects or joins is told again: it
-may have forgotten a LAC that came without an entry to sync it with.
+bookies that the last entries of a burst are confirmed. A bookie that reconnects or joins gets the LAC again:
+it may have forgotten a LAC that came without an entry, because nothing synced it.
 
-**Closing** first refuses new appends. Entries that were appended before have time to be confirmed, and none
-can slip in behind them. The plain mode closes at the ack quorum. So a writer that has written the end, or
+**Closing** first refuses new appends. Entries that were appended before have time to be confirmed, and no
+other entry can follow them. The plain mode closes at the ack quorum. So a writer that has written the end, or
 does not know whether it did, waits a moment for the last copies, and files the ledger for repair if a bookie
-lacks some (rule 24). Callers of ``close`` wait for that, since nobody else knows it. It never changes their
-outcome.
+lacks some (rule 24). Callers of ``close`` wait for the filing, because only the writer knows of the missing
+copies. The filing never changes the callers' outcome.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from ledgerlog.wire.entries import encode_lac
 from ledgerlog.wire.frame import Status
 
 _LOOK_S = 0.5
-"""Seconds between looks at the deadlines. The writer retries a bookie that refused an add, or takes a
+"""Seconds between looks at the deadlines. The writer retries a bookie that refused an add, or chooses a
 doubtful bookie as a replacement, at most this often."""
 
 _METADATA_RETRY_S = 0.2
@@ -123,17 +123,17 @@ class LedgerWriter:
         self._room = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
-        self._settled_repair = trio.Event()  # nothing is left to be filed for repair
+        self._settled_repair = trio.Event()  # set when nothing is left to file for repair
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
         self._reach_callback: Callable[[], None] | None = None
         self._progress_at = 0.0  # when the LAC last moved, or when something became pending
-        self._is_stalled = False  # whether the reach is being looked at
+        self._is_stalled = False  # whether ``ledger.core.reach`` is at work
         self._publish_due = False
         self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
         self._outcome: LedgerLogError | None = None
-        self._refused_at: dict[BookieId, float] = {}  # by bookies whose connection stands
+        self._refused_at: dict[BookieId, float] = {}  # by bookie; only bookies that are still connected
         self._refused_with: dict[BookieId, Status] = {}  # the last refusal of each bookie, for error messages
         self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
         self._closers = 0
@@ -164,12 +164,13 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry acknowledged, -1 if there is none. An ack quorum has synced it and all before it."""
+        """The last entry acknowledged; -1 if there is none. An ack quorum has synced it and all earlier
+        entries."""
         return self._core.lac
 
     @property
     def last_add_fully_replicated(self) -> int:
-        """The last entry that, with all before it, is on its full write quorum.
+        """The last entry that is on its full write quorum together with all earlier entries.
 
         Only the guaranteed mode counts this. In the plain mode it stays at -1."""
         return self._core.lafr
@@ -181,13 +182,13 @@ class LedgerWriter:
 
     @property
     def out_of_reach(self) -> OutOfReach | None:
-        """The bookies that keep this writer from an ack quorum, because it cannot reach them; None if it can
-        go on, or does not know yet. It becomes None again with the next progress."""
+        """The bookies that keep this writer from an ack quorum, because it cannot reach them. None if an ack
+        quorum is in reach, or if the writer does not know yet. Progress sets this to None again."""
         return self._reach.out_of_reach
 
     @property
     def frames_outstanding(self) -> int:
-        """How many batches were formed and are not acknowledged, whether sent or not."""
+        """How many batches were formed and are not acknowledged yet, sent or not."""
         return self._core.pending.unconfirmed_batches()
 
     @property
@@ -217,7 +218,7 @@ class LedgerWriter:
     def push(self, payloads: Sequence[bytes]) -> int:
         """Make these payloads the next entries, without waiting.
 
-        This ignores the window. If you push without checking ``has_room``, bound yourself.
+        This ignores the window. Check ``has_room`` first, or bound the number of entries yourself.
 
         Args:
             payloads: ``bytes``, each at most ``limits.ENTRY_BYTES_MAX``.
@@ -277,11 +278,11 @@ class LedgerWriter:
             entry_id: The entry, as returned by ``push``.
 
         Raises:
-            LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
+            LedgerFenced: Another client took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
             LedgerClosed: The ledger was closed without the entry.
-            LedgerNotFound: Somebody deleted the ledger.
-            AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
+            LedgerNotFound: The ledger was deleted.
+            AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
 
         Cancelling: only abandons the wait.
         """
@@ -301,15 +302,14 @@ class LedgerWriter:
             InvalidArgument: The payload is not ``bytes``. It was not written.
             WriteQuorumUnavailable: Only in guaranteed mode: the window was full, and no entry in it got its
                 full write quorum within the append deadline. The payload was not written.
-            LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
+            LedgerFenced: Another client took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
             LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
-            LedgerNotFound: Somebody deleted the ledger.
-            AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
+            LedgerNotFound: The ledger was deleted.
+            AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
 
-        Cancelling: before the entry is sent, it is not written; after that, the outcome is unknown. The
-            writer
-        stays usable, and its entries in order, in both cases.
+        Cancelling: before the entry is sent, it is not written; after that, the outcome is unknown. In both
+        cases the writer stays usable, and its entries stay in order.
         """
         if not self.has_room:
             await self.wait_room()
@@ -368,14 +368,14 @@ class LedgerWriter:
         Raises:
             WriteQuorumUnavailable: Only in guaranteed mode: the wait timed out. The ledger stays OPEN and the
                 writer usable.
-            LedgerFenced: Somebody else took the ledger over.
-            LedgerClosed: Somebody else closed the ledger.
-            LedgerNotFound: Somebody deleted the ledger.
+            LedgerFenced: Another client took the ledger over.
+            LedgerClosed: Another client closed the ledger.
+            LedgerNotFound: The ledger was deleted.
             AppendUnknown: The store did not say in time whether it took the end. The ledger is closed at that
                 end, or left OPEN for the next opener.
 
-        Cancelling: during the wait for the entries, nothing changes. After that the ledger is closed all the
-        same, if the store takes the write.
+        Cancelling: during the wait for the entries, nothing changes. After that the ledger is still closed,
+        if the store takes the write.
         """
         core = self._core
         self._closers += 1
@@ -398,9 +398,9 @@ class LedgerWriter:
         raise fresh(self.failure)
 
     async def aclose(self) -> None:
-        """Give the ledger up without closing it: it stays OPEN until somebody recovers it.
+        """Give the ledger up without closing it: it stays OPEN until a client recovers it.
 
-        Waits for unacknowledged entries fail with AppendUnknown."""
+        Callers that wait for unacknowledged entries get AppendUnknown."""
         self._give_up()
         await trio.lowlevel.checkpoint()
 
@@ -430,7 +430,7 @@ class LedgerWriter:
             bookie: The bookie that refused.
             first: The first entry of the refused add.
             last: Its last entry.
-            status: The reason. FENCED ends this writer, unless the bookie is only a replacement.
+            status: The reason. FENCED ends this writer, unless the bookie is a new, untried replacement.
         """
         self._refused_with[bookie] = status
         if status is Status.FENCED:
@@ -457,7 +457,7 @@ class LedgerWriter:
         self._failed(bookie, why)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
-        """Handle a new connection with a bookie: send what it did not confirm again.
+        """Handle a new connection with a bookie: send again what the bookie did not confirm.
 
         The connection calls it.
 
@@ -497,7 +497,7 @@ class LedgerWriter:
         if core.is_over:
             assert core.failure is not None, "an end has a reason, a closed ledger included"
             self._end(core.failure)
-            self._wake.set()  # A copy may have arrived that the end waits for.
+            self._wake.set()  # The end may be waiting for a copy that just arrived.
             return
         if core.lac > self._confirmed.value and self._confirmed.failure is None:
             self._progress_at = trio.current_time()
@@ -532,7 +532,7 @@ class LedgerWriter:
                 nursery.cancel_scope.cancel()
             await self._file_for_repair()
         finally:
-            # Until a closing write has been settled, nobody knows whether the pending adds survive.
+            # Until a closing write has been settled, the fate of the pending adds is unknown.
             failure = self._core.failure if self._core.is_over else None
             self._end(
                 failure or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
@@ -578,7 +578,7 @@ class LedgerWriter:
                 await trio.sleep(_METADATA_RETRY_S)
                 continue
             except LedgerLogError as cause:
-                # The stored metadata are damaged, so nobody can say how the ledger ends.
+                # The stored metadata are damaged, so the end of the ledger is unknown.
                 self._end(AppendUnknown(f"ledger {self.ledger_id}: {cause}"))
                 return
             is_troubled = False
@@ -592,7 +592,7 @@ class LedgerWriter:
                 self._follow()
                 self._tell_lac_again()
             self.act()
-            self._wake.set()  # Another bookie may have failed meanwhile.
+            self._wake.set()  # Another bookie may have failed in the meantime.
 
     async def _maintain(self) -> None:
         core = self._core
@@ -621,7 +621,7 @@ class LedgerWriter:
         return min(_LOOK_S, max(REACH_LOOK_S / 10, self._progress_at + REACH_ASK_S - trio.current_time()))
 
     def _look_at_reach(self) -> None:
-        """Tell bookies that are slow from bookies that are out of reach, and break off the latter."""
+        """Find the bookies that are out of reach (not merely slow), and break off their connections."""
         core, reach = self._core, self._reach
         now = trio.current_time()
         if core.lac == core.last_add_pushed or now < self._progress_at + REACH_ASK_S:
@@ -665,11 +665,11 @@ class LedgerWriter:
             self._reach_callback()
 
     def _leave_read_only(self) -> None:
-        """Leave bookies that take no ordinary adds any more, if others can take over.
+        """Replace bookies that take no ordinary adds any more, if others are available.
 
-        Such a bookie is full, or being emptied.
+        Such a bookie is full, or is being emptied.
 
-        A busy writer notices such a bookie by its refusal. An idle one would name it in its metadata until
+        A busy writer notices such a bookie by its refusal. An idle writer would keep it in the metadata until
         its next add, and the process that empties the bookie would have to fence the ledger."""
         core, directory = self._core, self._directory
         if not core.is_drained or core.intent is not None:
@@ -691,7 +691,7 @@ class LedgerWriter:
         failed = core.replaceable()
         if failed:
             now = trio.current_time()
-            # While entries are being confirmed, there is time to wait for a reliable bookie.
+            # While entries are being confirmed, the writer can afford to wait for a reliable bookie.
             is_stalled = not core.is_drained and now - self._progress_at >= _LOOK_S
             may_doubt = is_stalled and now - self._doubtful_at >= _LOOK_S
             chosen = self._replacements(failed, even_doubtful=may_doubt)
@@ -716,8 +716,7 @@ class LedgerWriter:
     def _retry_refused(self) -> None:
         """Retry bookies that refused an add (full, or overloaded) if there is no replacement.
 
-        This uses the connection that still stands. If the connection was lost, the connection itself
-        retries."""
+        This uses the current connection. If the connection was lost, the connection object itself retries."""
         if not self._refused_at:
             return
         now = trio.current_time()
@@ -745,7 +744,7 @@ class LedgerWriter:
             frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
             for sink in self._slots.sinks:
                 if sink.connection.is_connected:
-                    # Without an entry, ``core.on_add_ok`` counts nothing for the answer.
+                    # A frame without entries: ``core.on_add_ok`` ignores its answer.
                     sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
 
     def _look_at_deadline(self) -> None:
@@ -762,7 +761,7 @@ class LedgerWriter:
                     + (f"; failed: {', '.join(failed)}" if failed else "")
                 )
             )
-            self._tell_progress()  # The closing write may take long.
+            self._tell_progress()  # The closing write may take a long time.
 
     def _why_failed(self, bookie: BookieId) -> str:
         status = self._refused_with.get(bookie)
@@ -781,7 +780,7 @@ class LedgerWriter:
             )
 
     def _end(self, failure: LedgerLogError) -> None:
-        """Fail everything that is not acknowledged, and tell all waiting tasks."""
+        """Fail everything that is not acknowledged, and wake all waiting tasks."""
         if self._over.is_set():
             return
         core = self._core
@@ -789,9 +788,9 @@ class LedgerWriter:
             core.abandon()
         self._outcome = failure
         if core.written_end is None:
-            self._slots.close()  # Otherwise late copies still count; see ``_file_for_repair``.
+            self._slots.close()  # If left open, late copies still count; see ``_file_for_repair``.
         self._end_stall()
-        # Entries confirmed in the same burst as the end are confirmed.
+        # Entries that were confirmed in the same burst as the end count as confirmed.
         self._confirmed.advance(core.lac)
         self._confirmed.fail(failure)
         self._over.set()
@@ -809,7 +808,7 @@ class LedgerWriter:
 
 
 def _check_payloads(payloads: Sequence[bytes]) -> None:
-    """Refuse a payload that cannot be sent: if it became pending, it would block all entries behind it."""
+    """Refuse a payload that cannot be sent. As a pending entry it would block all later entries."""
     for payload in payloads:
         if not isinstance(payload, bytes):
             raise InvalidArgument(f"a ledger entry is bytes, not {type(payload).__name__}")

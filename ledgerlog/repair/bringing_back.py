@@ -1,17 +1,17 @@
-"""Bringing back ledgers that a restored metadata store has forgotten, into the logs that they continue.
+"""Bringing ledgers back that a restored metadata store has forgotten, into the logs that they continue.
 
-For each log, its forgotten ledgers are taken in the order in which they were written:
+For each log, this takes its forgotten ledgers in the order in which they were written:
 
 1. Read the first entry of each. Its header says the epoch, the offset and the bytes before it.
-2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: what a
-   bookie holds beyond that was never acknowledged.
-3. A forgotten ledger comes back if it begins where the log ends, in no earlier epoch. Its metadata are made
-   again, marked as those of a backup, so its recovery asks all bookies (``ledger.holders``).
-4. The log's list gets it by a compare-and-set. Only then is it part of the log.
+2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: no entry
+   beyond that point was acknowledged.
+3. Bring a forgotten ledger back if it begins where the log ends, in no earlier epoch. Make its metadata
+   again, marked like those of a backup, so its recovery asks all bookies (``ledger.holders``).
+4. Add it to the log's list by a compare-and-set. Only then is it part of the log.
 
-A crash before step 4 leaves metadata with ``BROUGHT_BACK_LABEL`` that no list names; the next run goes on
-there. A ledger that does not continue its log is left out, and named: its offsets may belong to other
-records.
+A crash before step 4 leaves metadata with ``BROUGHT_BACK_LABEL`` that no list names; the next run continues
+there. If a ledger does not continue its log, this leaves it out and reports it: its offsets may belong to
+other records.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ class LeftOut:
 
 
 class _NotNext(Exception):
-    """The ledger does not continue the log, for the reason in the message."""
+    """The ledger does not continue the log. The message has the reason."""
 
 
 async def bring_back(client: LedgerClient, check: MetadataCheck) -> tuple[list[BroughtBack], list[LeftOut]]:
-    """Bring back what continues a log. Do it before any writer starts.
+    """Bring back the ledgers that continue a log. Do it before any writer starts.
 
     Args:
         client: The client of the cluster.
-        check: What ``look_at_metadata`` has found.
+        check: The result of ``look_at_metadata``.
 
     Returns:
         The ledgers that came back, and those that did not.
@@ -161,7 +161,7 @@ class _Log:
         return record
 
     async def _first_header(self, ledger: HeldOnly) -> EntryHeader | None:
-        """What the first entry of a ledger says; None if no bookie can give it."""
+        """The header of a ledger's first entry; None if no bookie can provide it."""
         for bookie in ledger.bookies:
             connection = self._client.pool.connection(bookie)
             answer = await read_range(connection, ledger.ledger_id, first=0, last=0)
@@ -219,7 +219,7 @@ class _Log:
         )
 
     def _check_place(self, record: LogMetadata, header: EntryHeader) -> None:
-        """Raise _NotNext unless a ledger that begins so continues the log."""
+        """Raise _NotNext unless a ledger with this first header continues the log."""
         if record.sealed:
             raise _NotNext("its log is sealed")
         if record.open_segments:
@@ -257,7 +257,7 @@ class _Log:
         await settle(self._client.store, write, what=f"the return of ledger {ledger.ledger_id}")
 
     async def _cut(self, closed: LedgerMetadata, later: Sequence[EntryHeader]) -> LedgerMetadata:
-        """End a ledger before the entries that a leader of a later epoch did not find."""
+        """End a ledger before the entries that the leader of a later epoch did not find."""
         boundary = min((header.first_offset for header in later), default=None)
         last = closed.last_entry
         assert last is not None

@@ -1,29 +1,29 @@
 """Copying entries between bookies: the shell around ``repair.core.repair`` and ``repair.core.backfill``.
 
-Entries are read as any reader reads them and checked against their writer's digests. They are sent on as
+Entries are read like any reader reads them and checked against their writer's digests. They are sent on as
 recovery adds, which pass the fence. A copy counts once the bookie has answered that it is durable. All
 copying of one process goes through one ``Pacer``, so its rate holds however many ledgers are worked on. A
-task that copies faster waits with its copy in memory; meanwhile at most ``repair.core.repair.COPY_BYTES`` are
-read ahead.
+task that copies faster than the rate waits with its copy in memory; at most ``repair.core.repair.COPY_BYTES``
+are read ahead.
 
 There are two kinds of work:
 
-    repair_fragment   other bookies get the entries of lost ones and are named instead of them
+    repair_fragment   other bookies get the entries of lost ones and replace them in the metadata
     fill              a live bookie gets the entries that it lacks; the metadata does not change
 
-**Acknowledgements** come in the order of the adds on a connection (``net.adds``). Acknowledgements whose ids
-follow each other may be merged into one. So the copies that are on their way to one bookie form a queue, and
-an acknowledgement takes from its front. If a bookie is lost or refuses a copy, all its unconfirmed copies
+**Acknowledgements** come in the order of the adds on a connection (``net.adds``). Acknowledgements with
+consecutive ids may be merged into one. So the copies that are on their way to one bookie form a queue, and an
+acknowledgement takes copies from its front. If a bookie is lost or refuses a copy, all its unconfirmed copies
 fail.
 
-**A bookie is named only while it is registered as writable.** A new bookie may be lost after its last copy,
-while others still get theirs. If metadata named it then, nothing would repair this. It may come back without
-the copies that it confirmed: the metadata did not name it, so its loss check did not ask for them. Or it
-never comes back: then the auditor drew its conclusion about it before any ledger named it. Or an operator has
-begun to empty it and has seen that nothing names it. So each new bookie's registration is read right before
-the write, and the write is a transaction that checks that the registration is still the same. A bookie that
-is lost or to be emptied has no node at that path. So a process that looks after that for the ledgers that
-name it sees all of them.
+**The metadata may name a new bookie only while it is registered as writable.** A new bookie may be lost after
+its last copy, while other bookies still get theirs. If the metadata named it then, nothing would repair the
+loss. There are three cases. The bookie may come back without the copies that it confirmed: the metadata did
+not name it, so its loss check did not ask for them. Or it never comes back: then the auditor drew its
+conclusion about it before any ledger named it. Or an operator has begun to empty it and has seen that nothing
+names it. So each new bookie's registration is read right before the write, and the write is a transaction
+that checks that the registration is unchanged. A bookie that is lost or to be emptied has no node at that
+path. A process that looks for the ledgers of such a bookie therefore sees all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ANSWER_S = CONNECT_TIMEOUT_S + HANDSHAKE_TIMEOUT_S + ADD_TIMEOUT_S
 logger = logging.getLogger(__name__)
 
 Missing = list[tuple[int, int]]
-"""Ranges of entry ids, growing."""
+"""Ranges of entry ids, in ascending order."""
 
 
 class Pacer:
@@ -82,7 +82,7 @@ class Pacer:
         return not self._resumed.is_set()
 
     def set(self, *, bytes_per_s: int, paused: bool) -> None:
-        """Set the rate and the pause that hold from now on."""
+        """Set the rate and the pause from now on."""
         if bytes_per_s != self._bucket.rate:
             self._bucket.change_rate(bytes_per_s, trio.current_time())
             changed, self._changed = self._changed, trio.Event()
@@ -93,7 +93,7 @@ class Pacer:
             self._resumed.set()
 
     async def wait_resumed(self) -> None:
-        """Wait until it is not paused."""
+        """Wait until copying is not paused."""
         await self._resumed.wait()
 
     async def pass_through(self, byte_count: int) -> None:
@@ -104,7 +104,7 @@ class Pacer:
             if delay_s <= 0:
                 self._bucket.spend(byte_count, trio.current_time())
                 return
-            # A new rate holds at once: do not wait until what was begun at the old rate is through.
+            # A new rate holds at once: stop waiting for the debt of the old rate.
             with trio.move_on_after(delay_s):
                 await self._changed.wait()
 
@@ -128,7 +128,7 @@ class Target:
         self._connection.detach(self)
 
     async def store(self, entries: Mapping[int, bytes], *, lac: int) -> None:
-        """Store entries, in growing order, and wait until they are durable.
+        """Store entries, in ascending order, and wait until they are durable.
 
         Args:
             entries: The entries by id.
@@ -180,7 +180,7 @@ class Target:
 
     def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
         """The bookie refuses a copy: fail."""
-        # Later copies to this bookie count as failed, too, even if the bookie still confirms them.
+        # Later copies to this bookie fail too, even if the bookie still confirms them.
         self._waiting.remove((first, last))
         self._fail(f"it refuses copies of ledger {self._ledger_id}: {status.name}")
 
@@ -189,7 +189,7 @@ class Target:
         self._fail(why)
 
     def on_bookie_connected(self, bookie_id: BookieId) -> None:
-        """The connection is made: wake whoever waits for it."""
+        """The connection is made: wake the waiting tasks."""
         self._tell()
 
     def on_batch_end(self) -> None:
@@ -236,7 +236,7 @@ class Copying:
             missing: The ranges of the share that it lacks.
 
         Returns:
-            The finished ``Backfill``. It says which entries could not be had.
+            The finished ``Backfill``. It says which entries were not available.
 
         Raises:
             BookieUnavailable: The bookie does not take the copies.
@@ -268,10 +268,10 @@ class Copying:
         self.byte_count += byte_count
 
     async def is_sound(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
-        """Return whether a bookie has read all that it has of its shares of the ledger and found no damage.
+        """Ask a bookie to read all its entries of its shares of the ledger. Return whether all are undamaged.
 
-        Entries that it lacks do not count here. If it does not answer, the result is False. What the bookie
-        reads counts against the rate like copies, because its disk serves writers as well.
+        Missing entries do not count here. If the bookie does not answer, the result is False. The bytes that
+        it reads count against the rate like copies, because its disk serves writers as well.
         """
         connection = self._client.pool.connection(bookie)
         for share in shares(metadata, bookie):
@@ -327,7 +327,7 @@ class _FragmentShell:
             for copy in core.take_copies():
                 nursery.start_soon(self._store, copy)
             if core.intent is None and not core.is_over:
-                await self._wake.wait()  # Reads and copies have deadlines of their own.
+                await self._wake.wait()  # Reads and copies have their own deadlines.
 
     async def _look_at_targets(self) -> None:
         core = self._core
@@ -344,7 +344,8 @@ class _FragmentShell:
                 self._registrations[new] = Check(writable_path(new), registration.version)
 
     async def _write(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
-        """Write as ``LedgerRegistry.attempt`` does, if all new bookies' registrations are unchanged."""
+        """Write as ``LedgerRegistry.attempt`` does, but only if all new bookies' registrations are
+        unchanged."""
         return await self._copying.registry.attempt(intent, tuple(self._registrations.values()))
 
     async def _read(self, ask: RangeAsk) -> None:
@@ -377,7 +378,7 @@ class _FillShell:
         self._wake = trio.Event()
 
     async def run(self) -> None:
-        """Run the filling to its end. BookieUnavailable: the bookie does not take the copies."""
+        """Run the filling to its end. Raises BookieUnavailable if the bookie does not take the copies."""
         try:
             async with open_serving_nursery() as nursery:
                 await self._drive(nursery)
@@ -398,7 +399,7 @@ class _FillShell:
             for copy in core.take_copies():
                 nursery.start_soon(self._store, copy)
             if not core.is_done:
-                await self._wake.wait()  # Lists, reads and copies have deadlines of their own.
+                await self._wake.wait()  # Lists, reads and copies have their own deadlines.
 
     async def _list(self, ask: CopyAsk) -> None:
         core = self._core

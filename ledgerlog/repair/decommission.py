@@ -6,11 +6,11 @@
     forget    remove its cookie, so its directory is never served again
 
 The bookie may be alive; then it keeps serving its entries, and workers read from it. It may also be dead;
-then nobody waits for it. Two looks are needed, because a fragment can still come to name the bookie: a writer
-that chose it before it turned read-only may create a ledger with it, and a recoverer may have it in a private
-ensemble until it closes the ledger. The second look comes later if ledgers are in recovery. The request stays
-stored while the bookie is registered: without the request, the bookie would take new ledgers again. The
-auditor removes the request afterwards.
+then nothing waits for it. Two looks are needed, because a fragment can still come to name the bookie: a
+writer that chose it before it turned read-only may create a ledger with it, and a recoverer may have it in a
+private ensemble until it closes the ledger. If ledgers are in recovery, the second look comes later. The
+request stays stored while the bookie is registered: without the request, the bookie would take new ledgers
+again. The auditor removes the request afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _SETTLED_S = 2.0
-"""After this time, writers' views of the registrations are up to date, and ledgers that were created by older
+"""After this time, writers' views of the registrations are up to date. Ledgers that were created with older
 views are stored."""
 _RECOVERED_S = APPEND_DEADLINE_S + METADATA_TIMEOUT_S
 """After this time, a recovery that was under way has closed its ledger or given up."""
@@ -50,9 +50,9 @@ class Emptying:
     ledgers_left: int
     """Ledgers that name the bookie, or may name it because their metadata is damaged."""
     workers: int
-    """The number of live workers. Without a worker nothing moves."""
+    """The number of live workers. Without a worker nothing is copied."""
     troubles: dict[int, str]
-    """Why ledgers are left, by ledger; only for those with a known reason."""
+    """By ledger, the reason why it still names the bookie; only for ledgers with a known reason."""
 
 
 async def decommission(
@@ -69,13 +69,13 @@ async def decommission(
         The fulfilled request. No ledger refers to the bookie any more, and its cookie is gone.
 
     Raises:
-        InvalidArgument: No bookie of this id is known, or somebody took the request back meanwhile.
+        InvalidArgument: No bookie of this id is known, or the request was taken back in the meantime.
         MetadataCorrupt: The request or the bookie's cookie cannot be read. If the request is damaged, call
             this again: it replaces the request.
         MetadataUnavailable: The metadata store could not be reached; the cookie is still there.
         MetadataOutcomeUnknown: The cookie may or may not be gone.
 
-    If this is cancelled or fails, the bookie goes on being emptied until ``RepairQueue.keep`` takes the
+    If this is cancelled or fails, the bookie is still being emptied until ``RepairQueue.keep`` takes the
     request back. To wait again, call this again.
     """
     queue = RepairQueue(client)

@@ -8,26 +8,26 @@
                                 ledger, and start over
     misplaced bookies           if copies lie in too few racks and other bookies can mend that, copy their
                                 entries to these, then name them: the same work as for lost bookies
-    every other copy            ask the live bookies which entries they have, and give them what they lack
-                                (``ledger.core.comparison``). The task stays while a bookie is in limbo or
-                                does not answer, because nobody knows what it has
+    every other copy            ask the live bookies which entries they have, and give them the missing ones
+                                (``ledger.core.comparison``). If a bookie is in limbo or does not answer, the
+                                task stays, because its entries are unknown
 
 ``LedgerRepair`` repeats these steps on fresh metadata until nothing is left to do. So the next round handles
-whatever happened meanwhile: a writer went on in another ledger, a second bookie died, an operator deleted the
-ledger, a bookie returned. Between rounds it remembers only since when it has seen an open last fragment with
-its lost bookie, and when a bookie last reported damage.
+every change in between: a writer went on in another ledger, a second bookie died, an operator deleted the
+ledger, a bookie returned. Between rounds it remembers only two times: when it first saw an open last fragment
+with its lost bookie, and when a bookie last reported damage.
 
 The last step finds entries that their writer left below the write quorum. The plain mode acknowledges and
-closes at the ack quorum, so a bookie whose connection broke at that moment lacks the entries that were on
-their way to it.
+closes at the ack quorum. If a bookie's connection broke at that moment, the bookie lacks the entries that
+were on their way to it.
 
-**An entry of one bookie that nobody has does not hold up another bookie.** Repair replaces the lost bookies
-of a fragment together. If some entry of theirs cannot be had, it replaces them one by one. For example, of
-three lost bookies, one may be replaced in full although the entries of the other two are gone.
+**If nobody has an entry of one bookie, that does not hold up another bookie.** Repair replaces the lost
+bookies of a fragment together. If some entry of theirs is not available, it replaces them one by one. For
+example, of three lost bookies, one may be replaced completely although the entries of the other two are gone.
 
 **Unfinished work** comes back as a ``Verdict`` with the reason, for people to read and for the worker to try
-again. It also has the task as it stands: a bookie that is back is no longer among the lost ones. Only bugs
-are raised from here.
+again. The verdict also has the updated task: a bookie that is back is no longer among the lost ones. Only
+bugs are raised from here.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class _Attempt:
     damaged: frozenset[BookieId] | None = None
     """See ``LedgerRepair._damaged``; None before the bookies were asked."""
     incomplete: set[BookieId] | None = None
-    """Bookies that lack entries, or may lack some; None before bookies were asked which entries they have."""
+    """Bookies that lack entries or may lack some; None before bookies were asked which entries they have."""
     unsteady: set[BookieId] = attrs.Factory(set)
-    """Bookies of the task that were registered again, do not answer, and are not registered any more."""
+    """Bookies of the task that were registered again, but do not answer and are not registered any more."""
     stuck: dict[tuple[int, BookieId], str] = attrs.Factory(dict)
     """Lost bookies that cannot be replaced now, with the reason. The key is the fragment's first entry and
     the bookie."""
@@ -124,7 +124,7 @@ class _Attempt:
     """Fragments, by first entry, whose lost bookies cannot all be replaced together."""
 
     def stands(self, trouble: str) -> RepairTask:
-        """Return the task with the trouble and without findings that are no longer true."""
+        """Return the task with the trouble, and without findings that are no longer true."""
         task = self.task
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
@@ -144,7 +144,7 @@ class _Attempt:
 
 
 class LedgerRepair:
-    """Repairs ledgers, each from its task. What it remembers is about ledgers that wait."""
+    """Repairs ledgers, each from its task. It remembers only facts about waiting ledgers."""
 
     def __init__(self, client: LedgerClient, queue: RepairQueue, copying: Copying) -> None:
         self._client = client
@@ -154,17 +154,17 @@ class LedgerRepair:
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
         """The open last ensembles that named a lost bookie, and since when each has been seen."""
         self._unsound: dict[tuple[int, BookieId], float] = {}
-        """When a bookie has read its copy of a ledger and did not find it sound."""
+        """The time when a bookie read its copy of a ledger and found damage."""
 
     def keep_only(self, ledger_ids: Collection[int]) -> None:
-        """Forget what was seen of all other ledgers: they have no task any more."""
+        """Forget all other ledgers: they have no task any more."""
         self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
         self._unsound = {key: at for key, at in self._unsound.items() if key[0] in ledger_ids}
 
     async def make_anew(self, ledger_id: int) -> None:
         """Replace a task whose record is damaged.
 
-        Nobody knows which bookies it named. The new task names every bookie of the ledger that is not
+        The bookies that it named are unknown. The new task names every bookie of the ledger that is not
         registered; at worst this makes one extra copy. Working on the task finds the rest.
         """
         found = await self._registry.find(ledger_id)
@@ -187,7 +187,7 @@ class LedgerRepair:
         try:
             verdict = await self._run(attempt, grace_s, say)
         except LedgerNotFound:
-            verdict = DONE  # The ledger was deleted meanwhile: nobody misses a copy.
+            verdict = DONE  # The ledger was deleted in the meantime: no copy is missing.
         except LedgerLogError as trouble:
             verdict = Verdict(_words(trouble))
         if verdict.trouble is None:
@@ -244,7 +244,8 @@ class LedgerRepair:
     ) -> set[BookieId]:
         """Return the lost bookies that the ledger names.
 
-        These are the bookies that are to be emptied, and those of the task that are still not registered.
+        These are the bookies that are to be emptied, and the task's lost bookies that are still not
+        registered.
         """
         named = named_bookies(metadata)
         gone = {bookie for bookie in named if bookie in draining}
@@ -256,9 +257,9 @@ class LedgerRepair:
     async def _damaged(self, metadata: LedgerMetadata, task: RepairTask) -> frozenset[BookieId]:
         """Return the damaged bookies of the task that the ledger names.
 
-        A bookie is not damaged any more if it has read all that it has of the ledger and says that it is
-        sound: it copies damaged entries back by itself. A bookie that did not say so is asked again only
-        after ``_UNSOUND_S``, not at each try.
+        A bookie is not damaged any more if it has read all its entries of the ledger and reports them sound:
+        it copies damaged entries back by itself. A bookie that did not report so is asked again only after
+        ``_UNSOUND_S``, not at each try.
         """
         damaged: set[BookieId] = set()
         for bookie in sorted(named_bookies(metadata).intersection(task.damaged)):
@@ -286,7 +287,7 @@ class LedgerRepair:
     ) -> None:
         """Replace the lost bookies of a fragment, or note why that cannot be done now.
 
-        The other fragments do not wait for this one, since it may be impossible for ever.
+        The other fragments do not wait for this one, because it may never be repaired.
         """
         first = metadata.fragments[finding.fragment_index].first_entry
         if first in attempt.one_by_one:
@@ -391,8 +392,8 @@ class LedgerRepair:
     ) -> dict[BookieId, BookieId]:
         """Choose bookies to replace the lost ones of an ensemble.
 
-        Some may stay without: some copies are better than none. Bookies that failed this process a short
-        while ago are chosen only if that replaces more.
+        Some slots may keep their lost bookie: some copies are better than none. Bookies that failed this
+        process a short while ago are chosen only if that replaces more lost ones.
 
         Raises:
             NotEnoughBookies: No bookie can be chosen.
@@ -421,16 +422,16 @@ class LedgerRepair:
         """Return why the ledger must not be recovered now, or None if it may be.
 
         *No bookie could replace the lost one.* Then the writer cannot replace it either and goes on with an
-        ack quorum. A recovery would stop the writer for nothing, and the writer could not create the next
+        ack quorum. A recovery would stop the writer for nothing, and the writer could not create its next
         ledger.
 
-        *Too few bookies of the last ensemble are there to fence the ledger.* Only the missing bookies can
-        tell whether they store any entry of the last fragment. The metadata says where the fragment begins,
-        but not whether it has an entry; rule 21 speaks of fragments whose end is known. A recovery could only
-        stop a writer that may still reach these bookies. So the ledger stays as it is until they are back or
-        an operator decides.
+        *Too few bookies of the last ensemble are there to fence the ledger.* Only the missing bookies know
+        whether they store any entry of the last fragment. The metadata says where the fragment begins, but
+        not whether it has an entry; rule 21 speaks of fragments with a known end. A recovery could only stop
+        a writer that may still reach these bookies. So the ledger stays as it is until they are back or an
+        operator decides.
 
-        *Its writer has time left.* The grace period begins once neither of the other two reasons holds.
+        *Its writer has time left.* The grace period begins when both other reasons are gone.
         """
         try:
             self._choose(metadata, metadata.last_fragment.ensemble, finding.lost[:1], barred)
@@ -452,9 +453,9 @@ class LedgerRepair:
         return None
 
     def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
-        """Return for how many seconds the writer may still change the last ensemble.
+        """Return how many seconds the writer still has to change the last ensemble.
 
-        A change starts the time anew.
+        A change restarts the time.
         """
         ensemble, now = metadata.last_fragment.ensemble, trio.current_time()
         seen = self._seen.get(metadata.ledger_id)
@@ -465,8 +466,8 @@ class LedgerRepair:
     async def _is_still_so(self, metadata: LedgerMetadata, gone: Collection[BookieId]) -> bool:
         """Check again, after a sync, that the ledger needs recovery (rule 20).
 
-        It does if it is still not closed, has the same last fragment, and one of its bookies there is still
-        gone.
+        It does if three things hold: it is still not closed, it has the same last fragment, and one of its
+        bookies there is still gone.
         """
         await self._client.store.sync()
         found = await self._registry.find(metadata.ledger_id)
@@ -504,7 +505,7 @@ class LedgerRepair:
     async def _complete(
         self, metadata: LedgerMetadata, attempt: _Attempt, say: Callable[[str], None]
     ) -> Verdict:
-        """Compare what each bookie should have with what it lists, and give it the entries that it lacks."""
+        """Compare the list of each bookie with its shares, and give it the entries that it lacks."""
         task = attempt.task
         attempt.incomplete = incomplete = set[BookieId]()
         nowhere = RangeSet()
@@ -527,12 +528,12 @@ class LedgerRepair:
                     silent.append(bookie)
                 elif bookie in task.lost and bookie not in (attempt.gone or ()):
                     # It was registered when we looked for lost bookies, and now it is not. The auditor may
-                    # have missed that, and then it has no reason to make a new task.
+                    # have missed that, and would then have no reason to make a new task.
                     attempt.unsteady.add(bookie)
                     left.append(f"{bookie} comes and goes")
                 elif is_asked_about:
                     away.append(bookie)  # If it comes back, it must still be asked.
-                # In any case the auditor decides whether it is lost.
+                # In both cases the auditor decides whether it is lost.
             for share in shares(metadata, bookie):
                 missing = [
                     (fault.first_entry, fault.last_entry)
@@ -569,7 +570,8 @@ class LedgerRepair:
 
 
 def _not_stuck(finding: Finding, metadata: LedgerMetadata, attempt: _Attempt) -> Finding:
-    """Return the finding without the bookies that cannot be replaced now; none for an open last fragment."""
+    """Remove from the finding the bookies that cannot be replaced now. For an open last fragment, remove
+    all."""
     if finding.work is Work.RECOVER:
         return attrs.evolve(finding, lost=())
     first = metadata.fragments[finding.fragment_index].first_entry
@@ -581,14 +583,14 @@ def _words(trouble: LedgerLogError) -> str:
 
 
 def _listed(ranges: Sequence[tuple[int, int]]) -> str:
-    """Write ranges for a person, the first ``_RANGES_SAID`` of them."""
+    """Write ranges for a person: the first ``_RANGES_SAID`` of them."""
     words = [f"{first}" if first == last else f"{first}..{last}" for first, last in ranges[:_RANGES_SAID]]
     more = len(ranges) - len(words)
     return ", ".join(words) + (f" and {more} more ranges" if more else "")
 
 
 def _decision(metadata: LedgerMetadata) -> str:
-    """Say how an operator can end a ledger that cannot be closed."""
+    """Say how an operator can end a ledger that recovery cannot close."""
     return (
         "bring its bookies back; if they and their data are lost for good, end it with "
         f"'ledgerlog ledger recover {metadata.ledger_id} --accept-loss'"
@@ -596,7 +598,7 @@ def _decision(metadata: LedgerMetadata) -> str:
 
 
 def _together(left: Collection[str], verdict: Verdict) -> Verdict:
-    """Return the verdict with these other reasons before its own."""
+    """Return the verdict with these reasons before its own."""
     if not left:
         return verdict
     trouble = "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,))))

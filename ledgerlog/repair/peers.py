@@ -1,11 +1,11 @@
-"""The access to other bookies and to auto-recovery that a bookie needs after it lost something.
+"""The access to other bookies and to auto-recovery that a bookie needs after it lost entries.
 
-A storage node imports no client; its entry point hands ``open_peers`` in. The node opens it only while some
+A storage node imports no client; its entry point passes it ``open_peers``. The node opens it only while some
 ledger is in limbo or some copy is damaged, so a healthy bookie has no connections to others.
 
 If a bookie cannot copy an entry back by itself, it posts a task to the repair queue. The task says that the
-bookie's copy is damaged. Workers ask the bookie whether that is still so, and ``repair status`` shows why the
-copy is not mended.
+bookie's copy is damaged. Workers ask the bookie whether this is still true, and ``repair status`` shows why
+the copy is not repaired.
 """
 
 from __future__ import annotations

@@ -3,25 +3,25 @@
 ``model.repair`` has the records and their paths; this module changes them. Every write is a compare-and-set
 and is settled by reading. This module does not decide what to repair.
 
-**A task's life (rule 22).** A process that finds something wrong with a ledger *posts* it: it creates the
-task, or adds its findings to the existing one, which changes the task's version. A worker takes the ledger's
-lock and only then reads the task. It works, and *removes* the task at the version that it read. If somebody
-added a finding meanwhile, the task stays and is worked on again. The worker releases the lock after the
-removal, never before, so nobody starts on a task that is done.
+**A task's life (rule 22).** A process that finds a fault in a ledger *posts* it: it creates the task, or adds
+its findings to the existing task, which changes the task's version. A worker takes the ledger's lock and only
+then reads the task. It works, and *removes* the task at the version that it read. If another process added a
+finding in the meantime, the task stays and is worked on again. The worker releases the lock after the
+removal, never before, so nobody starts on a finished task.
 
-**Versions come back** if a node is deleted and created again (``meta.store``), as tasks are. For example,
-worker A is cut off, and its lock goes to worker B with A's session. B finishes the task. The auditor makes a
-new task, which gets the same version. If A now removed "its" task, it would remove one that nobody has worked
-on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and its
-path is never used twice: it exists exactly as long as the worker's session, and so does the lock. While both
-exist, nobody else can have removed the task.
+**Versions repeat** if a node is deleted and created again (``meta.store``), as tasks are. For example, worker
+A is cut off, and its lock passes to worker B when A's session ends. B finishes the task. The auditor makes a
+new task, which gets the same version. If A now removed "its" task, it would remove a task that nobody has
+worked on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and
+its path is never used twice: it exists exactly as long as the worker's session, and so does the lock. While
+both exist, no other worker can have removed the task.
 
 **Damaged nodes** are logged once, with their path, and hold up nothing else. A damaged task is made anew. A
-worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps what
-it has and gets nothing new (``requests``). For damaged settings see ``repair.settings``.
+worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps its
+entries and gets no new ones (``requests``). For damaged settings see ``repair.settings``.
 
-**Locks** are ephemeral: the locks of a dead process go with its session. The value of a lock is the worker's
-token. If the answer to taking a lock was lost, the token tells who has it.
+**Locks** are ephemeral: the locks of a dead process disappear with its session. The value of a lock is the
+worker's token. If the answer to taking a lock was lost, the token tells which worker has it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class RepairQueue:
         self._store: MetadataStore = client.store
         self._environment = client.environment
         self._told: dict[str, str] = {}
-        """The damage that was already logged, by path."""
+        """Damage that was already logged, by path."""
 
     def _tell_damage(self, path: str, why: str) -> None:
         if self._told.get(path) != why:
@@ -135,8 +135,8 @@ class RepairQueue:
 
         Args:
             change: Returns the new settings, given the present ones. It may be called several times.
-            reset: Give ``change`` the defaults instead of the stored settings. This works even if these are
-                damaged.
+            reset: Give ``change`` the defaults instead of the stored settings. This works even if the stored
+                settings are damaged.
 
         Returns:
             The new settings.
@@ -149,7 +149,7 @@ class RepairQueue:
         return await _SETTINGS.change(self._store, change, reset=reset)
 
     async def _put(self, path: str, node: Versioned | None, value: bytes) -> None:
-        """Write a value in place of the node that was read, unless the node has this value."""
+        """Write a value in place of the node that was read, unless the node has this value already."""
         if node is None:
             await self._store.create(path, value)
         elif node.value != value:
@@ -158,7 +158,7 @@ class RepairQueue:
     # --- tasks --------------------------------------------------------------------------------
 
     async def tasks(self) -> list[int]:
-        """Return the ledgers that have a task, in growing order."""
+        """Return the ledgers that have a task, in ascending order."""
         store, found = self._store, list[int]()
         for high in await store.children(REPAIR_TASKS):
             for middle in await store.children(f"{REPAIR_TASKS}/{high}"):
@@ -190,14 +190,14 @@ class RepairQueue:
         return await post_task(self._store, self._environment, ledger_id, **found)
 
     async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
-        """Write how a task stands and what keeps it from being done.
+        """Write the state of a task, with the reason that keeps it from being done.
 
         Args:
             task: The task as it was read.
             version: The version at which it was read.
             wanted: The task as it stands now.
 
-        Returns:
+        The task's new version; None if another process changed the task in the meantime.
             The task's new version; None if somebody changed the task meanwhile.
         """
         if wanted == task:
@@ -211,8 +211,8 @@ class RepairQueue:
         """Remove a task at the version at which it was read (rule 22).
 
         Returns:
-            Whether the task is gone. False: somebody changed the task meanwhile, or the worker's session is
-            over and its lock with it.
+            Whether the task is gone. False: another process changed the task in the meantime, or the worker's
+            session is over, and its lock too.
         """
         path = repair_task_path(ledger_id)
 
@@ -232,7 +232,7 @@ class RepairQueue:
     async def register_worker(self) -> WorkerKey:
         """Register as a worker for as long as the session lives."""
         token = self._environment.new_token().hex()
-        # If the answer is lost, the node may exist without an owner. It goes with the session.
+        # If the answer is lost, the node may exist without an owner. It disappears with the session.
         version = await self._store.create(repair_worker_path(token), b"", ephemeral=True)
         return WorkerKey(token, version)
 
@@ -243,10 +243,10 @@ class RepairQueue:
                 await self._store.delete(path)
 
     async def say_progress(self, worker: WorkerKey, progress: WorkerProgress) -> None:
-        """Publish what a worker does, for people to read."""
+        """Publish the worker's progress, for people to read."""
         path = repair_progress_path(worker.token)
         node = await self._store.get(path)
-        # Nobody else writes the node: a conflict here is a race with the end of the session.
+        # No other process writes the node: a conflict here is a race with the end of the session.
         with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):
             if node is None:
                 await self._store.create(path, progress.encode(), ephemeral=True)
@@ -274,7 +274,7 @@ class RepairQueue:
         """Take the lock of a ledger.
 
         The worker may have the lock already: it could not release it, or the answer to taking it was lost,
-        because the store was away. Then this returns True as well. The caller must not work on one ledger
+        because the store was away. This returns True then as well. The caller must not work on one ledger
         twice at the same time.
 
         Returns:
@@ -299,7 +299,7 @@ class RepairQueue:
         node = await self._store.get(path)
         if node is None or node.value != worker.token.encode():
             return
-        with contextlib.suppress(NodeMissing, VersionConflict):  # The lock went with its session.
+        with contextlib.suppress(NodeMissing, VersionConflict):  # The session's end removed the lock.
             await self._store.delete(path, version=node.version)
 
     async def locks(self) -> dict[int, str]:
@@ -321,8 +321,8 @@ class RepairQueue:
     async def registered(self) -> dict[BookieId, BookieInfo]:
         """Return every registered bookie.
 
-        The store is synced first, so a replica of the store that lags does not matter. A bookie that moves
-        between the two lists while they are read is seen, because the first list is read again.
+        This syncs the store first, so a lagging replica of the store does no harm. If a bookie moves between
+        the two lists while they are read, it is still seen, because the first list is read again.
         """
         await self._store.sync()
         found: dict[BookieId, BookieInfo] = {}
@@ -370,8 +370,8 @@ class RepairQueue:
     async def draining(self) -> dict[BookieId, Draining]:
         """Return the requests to empty bookies, by bookie.
 
-        A bookie whose data was formatted anew since the request is another bookie and is left out. So is a
-        bookie whose request is damaged.
+        This leaves out a bookie whose data was formatted anew since the request: it is another bookie. It
+        also leaves out a bookie whose request is damaged.
         """
         return (await self.requests())[0]
 
@@ -380,9 +380,9 @@ class RepairQueue:
 
         Returns:
             Two dictionaries by bookie. The first has the requests, as ``draining``. The second has the reason
-            why nobody can tell whether the bookie is to be emptied: the request is damaged, or the cookie is
-            damaged that says whether the request is about the bookie's present data. Such a bookie is not
-            emptied, since that may not be meant. It also gets nothing new, since it may be meant.
+            why it is unknown whether the bookie is to be emptied: the request is damaged, or the cookie is
+            damaged, which says whether the request is about the bookie's present data. Such a bookie is not
+            emptied, in case it is to be kept. It also gets nothing new, in case it is to be emptied.
         """
         asked: dict[BookieId, Draining] = {}
         unknown: dict[BookieId, str] = {}
@@ -403,7 +403,7 @@ class RepairQueue:
         return asked, unknown
 
     async def drain(self, bookie_id: BookieId) -> Draining:
-        """Request that a bookie be emptied. A damaged request is replaced.
+        """Request that a bookie be emptied. This replaces a damaged request.
 
         Returns:
             The stored request: the existing one if there is one about the bookie's present data.
@@ -442,7 +442,8 @@ class RepairQueue:
         return await remove(self._store, draining_path(bookie_id))
 
     async def end_request(self, done: Draining) -> None:
-        """Remove a fulfilled request. A later request about other data of a bookie with the same id stays."""
+        """Remove a fulfilled request. This keeps a later request about other data of a bookie with the same
+        id."""
         path = draining_path(done.bookie_id)
 
         async def write(_: bool) -> None:
@@ -457,8 +458,8 @@ class RepairQueue:
     async def tidy(self, named: Collection[BookieId]) -> None:
         """Remove requests about bookies that are gone for good.
 
-        A bookie is gone for good if it has no cookie, is not registered, and no metadata names it, or if its
-        data was formatted anew.
+        A bookie is gone for good if it has no cookie, is not registered, and no metadata names it. It is also
+        gone if its data was formatted anew.
 
         Args:
             named: The bookies that metadata names.
@@ -503,7 +504,7 @@ class RepairQueue:
         return None if node is None else AuditState.decode_untrusted(node.value)
 
     async def say_audit(self, record: AuditState) -> None:
-        """Write the auditor's record. If another auditor writes at the same time, either record may win."""
+        """Write the auditor's record. If two auditors write at the same time, either record may win."""
         node = await self._store.get(REPAIR_AUDIT)
         if node is not None and _is_newer_audit(node):
             return
@@ -512,7 +513,8 @@ class RepairQueue:
 
 
 def _is_newer_audit(node: Versioned) -> bool:
-    """Whether a newer version of ledgerlog wrote the auditor's record: this one does not replace it."""
+    """Whether a newer version of ledgerlog wrote the auditor's record. This version does not replace it
+    then."""
     try:
         AuditState.decode_untrusted(node.value)
     except IncompatibleVersion as newer:

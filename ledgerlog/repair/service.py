@@ -1,4 +1,4 @@
-"""Auto-recovery in one process: a candidate for the office of the auditor, and a worker.
+"""Auto-recovery in one process: a candidate for auditor, and a worker.
 
 Any number of processes may run it, inside bookies (``bookie run --auto-recovery``) or alone (``ledgerlog
 repair run``). They know of each other only through the metadata store. ``AutoRecovery`` needs nothing but a
@@ -17,7 +17,7 @@ __all__ = ["AutoRecovery"]
 
 
 class AutoRecovery:
-    """Runs an auditor candidate and a worker. ``run`` is its task and goes on until it is cancelled."""
+    """Runs an auditor candidate and a worker. ``run`` is its task; it runs until cancelled."""
 
     def __init__(self, client: LedgerClient, *, name: str | None = None) -> None:
         """``name`` identifies this process in logs and in ``repair status``. None: a random name."""

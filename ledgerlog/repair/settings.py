@@ -1,16 +1,16 @@
-"""The settings that one process of auto-recovery goes by, even if the stored settings are damaged.
+"""The settings that one process of auto-recovery uses, even if the stored settings are damaged.
 
-If the stored settings can be read, they hold. If they are damaged (the record does not decode, or a later
-version wrote it), repair must go on, because a second loss does not wait. It must also not surprise the
-operator. So the process goes by the first of these that exists:
+If the stored settings can be read, they apply. If they are damaged (the record does not decode, or a later
+version wrote it), repair must go on, because a second loss does not wait. But repair must also not surprise
+the operator. So the process uses the first of these that exists:
 
     the last settings that this process has read    rate, delays and pause stay as they were
     the settings that the auditor last read         the auditor notes them in its record
-    the defaults, but paused                        nobody knows whether an operator has paused repair
+    the defaults, but paused                        an operator may have paused repair
 
-An operator pauses repair before work on racks or networks and ends the pause afterwards. So a pause that
-cannot be ruled out is taken to stand. Only workers pause; for example, the auditor goes on making
-tasks. The damage is logged once, with the path of the node, and ``repair status`` shows it.
+An operator pauses repair before work on racks or networks and ends the pause afterwards. So if there may be a
+pause, the process assumes it. Only workers pause; the auditor goes on making tasks, for example. The damage
+is logged once, with the path of the node, and ``repair status`` shows it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class SettingsInForce:
 
     def __init__(self, queue: RepairQueue, *, name: str) -> None:
         self.damage: str | None = None
-        """Why the stored settings could not be read the last time; None if they could."""
+        """Why the last read of the stored settings failed; None if it succeeded."""
         self._queue = queue
         self._name = name
         self._last: RepairSettings | None = None
 
     async def read(self) -> RepairSettings:
-        """Return the settings that hold now.
+        """Return the settings to use now.
 
         Raises:
             MetadataUnavailable: The metadata store could not be reached.

@@ -5,23 +5,23 @@ Any number of processes may run a worker.
     register    create the worker's own node for as long as the session lives; a new session is a new worker
     look        list the tasks when the queue changes, and from time to time
     hurry       try failed tasks again when bookies come or go
-    lanes       each takes a task that nobody has: lock, read the task, work, remove it, unlock (rule 22)
-    follow      read the settings: the rate and the pause. They are read before the first task is taken. While
+    lanes       each takes a free task: lock, read the task, work, remove it, unlock (rule 22)
+    follow      read the settings: the rate and the pause. They are read before the first task is taken. If
                 the store does not answer, the worker guesses nothing (for damage see ``repair.settings``)
     say         publish its progress, for people
 
 A task that could not be done stays in the queue, with the reason written into it. The worker tries it again
-after a pause that grows, or at once when bookies come or go or the settings change. Any process may make the
+after a growing pause, or at once when bookies come or go or the settings change. Any process may make the
 next try.
 
 **Repeated failures are few**, however many tasks wait. For example, with too few bookies every ledger of the
 cluster may have a task that fails. Each try sends a dozen requests to the metadata store, which writers need
-as well. So repeated failures have a rate of their own (``_FAILURES_PER_S``). It does not slow down tries that
+as well. So repeated failures have their own rate (``_FAILURES_PER_S``). It does not slow down tries that
 succeed.
 
 **The safety of ledgers does not depend on this module.** If two workers work on one ledger (one was cut off
 and does not know it), they do the same work twice, and the compare-and-set of the ledger's metadata decides.
-The lock saves work. The order of removal and unlocking keeps a task from being forgotten.
+The lock only saves work. A task is removed before its lock is released, so no task is forgotten.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from ledgerlog.repair.settings import SettingsInForce
 __all__ = ["Worker"]
 
 LANES = 2
-"""How many ledgers one process works on at a time: while one waits for the metadata store, the other
-copies."""
+"""How many ledgers one process works on at a time. While one lane waits for the metadata store, the others
+copy."""
 
 _LOOK_S = 10.0
-"""The tasks are listed at least this often. Locks of dead workers are noticed by that."""
+"""The worker lists the tasks at least this often. It notices locks of dead workers this way."""
 
 _LISTED_S = 0.5
-"""The tasks are listed at most this often."""
+"""The worker lists the tasks at most this often."""
 
 _AGAIN_MIN_S = 1.0
 _AGAIN_MAX_S = 60.0
 _TAKEN_S = 2.0
-"""A task that another worker has is tried again after this time."""
+"""The worker tries a task again after this time if another worker has it."""
 
 _FAILURES_PER_S = 10
-"""How many repeated failures one process allows itself in a second."""
+"""How many repeated failures one process allows itself per second."""
 
 _SAY_S = 2.0
 _LEAVE_S = 2.0
@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define
 class _Waiting:
-    """A task that must not be tried before a time."""
+    """A task to leave alone until a given time."""
 
     until: float
     may_hurry: bool = True
@@ -114,12 +114,12 @@ class Worker:
                 backoff.reset()
 
     async def _live(self) -> None:
-        """Be a worker for as long as the session lives.
+        """Work as one registered worker until the session ends.
 
         Raises what reading settings and registering raise.
         """
         session = self._client.store.session
-        # First of all read the settings: nothing is copied at a rate, or during a pause, that was not read.
+        # Read the settings first: never copy at an unknown rate, or during an unknown pause.
         self._workers = await self._queue.worker_count() + 1
         await self._heed()
         key = await self._queue.register_worker()
@@ -172,7 +172,7 @@ class Worker:
         open_tasks = frozenset(found)
         self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
         self._repair.keep_only(open_tasks)
-        # Workers begin at different tasks, so they seldom meet.
+        # Each worker begins at a different task, so workers seldom meet.
         self._client.environment.random.shuffle(found)
         self._tasks = found
         self._tell()
@@ -200,7 +200,7 @@ class Worker:
         )
 
     async def _heed(self) -> None:
-        """Read the settings and go by them from now on.
+        """Read the settings and apply them from now on.
 
         Raises:
             MetadataUnavailable: The metadata store could not be reached.
@@ -254,12 +254,12 @@ class Worker:
             self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, may_hurry=False)
             return
         try:
-            # Read the task after locking: one read before may be a task that the lock's holder is about to
-            # remove.
+            # Read the task after locking. A task read before the lock may be one that the lock's holder is
+            # about to remove.
             try:
                 found = await self._queue.task(ledger_id)
             except IncompatibleVersion:
-                raise  # The task is a newer version's; it is tried again later.
+                raise  # A newer version wrote the task; try it again later.
             except MetadataCorrupt:
                 await self._repair.make_anew(ledger_id)
                 found = await self._queue.task(ledger_id)
@@ -279,7 +279,7 @@ class Worker:
                 self.repaired += 1
                 self._forget(ledger_id)
         finally:
-            # Only after the removal (rule 22).
+            # Unlock only after the removal (rule 22).
             with trio.move_on_after(_LEAVE_S, shield=True):
                 await self._queue.unlock(ledger_id, key)
 
@@ -290,7 +290,7 @@ class Worker:
 
     def _wait(self, ledger_id: int, again_in_s: float | None = None) -> None:
         before = self._waiting.get(ledger_id)
-        if before is not None:  # The first try of each task is free: nobody waits for a debt of thousands.
+        if before is not None:  # The first try of each task is free: thousands of tasks build up no debt.
             self._failures.spend(1, trio.current_time())
         if again_in_s is not None:
             self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s)

@@ -127,7 +127,8 @@ def archive_on_spark(
     accept_destination: bool = False,
     on_progress: Progress | None = None,
 ) -> list[ArchiveStep]:
-    """Do everything that may be done now for one log, with tasks of Spark: ``archive.jobs.job.archive_log``.
+    """Do all archive work that is possible now for one log, with Spark tasks
+    (``archive.jobs.job.archive_log``).
 
     Args:
         spark: The session.
@@ -136,8 +137,9 @@ def archive_on_spark(
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
             in this run.
-        accept_destination: The destination is the right one although its marker is missing; make a new one.
-        on_progress: Called with the number of tasks that are done, and of all tasks.
+        accept_destination: The destination is the right one although its marker is missing; make a new
+            marker.
+        on_progress: Called with two numbers: the tasks that are done, and all tasks.
 
     Returns:
         The steps. Those of tasks are ordered by ledger.
@@ -171,7 +173,7 @@ def archive_on_spark(
             archiver = await _open(where, client)
             return [item for item in _items(archiver.plan(await archiver.look())) if item not in attempted]
 
-        # Copy withdrawn ledgers again. Without a delay, give up the ledgers that were just copied.
+        # Copy withdrawn ledgers again. If there is no delay, give up the ledgers that were just copied.
         items = _run(uri, look_again)
 
     async def end(client: LedgerClient) -> list[ArchiveStep]:
@@ -261,8 +263,8 @@ def compact_on_spark(
         tombstones: ``empty`` or ``json:PATH``; see ``archive.core.compaction.parse_key_rule``. None: no
             record is a tombstone.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
-        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
-        on_progress: Called with the number of tasks that are done, and of all tasks.
+        bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
+        on_progress: Called with two numbers: the tasks that are done, and all tasks.
 
     Returns:
         The steps, in the order of the log.
@@ -325,9 +327,9 @@ def compact_on_spark(
 
 
 def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
-    """Return the offsets that stay, each with the new file that it belongs to.
+    """Return the offsets that stay, each with its new file.
 
-    Each new file also has the offset -1, so that a file without any records left is written too.
+    Each new file also has the offset -1, so that a file without remaining records is written too.
     """
     newest = (
         keys.where(keys.digest.isNotNull())
@@ -367,7 +369,7 @@ def _keys_of_task(
 
 
 def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
-    """Write one new file; return its record, or why it failed."""
+    """Write one new file. Return its record, or the reason why it failed."""
     part = table.column("part")[0].as_py()
     group = groups[part]
     first, end = group[0].first_offset, group[-1].end_offset

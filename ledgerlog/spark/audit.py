@@ -1,9 +1,9 @@
 """Spark's side of an audit: ``spark.read.format("ledgeraudit")``.
 
 The table has a row for copies that are missing or at fault, and for lost ledgers, logs and archived files.
-The driver's host plans the audit (``audit_plan``). Tasks carry it out (``audit_task``); each of them connects
-to the cluster by itself, and reads the metadata of its ledgers when it checks them. The order of the rows has
-no meaning. Nothing is shuffled.
+The driver's host plans the audit (``audit_plan``). Tasks carry it out (``audit_task``); each connects to the
+cluster by itself, and reads the metadata of its ledgers when it checks them. The order of the rows has no
+meaning. Nothing is shuffled.
 
     log           string   the logs that list the ledger, separated by commas; null if none does
     ledger_id     long
@@ -143,7 +143,8 @@ class AuditReader(DataSourceReader):
         audit_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the audit: list the ledgers that exist now. A later change of a ledger is seen by its task."""
+        """Plan the audit: list the ledgers that exist now. If a ledger changes later, its task sees the
+        change."""
 
         async def make() -> list[AuditPart]:
             async with connected(self._options.uri) as client:

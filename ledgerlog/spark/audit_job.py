@@ -1,6 +1,6 @@
-"""An audit as a job: one pass over all copies, whose rows you can count, list, and mark for repair.
+"""An audit as a job: one pass over all copies. You can count its rows, list them, and mark them for repair.
 
-The table is persisted while the job goes on, so the copies are checked once, however often you look at the
+The table is persisted while the job runs, so the copies are checked once, however often you look at the
 table. It has few rows: one for each fault, and one for each ledger and bookie.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["AuditRun", "AuditFailed", "Found", "audit"]
 
 
 class AuditFailed(LedgerLogError):
-    """Spark could not carry the audit out. The message is the error of the plan or of a task."""
+    """Spark could not complete the audit. The message is the error of the plan or of a task."""
 
 
 @attrs.frozen
@@ -102,11 +102,11 @@ def audit(
     Args:
         spark: The session.
         uri: The URI of the cluster.
-        on_progress: Called with the number of tasks that are done, and of all tasks.
+        on_progress: Called with two numbers: the tasks that are done, and all tasks.
         options: Options of the format ``ledgeraudit``; see docs/SPARK.md.
 
     Raises:
-        AuditFailed: Spark could not carry the audit out.
+        AuditFailed: Spark could not complete the audit.
 
     Example:
         ```python

@@ -1,16 +1,16 @@
 """Which ledgers, logs and archived files an audit checks, and how tasks share them.
 
-One task looks at each of them and gives a verdict. A record that cannot be read gets a verdict too, and does
-not keep the others from being checked. The audit also looks at a ledger that a log lists and that has no
-metadata: it is archived, or lost.
+One task looks at each of them and gives a verdict. An unreadable record gets a verdict too, and does not stop
+the checks of the others. If a log lists a ledger that has no metadata, the audit looks at it too: it is
+archived, or lost.
 
-A task takes whole ledgers, of about ``replicasPerPartition`` copies together, because the faults of a ledger
-are compared with each other. A plan holds only the number of a ledger. The task reads the metadata itself,
-because its report must be true of the metadata at that time. So a plan contains no secrets.
+A task takes whole ledgers, of about ``replicasPerPartition`` copies together, because a ledger's copies are
+compared with each other. A plan holds only the number of a ledger. The task itself reads the metadata, so
+that its report fits the metadata at that time. Plans therefore contain no secrets.
 
-**The weight of a ledger** is the number of copies to check, plus the cost of asking about any ledger, however
-small. If bookies have to read their entries (``scrub``), the ledger's bytes count too, as far as the list of
-its log says how many it has.
+**The weight of a ledger** is the number of copies to check, plus a fixed cost for each ledger. If bookies
+have to read their entries (``scrub``), the ledger's bytes count too, if the list of its log says how many it
+has.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _READS_AT_ONCE = 32
 """How many requests to the metadata store are under way at once."""
 
 _LEDGER_WEIGHT = 1000
-"""The weight of a ledger besides its copies. A copy has weight 1."""
+"""The fixed weight of a ledger, besides its copies. A copy has weight 1."""
 
 _REPLICA_BYTES = KIB
-"""A bookie that reads this many bytes costs as much as one that names one copy."""
+"""Reading this many bytes costs a bookie as much as naming one copy."""
 
 
 @attrs.frozen
@@ -79,12 +79,12 @@ class ListedFile:
 
 @attrs.frozen(kw_only=True)
 class AuditPart:
-    """What one task checks. All of it can be sent to another process."""
+    """The share of one task. All of it can be sent to another process."""
 
     uri: str
     """The URI of the cluster."""
     cluster: str | None
-    """The id of the cluster that the plan was made in."""
+    """The id of the cluster of the plan."""
     ledgers: tuple[ListedLedger, ...] = ()
     """The ledgers."""
     logs: tuple[ListedLog, ...] = ()
@@ -92,9 +92,9 @@ class AuditPart:
     files: tuple[ListedFile, ...] = ()
     """The archived files."""
     scrub: bool
-    """Whether bookies read the entries that they have, and whole files are read."""
+    """Whether bookies read their entries, and whole files are read."""
     summary: bool
-    """Whether to add rows about what is sound."""
+    """Whether to add rows about sound copies, logs and files."""
     settle_s: float
     """Check each finding again after this many seconds."""
 
@@ -127,7 +127,7 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
         try:
             found = await registry.find(ledger_id)
         except MetadataCorrupt:
-            weights[ledger_id] = _LEDGER_WEIGHT  # The task reports it, in a row.
+            weights[ledger_id] = _LEDGER_WEIGHT  # The task reports it in a row.
             return
         if found is not None:
             read = byte_lengths.get(ledger_id, 0) * found[0].replication.write_quorum if options.scrub else 0
@@ -177,7 +177,7 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
 
 @attrs.frozen
 class _Logs:
-    """The ledgers that some logs list, as far as their records can be read."""
+    """The ledgers that some logs list, if the logs' records can be read."""
 
     listed: dict[int, list[str]] = attrs.Factory(dict)
     """The names of the logs that list a ledger, by ledger."""
@@ -204,7 +204,7 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
                 logs.incarnations[name] = incarnation
                 metadata, _ = await registry.read(incarnation, fresh=False)
         except MetadataCorrupt:
-            return  # The task that looks at it reports it, in a row.
+            return  # The task that looks at the log reports it in a row.
         if metadata is not None:
             for segment in metadata.segments:
                 logs.listed.setdefault(segment.ledger_id, []).append(name)
@@ -236,7 +236,7 @@ async def _files(
             try:
                 read = await registry.find(incarnation, ledger_id)
             except MetadataCorrupt:
-                pass  # The task reports it, in a row.
+                pass  # The task reports it in a row.
             else:
                 if read is None:
                     continue
@@ -255,12 +255,12 @@ async def _files(
 def pack_ledgers(
     weighed: Sequence[tuple[int, int]], *, weight_max: int, min_parts: int = 1
 ) -> list[tuple[int, ...]]:
-    """Share ledgers out to parts, in their order.
+    """Divide ledgers among parts, in their order.
 
     Args:
         weighed: Each ledger with its weight.
-        weight_max: The weight of a part, at most. A single ledger may exceed it.
-        min_parts: How many parts to make at least, if there are enough ledgers.
+        weight_max: The largest weight of a part. A single ledger may exceed it.
+        min_parts: The smallest number of parts, if there are enough ledgers.
     """
     if not weighed:
         return []
@@ -270,7 +270,7 @@ def pack_ledgers(
     parts: list[list[int]] = []
     load = limit
     for place, (ledger_id, weight) in enumerate(weighed):
-        # Give each of the last ledgers a part of its own if there would be too few parts otherwise.
+        # If there would be too few parts otherwise, make one part for each of the last ledgers.
         is_needed = len(weighed) - place <= wanted - len(parts)
         if load + weight > limit or is_needed:
             parts.append([])

@@ -1,8 +1,8 @@
 """From the rows of an audit to tasks for auto-recovery. Only this step of an audit changes anything.
 
-    missing      The task gives the bookie what it lacks.
+    missing      The task gives the bookie its missing entries.
     corrupt      The task replaces the bookie in the fragments that name it, as if the bookie were lost. This
-                 needs one bookie more than the ensemble has. If the bookie's own scrubbing mends the copy
+                 needs one more bookie than the ensemble has. If the bookie's own scrubbing repairs the copy
                  first, nothing is left to do.
     diverging    No task: a person has to look. Neither disks nor networks make sound copies that differ. A
                  repair that copied one over the others would destroy the evidence, and might keep the wrong
@@ -10,8 +10,8 @@
     limbo        No task: the bookie itself copies what it lost.
     unreachable  No task: the bookie's registration decides whether it is lost.
 
-A task is a hint (``model.repair``). The repair worker checks the ledger itself, so a needless task costs one
-check.
+A task is a hint (``model.repair``). The repair worker checks the ledger itself, so an unnecessary task costs
+one check.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["Ailments", "MarkedForRepair", "mark_for_repair", "post_tasks"]
 
 @attrs.frozen
 class MarkedForRepair:
-    """What ``mark_for_repair`` did with the rows."""
+    """The result of ``mark_for_repair``."""
 
     ledgers: int
-    """How many ledgers have a task now for what was found."""
+    """How many ledgers now have a task for these findings."""
     changed: int
-    """How many of these tasks are new, or were added to."""
+    """How many of these tasks are new or have new findings."""
     undecided: int
     """How many ledgers have copies that differ. A person has to look at them."""
 
@@ -97,7 +97,7 @@ def mark_for_repair(table: DataFrame, uri: str) -> MarkedForRepair:
     """Make tasks for auto-recovery from the rows of an audit, or from some of them.
 
     If you have not persisted the table, Spark computes it again here, which runs another audit. This process
-    needs some tens of bytes of memory for each ledger of the rows.
+    needs a few dozen bytes of memory for each ledger of the rows.
 
     Args:
         table: Rows of an audit, with the columns ``ledger_id``, ``bookie`` and ``kind``.

@@ -1,28 +1,28 @@
 """The work of one task of an audit: it checks every copy of some ledgers, and reports confirmed faults.
 
 ``ledger.core.copies`` decides what to ask and what the answers mean. This module reads the metadata and asks
-the bookies, for several ledgers at a time. It keeps out false alarms:
+the bookies, for several ledgers at a time. It avoids false alarms:
 
 1. A ledger without a fault is done.
-2. The task looks at each ledger once. Then it waits ``settle_s`` seconds. Then it looks a second time at the
-   ledgers with faults, and reads their metadata again for that. An ack quorum commits an entry, and the entry
-   may be on its way to another bookie. By the second look it has arrived, or that bookie has failed.
-3. The task syncs the store and reads the metadata once more. It reports a fault of the second look if the
-   bookie should still have the copy. Repair may have given the copy to another bookie meanwhile. If the
-   ledger was deleted, its copies are not missing. A bookie deletes entries only after the metadata are gone.
-   So if the metadata are still there, the entries should have been there at the second look.
+2. The task looks at each ledger once, waits ``settle_s`` seconds, and looks a second time at the ledgers with
+   faults, with fresh metadata. An ack quorum commits an entry, and the entry may still be on its way to
+   another bookie. By the second look it has arrived, or that bookie has failed.
+3. The task syncs the store and reads the metadata once more. It reports a fault of the second look only if
+   the bookie should still have the copy. Repair may have moved the copy to another bookie in the meantime.
+   If the ledger was deleted, its copies are not missing. A bookie deletes entries only after the metadata are
+   gone. So if the metadata are still there, the entries should have been there at the second look.
 
-If a bookie did not answer, the task does not ask it again for a while. Otherwise a bookie that hangs would
-cost its time limit for each ledger. Nothing is known about its copies, and that is reported.
+If a bookie did not answer, the task does not ask it again for a while. Otherwise a hanging bookie would cost
+its time limit for each ledger. The state of its copies is unknown, and is reported as unknown.
 
 **A ledger without metadata.** If a log lists it, it is archived or *lost*. A job that deletes a ledger takes
 it off the list first, and a job that archives a ledger makes its record first. So the task reads the
-metadata, then the archive, then the list. It syncs the store before it reads the list. The ledger is lost if
-the first two have nothing and the list still names it.
+metadata, then the archive, then the list. It syncs the store before it reads the list. If the metadata and
+the archive have nothing and the list still names the ledger, it is lost.
 
 **A file** is checked against its record: its size, its end and the digest of the end. The offsets in the
-file, in its record and in the log's list must be the same. In a scrub the whole file is read. A file is
-retired after the log's list has dropped it. So if the task finds a fault, it reads the list afterwards.
+file, in its record and in the log's list must be the same. A scrub reads the whole file. A file is retired
+after the log's list has dropped it. So if the task finds a fault, it reads the list afterwards.
 
 The audit writes nothing, fences nothing and repairs nothing.
 """
@@ -82,18 +82,18 @@ _LEDGERS_AT_ONCE = 8
 _AHEAD = 4
 """How many batches of rows may wait for the thread that takes them."""
 _SILENT_S = 60.0
-"""If a bookie did not answer, it is not asked again for so many seconds."""
+"""If a bookie did not answer, it is not asked again for this many seconds."""
 _ROWS_AT_ONCE = 8192
 """How many rows a batch has at most."""
 
 CHECKED = "checked"
 """The kind of a row that says how many copies of a ledger on a bookie were checked."""
 METADATA = "metadata"
-"""The kind of a row about a ledger whose metadata cannot be read. None of its copies can be checked."""
+"""The kind of a row about a ledger with unreadable metadata. None of its copies can be checked."""
 LOST = "lost"
-"""The kind of a row about a ledger that a log lists and that has neither metadata nor a file."""
+"""The kind of a row about a ledger that a log lists, but that has neither metadata nor a file."""
 LOG = "log"
-"""The kind of a row about a log whose record cannot be read. The ledgers that it lists are not known."""
+"""The kind of a row about a log with an unreadable record. The ledgers that it lists are not known."""
 ARCHIVE = "archive"
 """The kind of a row about an unreadable record of an archived file."""
 FILE_MISSING = "file_missing"
@@ -127,7 +127,7 @@ class AuditRow:
     copies: int = 0
     """How many of these entries the bookie has, or should have."""
     copies_left: int | None = None
-    """The number of sound copies that other bookies have of each of these entries, at least."""
+    """The lowest number of sound copies that other bookies have of one of these entries."""
     write_quorum: int | None = None
     """How many copies of each entry there should be."""
     kind: str
@@ -152,11 +152,11 @@ async def open_audit(
     """Start one task of an audit, for the body of the ``async with``.
 
     Args:
-        part: What to check.
+        part: The ledgers, logs and files to check.
         client: The cluster.
 
     Yields:
-        An async function. Each call returns the next rows, and None at the end, once.
+        An async function. Each call returns the next rows; at the end it returns None once.
 
     The function raises MetadataUnavailable (the metadata store did not answer) and AuditBroken (a bug ended
     the audit; leave the ``async with``, which raises the bug).
@@ -217,7 +217,7 @@ class _Audit:
                 await self._send.send(None)
 
     async def _check_all(self) -> None:
-        # Without the sync, a ledger that this replica of the store has not heard of would look deleted.
+        # Without the sync, a ledger that this replica of the store does not know yet would look deleted.
         await self._client.store.sync()
         doubtful: list[ListedLedger] = []
         doubtful_files: list[ListedFile] = []
@@ -259,7 +259,7 @@ class _Audit:
         return True
 
     async def _report(self, ledger: ListedLedger) -> None:
-        """Look at a ledger a second time, and report the faults that stand."""
+        """Look at a ledger a second time, and report the faults that are still there."""
         try:
             look = await self._look(ledger.ledger_id)
             if look is None:
@@ -289,7 +289,8 @@ class _Audit:
                 return
 
     async def _is_archived(self, ledger: ListedLedger) -> bool:
-        """Whether a log that lists the ledger has a record of its file, even one that does not decode."""
+        """Whether a log that lists the ledger has a record of its file, even if the record does not
+        decode."""
         for incarnation in ledger.incarnations:
             try:
                 if await self._archives.find(incarnation, ledger.ledger_id) is not None:
@@ -336,7 +337,7 @@ class _Audit:
         return row is None
 
     async def _report_file(self, file: ListedFile) -> None:
-        """Look at a file a second time, and report a fault that stands."""
+        """Look at a file a second time, and report a fault that is still there."""
         record, row = await self._look_at_file(file)
         if row is None:
             return
@@ -354,7 +355,8 @@ class _Audit:
         await self._send.send([row])
 
     async def _look_at_file(self, file: ListedFile) -> tuple[ArchivedFile | None, AuditRow | None]:
-        """Check a file; return its record if that can be read, and a row if record or file is at fault."""
+        """Check a file. Return its record if it can be read, and a row if the record or the file has a
+        fault."""
 
         def wrong(kind: str, why: object, url: str | None = None) -> AuditRow:
             return AuditRow(log=file.log, ledger_id=file.ledger_id, kind=kind, file=url, why=str(why))
@@ -413,11 +415,11 @@ class _Audit:
         return _Look(found[0], faults, dict(check.checked))
 
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
-        """Ask a bookie; None if it does not answer, or if an ask less than a minute ago got no answer."""
+        """Ask a bookie. None if it does not answer, or did not answer an ask less than a minute ago."""
         if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
             return None
         connection = self._client.pool.connection(ask.bookie)
-        # Nobody waits for an audit, so it has the long time limit of a scrub.
+        # Audits are not urgent, so use the long time limit of a scrub.
         answer = await ask_copies(connection, ledger_id, ask, timeout_s=SCRUB_TIMEOUT_S)
         if answer is None:
             self._silent_until[ask.bookie] = trio.current_time() + _SILENT_S

@@ -1,4 +1,4 @@
-"""The columns of a table of records, and the only code that makes Arrow batches of them.
+"""The columns of a table of records, and the only code that makes Arrow batches from records.
 
     log        string      the log's name
     offset     long        the record's number in the log
@@ -8,14 +8,14 @@
     entry_id   long        the entry that the record lies in
     epoch      long        of the leader that appended the record
 
-A reader may ask for any of them, in any order, by a schema of its own. Other columns are not made; no other
-pruning is done. Spark compares the schema of the batches with the declared one in every detail: names, order,
+A reader may ask for any of them, in any order, with its own schema. Only these columns are made; there is no
+other pruning. Spark compares the schema of the batches with the declared one in every detail: names, order,
 nullability, the time zone UTC. So the Arrow schema is derived here from the declared one, and from nothing
 else.
 
 Entries arrive as they were written, with the bytes of their records joined. They are collected until there
-are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and turned into columns at once. No Python object is
-made for a single row.
+are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and are then turned into columns together. No Python
+object is made for a single row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DECLARED = (
 """The columns of a table of records, if its reader declares no schema."""
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last moment that Spark can show. A later timestamp is shown as this one."""
+"""The end of the year 9999, the last time that Spark can show. Later timestamps are replaced by this one."""
 
 Gathered = list[tuple[str, PackedBatch]]
 """Entries, each with the name of its log."""
@@ -62,11 +62,11 @@ _TYPES: ColumnTypes = {
 
 
 def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
-    """Return the Arrow schema of a declared one.
+    """Return the Arrow schema for a declared schema.
 
     Args:
         declared: The schema that the reader asks for.
-        columns: The columns that there are, by default those of records.
+        columns: The columns that exist, by default those of records.
 
     Raises:
         InvalidArgument: ``declared`` has a column that does not exist, or that has another type.

@@ -1,4 +1,4 @@
-"""Running a Spark job in a thread of its own, while the caller sees how many of its tasks are done.
+"""Running a Spark job in a separate thread, so that the caller sees how many of its tasks are done.
 
 If the caller is interrupted, the job is cancelled."""
 
@@ -19,7 +19,7 @@ _LOOK_S = 0.2
 _numbers = itertools.count()
 
 Progress = Callable[[int, int], None]
-"""Called with the number of tasks that are done, and the number of tasks that there are."""
+"""Called with two numbers: the tasks that are done, and all tasks."""
 
 
 def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: Progress | None) -> T:
@@ -27,7 +27,7 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
 
     Args:
         spark: The session.
-        what: What the job does, for Spark's displays.
+        what: A description of the job, for Spark's displays.
         work: Runs Spark jobs.
         on_progress: Called several times a second; None: report nothing.
 

@@ -1,9 +1,9 @@
 """The options of ``ledgerlog`` and ``ledgeraudit``: parsed from text into one value, or refused with the
 reason.
 
-If Kafka's connector has the same option, this one has the same name. Spark passes option names in lower case,
-so they are compared without case. An unknown name is an error. For example, if ``endingOffset`` (misspelt)
-were ignored, the query would read the whole log although the user asked for a part.
+An option that Kafka's connector has too has the same name here. Spark passes option names in lower case, so
+they are compared without case. An unknown name is an error. For example, if ``endingOffset`` (misspelt) were
+ignored, the query would read the whole log although the user asked for a part.
 
 Pure: parsing does not ask the cluster.
 """
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 PARTITION_BYTES = 64 * MIB
-"""The bytes that one task of a read gets at most, if no option says otherwise."""
+"""The most bytes that one task of a read gets, if no option says otherwise."""
 
 PARTITION_REPLICAS = 1_000_000
-"""The copies that one task of an audit gets at most, if no option says otherwise."""
+"""The most copies that one task of an audit gets, if no option says otherwise."""
 
 INDEX = "index"
 SCRUB = "scrub"
@@ -105,29 +105,29 @@ class ReadOptions:
     starting: Bound | Mapping[str, Bound]
     """Where to begin, for all logs or for each by name.
 
-    A log that is not named begins at its earliest record.
+    If a log is not named, begin at its earliest record.
     """
     ending: Bound | Mapping[str, Bound]
     """The offset to stop before, for all logs or for each by name.
 
-    A log that is not named ends at its end.
+    If a log is not named, stop at its end.
     """
     starting_ms: int | None
     """Begin at the first record from this time on (milliseconds since the epoch), instead of ``starting``."""
     ending_ms: int | None
     """End before the first record from this time on (milliseconds since the epoch), instead of ``ending``."""
     fail_on_data_loss: bool
-    """Whether it is an error if records are gone that were to be read."""
+    """Whether missing records are an error."""
     min_partitions: int
-    """How many tasks to make at least, if there are enough records."""
+    """The smallest number of tasks, if there are enough records."""
     max_records_per_partition: int | None
-    """How many records a task reads at most; None: any number."""
+    """The most records that a task reads; None: any number."""
     max_bytes_per_partition: int
-    """How many bytes a task reads at most, about."""
+    """About the most bytes that a task reads."""
     max_offsets_per_trigger: int | None
-    """How many records a micro-batch reads at most; None: any number."""
+    """The most records that a micro-batch reads; None: any number."""
     max_bytes_per_trigger: int | None
-    """How many bytes a micro-batch reads at most, about; None: any number."""
+    """About the most bytes that a micro-batch reads; None: any number."""
     cursor_name: str | None
     """The cursor that the stream moves in each log; None: no cursor."""
 
@@ -206,7 +206,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """Where to write, and as which producer."""
+    """The log to write, and the producer."""
 
     uri: str
     """The URI of the cluster."""
@@ -257,7 +257,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
 
 @attrs.frozen(kw_only=True)
 class AuditOptions:
-    """Which copies to check, and how."""
+    """The copies to check, and how to check them."""
 
     uri: str
     """The URI of the cluster."""
@@ -269,13 +269,13 @@ class AuditOptions:
     ledgers: tuple[int, ...]
     """Check these ledgers; sorted."""
     scrub: bool
-    """Whether bookies read the entries that they have. Otherwise they answer from their index."""
+    """Whether bookies read their entries. Otherwise they answer from their index."""
     summary: bool
     """Whether to add a row for each ledger and bookie with the number of checked copies."""
     min_partitions: int
-    """How many tasks to make at least, if there are enough ledgers."""
+    """The smallest number of tasks, if there are enough ledgers."""
     replicas_per_partition: int
-    """How many copies a task checks at most, about."""
+    """About the most copies that a task checks."""
     settle_s: float
     """Check each finding again after this many seconds."""
 
@@ -342,8 +342,8 @@ def _known(
     Args:
         options: The options as Spark passes them.
         allowed: The names that are allowed.
-        others: Names that are allowed elsewhere only.
-        whose: Where the names in ``others`` are allowed, for the message.
+        others: Names that are only allowed elsewhere.
+        whose: The place where the names in ``others`` are allowed, for the message.
     """
     spelling = {name.lower(): name for name in allowed}
     elsewhere = {name.lower(): name for name in others}

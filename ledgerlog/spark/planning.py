@@ -1,17 +1,17 @@
-"""Planning a read: how far each log reaches now, in which ledgers, on which bookies.
+"""Planning a read: the end of each log now, its ledgers, and their bookies.
 
-Only the planner reads metadata. It sends with each part of the plan what its task needs: the metadata of the
-part's ledgers and the addresses of the bookies. So a job of a thousand tasks opens one session with the
-metadata store, and not a thousand.
+Only the planner reads metadata. With each part of the plan it sends the metadata that the task needs, and the
+addresses of the bookies. So a job of a thousand tasks opens one session with the metadata store, not a
+thousand.
 
 **The end** of a log is the end of its confirmed records. An open ledger counts up to the entry that its
-bookies say is confirmed. Asking for it neither fences the ledger nor disturbs its writer. If two ledgers are
+bookies report as confirmed. Asking them neither fences the ledger nor disturbs its writer. If two ledgers are
 open, the second one counts only if it continues the first (``log.positions``).
 
 **Data loss** means that a reader asked for records that it can never get: they were truncated away, they were
-lost with bookies in the middle of a log (``Log.recover``), or the log was deleted, or deleted and made again.
-This is an error, unless ``failOnDataLoss`` is false. Then the read returns what is left, and the process logs
-the loss."""
+lost with bookies in the middle of a log (``Log.recover``), or the log was deleted (and perhaps made again).
+This is an error, unless ``failOnDataLoss`` is false. Then the read returns the remaining records, and the
+process logs the loss."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _READS_AT_ONCE = 32
 _CATCH_UP_S = 30.0
 """How long to wait for a confirmed end that was seen before, in seconds.
 
-The bookies that reported it may be gone. The others learn of it with the next entry or a recovery."""
+The bookies that reported it may be gone. The others learn it with the next entry or a recovery."""
 
 _RETRY_S = 0.2
 
@@ -81,7 +81,7 @@ class LogView:
     metadata: LogMetadata
     """The record of the log."""
     stretches: tuple[Stretch, ...]
-    """The log's ledgers with records, in order, up to ``end``. If ``end`` is behind a gap, a last stretch
+    """The log's ledgers with records, in order, up to ``end``. If ``end`` is after a gap, a last stretch
     without records stands for the gap."""
     end: int
     """The offset after the last confirmed record."""
@@ -111,7 +111,7 @@ async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
 async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogView]:
     """Look at all logs that the options select.
 
-    If a log that only the pattern selects is gone by now, it is left out; this is no loss.
+    If a log that only the pattern selects is gone by now, this leaves it out; that is no loss.
 
     Returns:
         The views, in the order of the names.
@@ -164,8 +164,8 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
         try:
             return await _view(client, metadata)
         except LedgerNotFound:
-            # An open ledger that turned out to be empty leaves the list with the next truncation. If the list
-            # still names the ledger, the ledger is lost.
+            # If an open ledger turns out to be empty, it leaves the list with the next truncation. If the
+            # list still names the ledger, the ledger is lost.
             if version == seen:
                 raise
             seen = version
@@ -227,7 +227,7 @@ async def view_reaching(
     Args:
         client: The cluster.
         name: The name of the log.
-        end: An offset that was confirmed when it was seen before, and so still is.
+        end: An offset that was confirmed earlier, and so still is.
         incarnation: The incarnation that the log must have; None: any.
 
     Raises:
@@ -248,7 +248,7 @@ async def view_reaching(
 
 
 async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms: int | None) -> int:
-    """Return a bound as an offset. It may be lower than the first offset that can be read.
+    """Return a bound as an offset. The result may be lower than the first readable offset.
 
     Args:
         client: The cluster.
@@ -274,8 +274,8 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
 async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int) -> int:
     place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
     at = place.offset
-    # ``find_moment`` goes no further than the first open ledger. A reader would begin there and skip older
-    # records. A table has to know the exact offset, so search the open ledgers too.
+    # ``find_moment`` stops at the first open ledger. A reader would begin there and skip older records. A
+    # table needs the exact offset, so search the open ledgers too.
     for stretch in view.stretches:
         if stretch.last_entry is not None and stretch.start == at:
             at = await _offset_in_open(client, view, stretch, moment_ms)
@@ -298,24 +298,23 @@ async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch,
 
 
 async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) -> tuple[int, int]:
-    """Return where a batch begins, and the offset that it stops before.
+    """Return the first offset of a batch, and the offset that it stops before.
 
     Raises:
         DataLoss: Records that the options ask for were truncated away, and ``failOnDataLoss`` is true.
-        InvalidArgument: The batch would begin behind its end, or the log ends before an offset in the
-            options.
+        InvalidArgument: The batch would begin after its end, or the log ends before an offset in the options.
     """
     start = await offset_of(client, view, options.start_of(view.name), options.starting_ms)
     end = await offset_of(client, view, options.end_of(view.name), options.ending_ms)
     if end < view.first and options.start_of(view.name) == "earliest" and options.starting_ms is None:
-        start = 0  # All records that were asked for are gone. That is data loss; the bounds are right.
+        start = 0  # All requested records are gone. That is data loss; the bounds are right.
     if start > end and options.starting_ms is None and options.ending_ms is None:
         raise InvalidArgument(f"log {view.name!r}: the start offset {start} is behind the end offset {end}")
     return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)
 
 
 def readable(view: LogView, start: int, fail_on_data_loss: bool) -> int:
-    """Return ``start``, or the first record that is still there.
+    """Return ``start``, or the first later offset that is still there.
 
     Raises:
         DataLoss: Records from ``start`` on were truncated away, and ``fail_on_data_loss`` is set.
@@ -324,7 +323,7 @@ def readable(view: LogView, start: int, fail_on_data_loss: bool) -> int:
 
 
 def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> int:
-    """Do what ``readable`` does, for a log that begins at offset ``first``."""
+    """Like ``readable``, for a log that begins at offset ``first``."""
     if start >= first:
         return start
     lost = f"log {name!r}: the records from offset {start} to {first - 1} were truncated away"
@@ -354,8 +353,8 @@ async def plan(
         options: How to cut the ranges.
 
     Raises:
-        DataLoss: A ledger was deleted meanwhile, or a range reaches into a gap, and ``failOnDataLoss`` is
-            true.
+        DataLoss: A ledger was deleted in the meantime, or a range reaches into a gap, and ``failOnDataLoss``
+            is true.
         MetadataUnavailable: The metadata store did not answer.
     """
     pieces: list[Piece] = []

@@ -4,8 +4,8 @@
 
 Spark reports each micro-batch: its rows, the position of each source at its end, and the newest position when
 it was planned. ``micro_batch`` turns such a report into a value. ``show_progress`` writes one line for each
-micro-batch of the session's queries to standard error, or hands the value to your own function. For sources
-of other formats, rows are counted and no offsets are shown.
+micro-batch of the session's queries to standard error, or passes the value to your own function. For sources
+of other formats, rows are counted but offsets are not shown.
 
 **Behind** is the number of records between the end of the batch and the end of the log when the batch was
 planned. It is 0 if the stream has read to the end of the log, or if Spark does not report the newest offset.
@@ -62,7 +62,7 @@ class MicroBatch:
     reached: Mapping[str, int]
     """The offset that the stream reads next, by log."""
     behind: Mapping[str, int]
-    """How many records the log had beyond the batch when it was planned, by log."""
+    """How many records the log had after the end of the batch when the batch was planned, by log."""
 
     def __str__(self) -> str:
         shown = sorted(self.reached, key=lambda log: (-self.behind[log], log))
@@ -109,7 +109,7 @@ def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
 
 
 def _offsets(said: Any) -> Mapping[str, StreamOffset]:
-    """Decode the position of a source, an object or text; empty for a source of another format."""
+    """Decode the position of a source (an object or text). For a source of another format: empty."""
     try:
         return decode_offsets(json.loads(said) if isinstance(said, str) else said)
     except (InvalidArgument, ValueError):
@@ -119,7 +119,7 @@ def _offsets(said: Any) -> Mapping[str, StreamOffset]:
 class ProgressLines(StreamingQueryListener):
     """Calls a function for each micro-batch of the session's queries that read at least one row.
 
-    Spark calls it in a thread of its own, one event after the other.
+    Spark calls it in its own thread, one event after the other.
 
     Args:
         told: The function.
@@ -141,7 +141,7 @@ class ProgressLines(StreamingQueryListener):
         """Ignored: the last report still holds."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Ignored: Spark tells the caller that waits for the query why it ended."""
+        """Ignored: the caller that waits for the query gets the reason from Spark."""
 
 
 def show_progress(spark: SparkSession, told: Callable[[MicroBatch], object] | None = None) -> ProgressLines:
@@ -149,7 +149,7 @@ def show_progress(spark: SparkSession, told: Callable[[MicroBatch], object] | No
 
     Args:
         spark: The session.
-        told: Called with each micro-batch, in a thread of Spark's. None: write a line to standard error.
+        told: Called with each micro-batch, in one of Spark's threads. None: write a line to standard error.
 
     Returns:
         The listener. ``spark.streams.removeListener(listener)`` ends the reports.

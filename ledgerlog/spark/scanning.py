@@ -1,27 +1,27 @@
 """The work of a task: it reads pieces of logs from bookies, ahead of the thread that makes Arrow batches.
 
-A ``ScanPart`` is all that a task gets: pieces of logs, the metadata of their ledgers, and the addresses of
-the bookies. With that, the task needs only the bookies. If no bookie that could have an entry gives it, the
-task reads the metadata again, once for each such failure: repair may have moved the entry, or a bookie may
-have a new address. If nothing has changed, the failure stands.
+A task gets only a ``ScanPart``: pieces of logs, the metadata of their ledgers, and the addresses of the
+bookies. With that, the task needs only the bookies. If no bookie that could have an entry gives it, the task
+reads the metadata again, once for each such failure: repair may have moved the entry, or a bookie may have a
+new address. If nothing has changed, the failure stands.
 
-The task fences nothing and yields no record beyond its pieces. So the table ends where the planner saw the
-end.
+The task fences nothing and yields no record beyond its pieces. So the table ends at the end that the planner
+saw.
 
 **Within a piece.** A search by offsets finds the first entry (``log.core.search``). Offsets are spread over
-entries more or less evenly, so two or three reads suffice. From there every entry must begin at the offset at
-which the one before it ended. A gap or an overlap is ``EntryCorrupt``, so the table never has a row too few
+entries more or less evenly, so two or three reads suffice. From there every entry must begin at the offset
+where the previous entry ended. A gap or an overlap is ``EntryCorrupt``, so the table never has a row too few
 or too many.
 
 **Archives.** If a ledger is archived and no bookie has it any more, the task reads its file. It does the same
-if bookies gave the ledger up, do not answer for it or damaged it since the plan was made. A compacted file
-gives the rows that are left; nothing tells which rows are missing.
+if bookies gave the ledger up, do not answer for it or damaged it after the plan was made. A compacted file
+gives the rows that are left; there is no sign of the missing rows.
 
-**Ahead.** One task reads and another thread takes. Between them lie at most ``_AHEAD`` batches of about
+**Ahead.** One task reads and another thread takes. Between them are at most ``_AHEAD`` batches of about
 ``_FETCHED_BYTES`` bytes each. Entries may be compressed, so one reply of a bookie may fill many batches.
 
-**The end** is explicit. A reader that is cut off must never look like one that has reached its end. A scan
-that ends without its end mark is ``ScanBroken``.
+**The end** is explicit, so a broken reader never looks like one that has reached its end. If a scan stops
+without its end mark, that is ``ScanBroken``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _FETCHED_BYTES = READ_REPLY_BYTES_TARGET
 """The size of a batch of entries, about."""
 
 _REPLY_BYTES_MIN = 64 * 1024
-"""The task asks a bookie for at least so many bytes, even if fewer are left of the piece."""
+"""The task asks a bookie for at least this many bytes, even if the piece has fewer left."""
 
 Fetched = list[tuple[str, PackedBatch]]
 """Entries in their order, each with the name of its log."""
@@ -96,13 +96,13 @@ class ScanPart:
     uri: str
     """The URI of the cluster."""
     cluster: str | None
-    """The id of the cluster that the plan was made in. In another cluster the ledgers would seem deleted."""
+    """The id of the cluster of the plan. In another cluster the ledgers would seem deleted."""
     pieces: tuple[Piece, ...]
     """The pieces of logs, in order."""
     ledgers: Mapping[int, bytes]
     """The metadata of the pieces' ledgers. They contain the ledgers' keys, so keep the part secret."""
     archives: Mapping[int, bytes] = attrs.field(factory=dict)
-    """The records of archived files, by the ledger of the piece, for ledgers that are not in ``ledgers``."""
+    """Records of archived files, by the ledger of the piece, for ledgers that are not in ``ledgers``."""
     bookies: Mapping[BookieId, bytes]
     """The registrations of the bookies when the plan was made."""
     fail_on_data_loss: bool
@@ -121,7 +121,7 @@ async def open_scan(
         open_store: Opens the metadata store, if the task has to read metadata again.
 
     Yields:
-        An async function. Each call returns the next entries, and None at the end, once.
+        An async function. Each call returns the next entries; at the end it returns None once.
 
     The function raises:
 
@@ -153,7 +153,7 @@ async def open_scan(
 
 
 class _View:
-    """What the task knows about ledgers and bookies: from its part, and from what it has read since."""
+    """The task's knowledge of ledgers and bookies: from its part, and from later reads."""
 
     def __init__(self, part: ScanPart, environment: Environment, open_store: OpenStore) -> None:
         self.environment = environment
@@ -172,7 +172,7 @@ class _View:
         return self._ledgers[ledger_id]
 
     async def find_archive(self, piece: Piece, offset: int) -> ArchivedFile | None:
-        """Return the record of the file that holds an offset of a piece now; None if there is none."""
+        """Return the record of the file that now holds an offset of a piece; None if there is none."""
         async with self._open_store() as store:
             await store.sync()
             return await ArchiveRegistry(store).holding(piece.incarnation, piece.stretch.ledger_id, offset)
@@ -194,7 +194,7 @@ class _View:
         """Read the metadata of a ledger and the bookies' registrations again.
 
         Returns:
-            Whether any of them has changed, so that a bookie may give now what none gave before.
+            Whether any of them has changed, so that a bookie may now give an entry that none gave before.
 
         Raises:
             LedgerNotFound: The ledger was deleted.
@@ -228,10 +228,10 @@ class _Scan:
         self._send = send
         self._failed: dict[BookieId, None] = {}
         self._at = 0
-        """The next offset of the piece to send. The records before it were sent."""
+        """The next offset of the piece to send. All earlier records were sent."""
 
     async def run(self) -> None:
-        """Read all pieces and send their entries, then None; or send the error."""
+        """Read all pieces and send their entries, then None. If this fails, send the error."""
         with self._send:
             try:
                 for piece in self._part.pieces:
@@ -338,7 +338,7 @@ class _Scan:
                 if size >= _FETCHED_BYTES:
                     await self._send.send(fetched)
                     fetched, size = [], 0
-                    self._at = max(self._at, offset)  # After a failure, the archive is read from here on.
+                    self._at = max(self._at, offset)  # After a failure, continue here in the archive.
                 if offset >= piece.end:
                     break
             if fetched:

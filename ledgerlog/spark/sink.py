@@ -1,11 +1,11 @@
-"""Writing tables to a log: each task stages a ledger, and one commit splices all of them (``log.attach``).
+"""Writing tables to a log: each task stages a ledger, and one commit splices all ledgers (``log.attach``).
 
-    tasks     Each writes its rows to a ledger of its own, closes it, and reports what it staged.
+    tasks     Each writes its rows to its own new ledger, closes it, and reports it.
     driver    ``commit`` makes all these ledgers part of the log in one transaction, or none of them.
 
-A task that fails, is killed or runs twice has written to a ledger that no list names. A sweep deletes that
-ledger. Spark's ``abort`` deletes nothing. Spark also calls it after a commit that took effect and whose
-answer was lost, and while tasks still write.
+If a task fails, is killed or runs twice, it leaves a ledger that no list names. A sweep deletes that ledger.
+Spark's ``abort`` deletes nothing: Spark also calls it after a commit that took effect but whose answer was
+lost, and while tasks still write.
 
 **Once.** Spark numbers the batches of a stream, from 0 with a new checkpoint. The producer of the batches is
 the query's id, which is in the checkpoint; the option ``producerId`` sets another producer. If Spark repeats
@@ -13,13 +13,13 @@ a batch because it forgot that the batch was done, the commit finds the batch in
 A batch job is written once if you give it ``producerId`` and a ``batchSeq`` that grows from job to job.
 Without them every job counts as new.
 
-**What the commit knows.** It runs in a process of its own, on a new object. So the messages of the tasks
-carry all it needs: the log's incarnation, the query, the run of the query, the batch. The run is Spark's job
+**What the commit knows.** It runs in its own process, on a new object. So the messages of the tasks carry all
+that it needs: the log's incarnation, the query, the run of the query, the batch. The run is Spark's job
 group, which is new with each start of a query. It tells two drivers on one checkpoint apart
 (``log.core.attach``).
 
 **Refused** are overwriting and complete output, because a log is only appended to; columns other than
-``value``, because they would be lost silently; and null."""
+``value``, because they would be lost silently; and null values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class BatchOf:
 
 @attrs.frozen
 class StagedRows(WriterCommitMessage):
-    """The message of a task: what it staged."""
+    """The message of a task: the ledger that it staged."""
 
     cluster: str | None
     """The id of the cluster in which it was staged."""
@@ -98,17 +98,17 @@ async def open_log(client: LedgerClient, options: WriteOptions) -> int:
 async def commit_rows(
     client: LedgerClient, options: WriteOptions, messages: Sequence[StagedRows | None], batch_id: int | None
 ) -> None:
-    """Splice what the tasks of one batch have staged, in the order of their messages.
+    """Splice the staged ledgers of one batch, in the order of the tasks' messages.
 
     Args:
         client: The cluster.
-        options: Where to write, and as which producer.
-        messages: The message of each task; None for a task without one.
+        options: The log to write, and the producer.
+        messages: The message of each task; None for a task without a message.
         batch_id: The number of the stream's batch; None for a batch job.
 
     Raises:
         SpliceRefused: A message is missing, or the messages are not of one batch of one log; nothing was
-            spliced. ``splice`` raises it for other reasons too, and raises other errors.
+            spliced. ``splice`` raises this error for other reasons too, and raises other errors.
     """
     rows = [message for message in messages if message is not None]
     if len(rows) < len(messages):
@@ -146,12 +146,12 @@ async def commit_rows(
 
 
 def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> StagedRows:
-    """Write the rows of one task to a ledger of its own and close it.
+    """Write the rows of one task to a new ledger and close it.
 
     Args:
-        options: Where to write.
+        options: The log to write, and the producer.
         batches: Arrow batches with a column ``value``.
-        of: The batch that the task writes a part of.
+        of: The batch of which the task writes a part.
 
     Raises:
         InvalidArgument: A value is null. No list will name the ledger.
@@ -205,7 +205,7 @@ def _commit(
     rows = [message if isinstance(message, StagedRows) else None for message in messages]
 
     async def work() -> None:
-        # In another cluster, the ids of the staged ledgers are those of other ledgers.
+        # In another cluster, the ids of the staged ledgers belong to other ledgers.
         cluster = next((each.cluster for each in rows if each is not None), None)
         async with connected(options.uri, cluster=cluster) as client:
             await commit_rows(client, options, rows, batch_id)
@@ -223,7 +223,7 @@ class LogTableWriter(DataSourceArrowWriter):
     Spark makes one for each job, and sends it to the job's tasks and to its commit.
 
     Args:
-        options: Where to write, and as which producer.
+        options: The log to write, and the producer.
     """
 
     def __init__(self, options: WriteOptions) -> None:
@@ -231,11 +231,11 @@ class LogTableWriter(DataSourceArrowWriter):
         self._of = BatchOf(_JOBS, Environment().new_token().hex(), options.batch_seq or 0)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one task to a ledger of its own. The errors are those of ``stage_rows``."""
+        """Write the rows of one task to a new ledger. The errors are those of ``stage_rows``."""
         return stage_rows(self._options, iterator, self._of)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Splice what the tasks have staged. The errors are those of ``commit_rows``."""
+        """Splice the ledgers that the tasks staged. The errors are those of ``commit_rows``."""
         _commit(self._options, messages, None)
 
 
@@ -245,23 +245,23 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     Spark makes a new one for each batch's tasks and for its commit.
 
     Args:
-        options: Where to write, and as which producer.
+        options: The log to write, and the producer.
     """
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one task to a ledger of its own. The errors are those of ``stage_rows``."""
+        """Write the rows of one task to a new ledger. The errors are those of ``stage_rows``."""
         return stage_rows(self._options, iterator, _batch_of_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Splice what the tasks have staged. The errors are those of ``commit_rows``."""
+        """Splice the ledgers that the tasks staged. The errors are those of ``commit_rows``."""
         _commit(self._options, messages, batchId)
 
 
 def _batch_of_task() -> BatchOf:
-    """Return the batch that this task belongs to, by the properties that Spark gives it."""
+    """Return the batch that this task belongs to, from the properties that Spark gives the task."""
     context = TaskContext.get()
     said = {name: context and context.getLocalProperty(name) for name in (_QUERY_ID, _RUN_ID, _BATCH_ID)}
     query, run, batch = said[_QUERY_ID], said[_RUN_ID], said[_BATCH_ID]

@@ -1,18 +1,18 @@
-"""Spark's side of reading: the classes that Spark calls, each in the process where Spark calls it.
+"""Spark's side of reading: the classes that Spark calls, each in a certain process.
 
     batch    ``reader`` and ``partitions``   a process on the driver's host, once for each query
     stream   everything but ``read``         one long-lived process on the driver's host
     both     ``read``                        a worker process of an executor, once for each task
 
-Only the stream's long-lived process keeps anything from one call to the next. Each process connects to the
-cluster by itself and runs the library's event loop in a thread (``ledgerlog.blocking.portal``). Each call
-into that thread moves a batch.
+Only the stream's long-lived process keeps state from one call to the next. Each process has its own
+connection to the cluster and runs the library's event loop in a thread (``ledgerlog.blocking.portal``). Each
+call into that thread moves a batch.
 
-**Filters are not pushed down.** In Spark 4.3, a filter that one use of a table pushed into the reader also
-affects other uses of the table, which then give wrong counts. Prune by options and by a schema of your own
-instead.
+**Filters are not pushed down.** In Spark 4.3, if one use of a table pushes a filter into the reader, the
+filter also affects other uses of the table, which then give wrong counts. Prune by options and by your own
+schema instead.
 
-**An empty plan** reaches ``read`` too, as one partition without a value.
+**An empty plan** also reaches ``read``, as one partition without a value.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offsets(self._run(LogStream.initial))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much a micro-batch reads at most, by the options."""
+        """Return the most that a micro-batch reads, from the options."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -198,7 +198,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_records: int | None = None
         max_bytes: int | None = None
         if isinstance(limit, ReadMaxRows):
-            # Spark passes one limit. If the options set both, Spark passes the number of records. Add the
+            # Spark passes one limit. If the options set both, Spark passes the number of records; add the
             # bytes.
             max_records, max_bytes = limit.max_rows, self._options.max_bytes_per_trigger
         elif isinstance(limit, ReadMaxBytes):

@@ -1,4 +1,4 @@
-"""A stream over logs: its position, how far the next micro-batch goes, and which records that is.
+"""A stream over logs: its position, and the records of the next micro-batch.
 
 **Offsets.** Spark writes them into the checkpoint and compares them as strings, so there is only one
 spelling:
@@ -8,22 +8,22 @@ spelling:
 The names are sorted. ``offset`` is the next record to read. ``id`` is the log's incarnation as text. If a log
 is deleted and made again, the new log has another incarnation. Its offset 123 is not the record that the
 checkpoint means, so the stream fails (``DataLoss``). With ``failOnDataLoss=false`` the stream drops a log
-that is gone, and reads a log that was made again from its start.
+that is gone, and reads a recreated log from its start.
 
 **Replay.** After a failure, Spark asks for a batch again, by the offsets in the checkpoint. It gets the same
 records, because offsets do not change and a confirmed record stays.
 
 **New logs.** With ``logPattern``, a log that appears later is read from the first record that it has when the
 stream first sees it. The batch that first sees it reads none of its records. It only writes the position into
-the checkpoint. If it read the records at once, a replay would begin at the first record that the log has by
-then. If the log was truncated in between, records would be lost silently.
+the checkpoint. If it read records at once, a replay would begin at the log's first record at that later time.
+If the log was truncated in between, records would be lost silently.
 
-**Available now** pins the ends of the logs when the query starts. A log that is made later waits for the next
-run.
+**Available now** fixes the ends of the logs when the query starts. A log that is made later waits for the
+next run.
 
-**The cursor** that ``cursorName`` names follows the stream in each log. It stands at the committed position
-and pins the records from there on, so that retention keeps what the stream has not read. It moves only
-forward. If a query starts over, the cursor does not move back, because the records before it may be gone."""
+**The cursor** named by ``cursorName`` follows the stream in each log. It stands at the committed position and
+pins the records from there on, so retention keeps the records that the stream has not read. It moves only
+forward. If a query starts over, the cursor does not move back, because earlier records may be gone."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class StreamOffset:
     incarnation: int
     """The incarnation of the log."""
     offset: int
-    """The offset that is read next."""
+    """The offset to read next."""
 
 
 def encode_offsets(offsets: Mapping[str, StreamOffset]) -> dict[str, Any]:
-    """Return the only spelling of the positions of a stream, by log, as a value for ``json.dumps``."""
+    """Return the stream's positions by log in their only spelling, as a value for ``json.dumps``."""
     return {
         "v": _FORMAT,
         "logs": {
@@ -84,8 +84,8 @@ def decode_offsets(value: object) -> dict[str, StreamOffset]:
     """Return the positions of a stream, by log: the inverse of ``encode_offsets``.
 
     Raises:
-        InvalidArgument: ``encode_offsets`` does not make this value. The checkpoint is of another source or
-            of a later version.
+        InvalidArgument: ``encode_offsets`` cannot have made this value. The checkpoint is of another source
+            or of a later version.
     """
     try:
         assert isinstance(value, dict)
@@ -121,7 +121,7 @@ class LogStream:
 
         Raises:
             LogNotFound: A log that the options name does not exist.
-            InvalidArgument: A log ends before the offset that the options say.
+            InvalidArgument: A log ends before the offset in the options.
             DataLoss: Records that the options ask for are gone, and ``failOnDataLoss`` is true.
             EntryUnavailable: No bookie says how far an open ledger is confirmed.
             MetadataUnavailable: The metadata store did not answer.
@@ -134,8 +134,9 @@ class LogStream:
             offsets[view.name] = StreamOffset(
                 view.incarnation, readable(view, start, self._options.fail_on_data_loss)
             )
-        # Spark calls this again when it plans the first batch, and again if it repeats that. By then "latest"
-        # is a later offset. A cursor that followed it would let go of records that the second batch reads.
+        # Spark calls this again when it plans the first batch, and again if it repeats that batch. By then
+        # "latest" is a later offset. A cursor that followed it would release records that the second batch
+        # reads.
         await self._move_cursors(offsets, forward=False)
         return offsets
 
@@ -144,9 +145,9 @@ class LogStream:
         self._target = await self._ends()
 
     async def newest(self) -> dict[str, StreamOffset] | None:
-        """Return the ends of all logs of the stream, from which people see how far it lags behind.
+        """Return the ends of all logs of the stream. People see from them how far the stream lags behind.
 
-        None if the ends are not known now. That does not end a query.
+        None if the ends are not known now. That does not end the query.
         """
         try:
             return await self._ends()
@@ -170,8 +171,8 @@ class LogStream:
 
         Args:
             start: Where the micro-batch begins, by log.
-            max_records: How many records it reads at most, from all logs together; None: any number.
-            max_bytes: How many bytes it reads at most, about; None: any number.
+            max_records: The most records that it reads, from all logs together; None: any number.
+            max_bytes: About the most bytes that it reads; None: any number.
 
         Raises:
             LogNotFound: A log that the options name is gone, and ``failOnDataLoss`` is true.
@@ -196,7 +197,7 @@ class LogStream:
             target = self._target.get(view.name)
             is_pinned = target is not None and target.incarnation == view.incarnation
             end = min(end, target.offset) if is_pinned and target is not None else view.first
-        # Truncated records are reported when the batch is planned.
+        # Truncated records are reported later, when the batch is planned.
         begin = max(start, view.first)
         return Backlog(view.stretches, begin, max(begin, end))
 
@@ -226,7 +227,7 @@ class LogStream:
                 logger.warning("log %r is left out: %s", name, loss)
                 continue
             if begun is None or begun.incarnation != until.incarnation:
-                continue  # This batch saw the log first. The next batch reads it.
+                continue  # This batch is the first that saw the log. The next batch reads it.
             at = readable(view, begun.offset, self._options.fail_on_data_loss)
             ranges.append((view, at, until.offset))
         return await plan(self._client, ranges, self._options)
@@ -243,7 +244,7 @@ class LogStream:
 
     async def _views(self, start: Mapping[str, StreamOffset]) -> dict[str, LogView]:
         options = self._options
-        # Look for the logs that the checkpoint names even if the store does not list them: they were deleted.
+        # Look for the logs in the checkpoint even if the store does not list them: they were deleted.
         names = sorted({*await select(self._client, options), *start})
         views = {}
         for name in names:
@@ -252,7 +253,7 @@ class LogStream:
             try:
                 views[name] = await look(self._client, name, incarnation=checked)
             except LogNotFound:
-                # If the pattern found the log a moment ago and nothing was read of it, this is no loss.
+                # If the pattern found the log a moment ago and nothing was read from it, this is no loss.
                 if options.fail_on_data_loss and (begun is not None or options.pattern is None):
                     raise
                 logger.warning("log %r is gone and left out", name)
@@ -261,7 +262,7 @@ class LogStream:
     async def _move_cursors(self, offsets: Mapping[str, StreamOffset], *, forward: bool) -> None:
         """Make the cursor pin each log, at its position or later.
 
-        A cursor that pins already moves only with ``forward``.
+        If a cursor is already there, it moves only with ``forward``.
         """
         if self._options.cursor_name is None:
             return
@@ -277,10 +278,10 @@ class LogStream:
                 try:
                     await cursor.move(at, expected=state, pins=True)
                 except CursorConflict:
-                    continue  # Another client moved the cursor, perhaps less far.
+                    continue  # Another client moved the cursor, perhaps not as far.
                 except Truncated as gone:
-                    # Truncation came before the cursor. A lenient stream skips those records, and so does
-                    # its cursor.
+                    # Records after the cursor were truncated. A lenient stream skips those records, and so
+                    # does its cursor.
                     at = still_there(name, at, gone.first_offset, self._options.fail_on_data_loss)
                     continue
                 except LogNotFound:

@@ -1,4 +1,4 @@
-"""Latest-per-key compaction: which records of an archive stay.
+"""Latest-per-key compaction: the choice of the records of an archive that stay.
 
 A *rule* takes the key out of a record. It is one of these, or any function from a record to a key or None:
 
@@ -13,9 +13,9 @@ The record with the highest offset of each key stays. Every record without a key
 drops a record that it does not understand.
 
 A *tombstone* says that its key is to be forgotten. For ``prefix`` and ``until`` it is a record with nothing
-after its key. For ``json`` it is a record with the value ``true`` at a path of its own. If a tombstone is the
-latest record of its key, it stays until it has a certain age, so that every reader of the log sees it. Then
-compaction drops it.
+after its key. For ``json`` it is a record with the value ``true`` at a separate path. If a tombstone is the
+latest record of its key, it stays until it reaches a certain age, so that every reader of the log sees it.
+Then compaction drops it.
 
 Keys are held as digests of 16 bytes. The table of the latest offsets takes about 150 bytes for each key, in
 one process, and holds at most ``KEYS_MAX`` keys. If there are more, compact on Spark, which groups the keys.
@@ -110,8 +110,7 @@ def json_rule(path: str, *, tombstone: str | None = None) -> KeyRule:
 
     Args:
         path: Names separated by dots, for example ``user.id``.
-        tombstone: The path of a value that makes a record a tombstone if it is ``true``. None: no record is
-            one.
+        tombstone: A path; a record with the value ``true`` there is a tombstone. None: no record is one.
 
     Raises:
         InvalidArgument: A path has an empty name.
@@ -124,7 +123,7 @@ def json_rule(path: str, *, tombstone: str | None = None) -> KeyRule:
             return None
         try:
             if not isinstance(value, str | int):
-                # It may hold fractions, and two different ones may be the same double.
+                # The value may contain fractions. Two different fractions may be the same double.
                 value = _at(record, names, exact=True)[1]
             return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         except (TypeError, RecursionError):
@@ -242,8 +241,8 @@ class Latest:
         key = self._rule.key(record)
         if key is None:
             return True
-        # A rule that is not deterministic may find a key now where it found none before. The table lacks that
-        # key. The record stays.
+        # A rule that is not deterministic may find a key now, but may have found none before. The table then
+        # lacks that key. The record stays.
         if self._offsets.get(key_digest(key), offset) != offset:
             return False
         return timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)

@@ -1,7 +1,7 @@
-"""What may be archived now, what may be deleted now, what may be merged: decisions about one log.
+"""What may be archived, deleted or merged now: decisions about one log.
 
-An archived ledger goes through four states. Any job may carry out a step, and repeat it. A step needs to know
-only what the metadata store says.
+An archived ledger goes through four states. Any job may carry out a step, and repeat it. A step needs only
+the facts in the metadata store.
 
     copied     A file holds the ledger's records. A job has read the file again and found it right. It wrote
                the file's record while the log's list named the ledger. Bookies and the file both have the
@@ -21,12 +21,12 @@ transaction that checks the other.
 file is merged or compacted only if bookies hold no copies of its ledgers any more.
 
 **What stays on bookies.** The newest counted ledger with records is copied, but not given up until there is a
-newer one: a takeover may have to read in it which producer appended what. Nobody takes a sealed log over, so
-all its ledgers are given up. Ledgers without records are not archived.
+newer one: a takeover may have to read in it which producer appended each record. A sealed log has no more
+takeovers, so all its ledgers are given up. Ledgers without records are not archived.
 
-**Compaction** covers the longest run of ledgers that are given up, from the first ledger of the list. It
+**Compaction** covers the longest run of given-up ledgers, starting with the first ledger of the list. It
 keeps the latest record of each key in that run. It replaces files from the oldest on. If it crashes midway,
-every record that is missing has a later record of its key in the log.
+every missing record has a later record of its key in the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["ArchivePlan", "compactable", "merge_groups", "plan_archive"]
 
 @attrs.frozen(kw_only=True)
 class ArchivePlan:
-    """What there is to do for one log."""
+    """The work to do for one log."""
 
     copy: tuple[LogSegment, ...]
     """Ledgers to copy, in the order of the log."""
@@ -64,7 +64,7 @@ def plan_archive(
     now_ms: int,
     keep_copies_ms: int,
 ) -> ArchivePlan:
-    """Decide what may be done now.
+    """Decide which work is possible now.
 
     Args:
         metadata: The record of the log; None if the log is gone.
@@ -88,7 +88,7 @@ def plan_archive(
             retire.append(record)
             continue
         standing = [each.ledger_id for each in record.ledgers if each.ledger_id in with_copies]
-        # If the clock is set back meanwhile, the wait gets longer. If it is set forward, the wait gets
+        # If the clock is set back in the meantime, the wait gets longer. If it is set forward, the wait gets
         # shorter by no more than that.
         is_due = now_ms - record.archived_ms >= keep_copies_ms and newest not in standing
         if standing and is_due:
@@ -117,14 +117,13 @@ def merge_groups(
 ) -> list[tuple[ArchivedFile, ...]]:
     """Return groups of neighbouring files that may become one file each.
 
-    A file that is larger than half of ``bytes_max`` stays as it is, so that no file is rewritten over and
-    over.
+    A file that is larger than half of ``bytes_max`` stays as it is, so no file is rewritten repeatedly.
 
     Args:
         metadata: The record of the log.
         records: The records of its archive.
         with_copies: Those of their ledgers that have metadata.
-        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
         ledgers_max: How many ledgers a new file holds at most.
     """
     groups: list[tuple[ArchivedFile, ...]] = []
@@ -178,7 +177,7 @@ def compactable(
 
 
 def _adjoin(one: ArchivedFile, other: ArchivedFile) -> bool:
-    """Whether nothing was lost between two neighbours (``model.log``). No file may reach over a gap."""
+    """Whether nothing was lost between two neighbours (``model.log``). No file may span a gap."""
     return one.end_offset == other.first_offset
 
 

@@ -16,7 +16,7 @@ A step may crash at any moment. A later run then finishes its work.
               2  Delete the file, then its record.
     clean        Delete files in the log's directory that no record names (``archive.jobs.cleaning``).
 
-A step concludes something from a file only if the marker of the file's destination is there
+A step draws a conclusion from a file only if the marker of the file's destination is there
 (``archive.jobs.claiming``). "Copy" checks the marker after step 4. "Give up" checks it before step 1 and
 after it. "Retire" checks it before it deletes the file, and again if there is no file to delete.
 
@@ -109,7 +109,7 @@ class LogState:
     records: tuple[tuple[ArchivedFile, int], ...]
     """The records of the archive with their versions, by offset."""
     with_copies: frozenset[int]
-    """Those ledgers of the list and of the files that have metadata."""
+    """The ledgers of the list and of the files that have metadata."""
 
     def version_of(self, record: ArchivedFile) -> int:
         """Return the version of one of ``records``."""
@@ -123,7 +123,7 @@ LATE = "its new file was made too long ago, and may be cleaned away as one that 
 _STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24
 """How far the clocks of a job, of a cleaner and of the destination may be apart, in seconds."""
 _BYTES_PER_S_MIN = 4 * MIB
-"""If a destination takes a whole file more slowly than this, it counts as one that does not answer."""
+"""If a destination takes a whole file more slowly than this, it counts as not answering."""
 
 
 class Archiver:
@@ -348,7 +348,7 @@ class Archiver:
         path = archive_path(self.incarnation, record.ledger_id)
 
         async def write(is_unsure: bool) -> ArchiveStep:
-            # Once an answer was lost, the record may still be created. Its file must stay then.
+            # Once an answer was lost, the record may still be created. Then its file must stay.
             metadata, version = await self.logs.read(self.incarnation)
             existing = await self.archives.find(self.incarnation, record.ledger_id)
             if existing is not None:
@@ -412,8 +412,8 @@ class Archiver:
         ledger = record.ledger(ledger_id)
         assert ledger is not None
         gone: str | None = None
-        # Check the marker before reading the file and again after it. The destination may be unmounted while
-        # the file is read, and the file that was read may lie below a mount point.
+        # Check the marker before reading the file and again after it. The destination may be unmounted during
+        # the read, and the file that was read may lie below a mount point.
         await self.markers.expect(record.file)
         try:
             await check_archive(record)
@@ -439,8 +439,8 @@ class Archiver:
                     ledger.last_entry,
                     f"it was archived up to this entry and now ends with entry {stored[0].last_entry}",
                 )
-            # Read the record again. If a job withdrew it and another one made a new one, the new record may
-            # have the version of the old one, and has a delay of its own.
+            # Read the record again. If one job withdrew it and another job made a new one, the new record may
+            # have the version of the old one, and has its own delay.
             found = await self.archives.find(self.incarnation, record.ledger_id)
             if found is None or found[0] != record:
                 return done("skipped", record, why="its archive has changed meanwhile")
@@ -468,9 +468,8 @@ class Archiver:
         index = None if metadata is None else metadata.index_of(ledger_id)
         if metadata is None or index is None:
             return done("skipped", record, why="its records were truncated away meanwhile")
-        # The metadata of a ledger may exist although its entries are lost. Then the remains of the file, or a
-        # copy of it that somebody brings back, may hold the only records, and they count only with the
-        # record.
+        # The metadata of a ledger may exist although its entries are lost. Then the damaged file, or a copy
+        # of it that an operator brings back, may hold the only records. They count only with the record.
         try:
             async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):
                 pass
@@ -498,7 +497,7 @@ class Archiver:
     # --- retiring, and checks of files --------------------------------------------------------
 
     async def retire(self, record: ArchivedFile) -> ArchiveStep:
-        """Delete a file whose ledgers the log names no more, and then its record.
+        """Delete a file whose ledgers the log names no more, then delete its record.
 
         Returns:
             A step that was ``retired``; or ``skipped``, with the reason.
@@ -520,14 +519,14 @@ class Archiver:
         self.expect_own(record)
         await self.markers.expect(record.file)
         if not await self.delete_file(record):
-            # A job that crashed here may have deleted the file. Or the destination was just unmounted. Then
-            # deleting the record would leave the file there for ever.
+            # A job that crashed here may have deleted the file. Or the destination was just unmounted: if the
+            # record were deleted then, the file would stay there for ever.
             await self.markers.expect(record.file)
         self.mark("file deleted")
         path = archive_path(self.incarnation, record.ledger_id)
 
         async def write(_: bool) -> None:
-            with contextlib.suppress(NodeMissing, VersionConflict):  # Another job may have done it.
+            with contextlib.suppress(NodeMissing, VersionConflict):  # Another job may have deleted it.
                 await self.client.store.delete(path, version=found[1])
 
         await settle(self.client.store, write, what=f"the end of the record of archive file {record.file}")
@@ -535,7 +534,7 @@ class Archiver:
         return done("retired", record)
 
     def is_late(self, record: ArchivedFile) -> bool:
-        """Whether a file is so old that a cleaner may be about to delete it, since no record names it.
+        """Whether a file without a record is so old that a cleaner may be about to delete it.
 
         Such a file must not get a record any more.
         """
@@ -595,8 +594,8 @@ class _Writing:
     async def _run(self, work: Callable[[], T], *, is_for_all: bool = False) -> T:
         """Run ``work`` on the file, in a thread.
 
-        With ``is_for_all``, ``work`` handles all bytes of the file, for example syncs or uploads it. Its
-        deadline then grows with the size of the file.
+        With ``is_for_all``, ``work`` handles all bytes of the file; for example, it syncs or uploads the
+        file. The deadline then grows with the size of the file.
         """
 
         def step() -> T:
@@ -643,7 +642,7 @@ class _Writing:
             token=environment.new_token(),
         )
         await check_archive(record)
-        # If the destination was unmounted meanwhile, the file lies below its mount point.
+        # If the destination was unmounted in the meantime, the file lies below its mount point.
         await archiver.markers.expect(url)
         archiver.mark("verified")
         return record

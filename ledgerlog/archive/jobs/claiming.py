@@ -1,4 +1,4 @@
-"""Checking that a destination is the one that the cluster's files lie in (``archive.marker`` says why).
+"""Checking that a destination is the right one for the cluster's files (``archive.marker`` says why).
 
 For each destination, the metadata store names the marker that vouches for it. A job opens a destination:
 
@@ -11,17 +11,16 @@ For each destination, the metadata store names the marker that vouches for it. A
                                              is new: the job makes a marker, records it in the store, and
                                              works
 
-A missing marker means that the destination is not mounted, or that it is the wrong one. It may also have been
-restored without its marker. An operator who knows that says so once (``accept_destination``). The job then
-makes a new marker and records it. From then on the old id vouches for nothing, for example below a mount
-point.
+If a marker is missing, the destination is not mounted, or it is the wrong one. It may also have been restored
+without its marker. An operator who knows that says so once (``accept_destination``). The job then makes a new
+marker and records it. From then on the old id vouches for nothing, for example below a mount point.
 
-**The file comes first**, and then its node in the store. So a crash leaves a file that no node names, and
-never a known destination that lacks its marker. If two jobs find a new destination at once, one of them makes
-the node. The other one finds the node and its marker, and deletes its own marker.
+**The file comes first**, and then its node in the store. So a crash leaves a file that no node names, never a
+known destination without its marker. If two jobs find a new destination at once, one of them makes the node.
+The other one finds the node and its marker, and deletes its own marker.
 
 A destination may be unmounted while a job works, and a record may name a file at another destination than the
-job's. So before a step concludes something from a file (it is gone, or it is new and whole), it looks at the
+job's. So before a step draws a conclusion from a file (it is gone, or it is new and whole), it looks at the
 file and then checks the marker of the destination *in which that file lies*.
 """
 
@@ -120,7 +119,8 @@ class Markers:
                     raise self._refusal(destination, destination.url, found[0])
                 named = await self._file_below(destination)
                 if named is not None:
-                    # Another job may have claimed it meanwhile: it made the node before its first record.
+                    # Another job may have claimed it in the meantime: it made the node before its first
+                    # record.
                     if await self._places.find(where) is not None:
                         continue
                     raise self._refusal(destination, named, None)
@@ -147,7 +147,8 @@ class Markers:
             raise self._refusal(destination, file, found and found[0])
 
     async def _is_vouched(self, destination: Destination, known: ArchiveDestination | None) -> bool:
-        """Whether the marker of ``known`` is there. If ``known`` is None: the marker of any destination."""
+        """Whether the marker of ``known`` is there; if ``known`` is None, whether any known marker is
+        there."""
         candidates = [known] if known is not None else await self._places.all()
         for place in candidates:
             if await in_thread(
@@ -158,7 +159,7 @@ class Markers:
         return False
 
     async def _make(self, destination: Destination, where: str, version: int | None) -> bool:
-        """Make a marker and record it in the store; return whether the store has ours."""
+        """Make a marker and record it in the store. Return whether the store has this marker."""
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
         place = ArchiveDestination(where=where, marker=marker, made_ms=environment.now_ms())
@@ -169,11 +170,11 @@ class Markers:
 
         async def write(is_unsure: bool) -> bool:
             try:
-                # Each attempt writes the same value, so it does not matter which attempt arrives.
+                # Each attempt writes the same value, so it does not matter which attempt succeeds.
                 await self._places.write(place, version)
             except CONFLICTS:
-                # The caller looks for the marker that the store has. After a lost answer it may be ours, so
-                # ours stays.
+                # The caller looks for the marker that the store has. After a lost answer it may be this one,
+                # so keep it.
                 if not is_unsure:
                     await in_thread(lambda: destination.delete(name), file=destination.url)
                 return False

@@ -1,8 +1,8 @@
 """Deleting files in a log's directory that no record of the archive names.
 
-A job that ended before it made its record leaves such a file. So does a job that replaced or withdrew a
-record. The file will never be named: no name is used twice, and no job records a file that is almost a day
-old (``Archiver.is_late``). But it may hold the last copy of some records. So it stays in each of these cases:
+A job leaves such a file if it ends before it makes its record, or if it replaces or withdraws a record. No
+record will ever name the file: no name is used twice, and no job records a file that is almost a day old
+(``Archiver.is_late``). But it may hold the last copy of some records. So it stays in each of these cases:
 
 - It is younger than a day. A job may be about to record it.
 - The first file that was made after it with all its offsets is younger than a day. A reader of the old file
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -> list[ArchiveStep]:
-    """Delete old files in the log's directory that no record names and whose records are elsewhere.
+    """Delete old files in the log's directory if no record names them and their records are elsewhere.
 
     The module has the exact conditions.
 
@@ -70,8 +70,8 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
     # Read the log's record last: a ledger that is archived in between then counts as not archived.
     metadata, _ = await archiver.logs.read(archiver.incarnation)
-    # Compare the last part of the names, which is unique. The same destination may be given in another way
-    # than when the record was made, for example through a symbolic link or with other options.
+    # Compare the last part of the names, which is unique. The destination may be given in another way than
+    # when the record was made, for example through a symbolic link or with other options.
     named = {destinations.base_name(record.file) for record in records}
     strays = {
         file.name: destinations.offsets_of_name(destinations.base_name(file.name)) or (0, 0)
@@ -102,7 +102,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
 
 
 def _replaced(made: Sequence[tuple[int, int, int, str | None]]) -> dict[str, int]:
-    """Return when other files replaced the strays, in milliseconds.
+    """Return the times at which other files replaced the strays, in milliseconds.
 
     A file is replaced by the first file made after it that has all its offsets. This takes one pass, because
     there may be thousands of files.
@@ -112,7 +112,7 @@ def _replaced(made: Sequence[tuple[int, int, int, str | None]]) -> dict[str, int
             None if the file is not a stray.
     """
     found: dict[str, int] = {}
-    begun: list[tuple[int, int]] = []  # End and time of the files that may reach beyond the next one.
+    begun: list[tuple[int, int]] = []  # End offset and time of files that may reach beyond the next file.
     for first, end, ms, name in sorted(made, key=lambda each: (each[0], -each[1], -each[2])):
         begun = [each for each in begun if each[0] > first]
         later = [moment for other_end, moment in begun if other_end >= end and moment > ms]
@@ -136,7 +136,7 @@ class _Others:
     """The records of the archive, by offset."""
     _archived: set[int] = attrs.field(init=False)
     _there: dict[bytes, bool] = attrs.field(factory=dict, init=False)
-    """Whether the file of a record is there, by the record's token; for the files that were asked for."""
+    """Whether the file of a record is there, by the record's token; only for files that were looked for."""
 
     def __attrs_post_init__(self) -> None:
         self._archived = {ledger.ledger_id for record in self.records for ledger in record.ledgers}

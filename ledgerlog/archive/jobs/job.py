@@ -1,4 +1,5 @@
-"""Archiving a whole log: everything that may be done for it now (``archive.jobs.archiver`` has the steps)."""
+"""Archiving a whole log: all the work that is possible for it now (``archive.jobs.archiver`` has the
+steps)."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ async def archive_log(
     accept_destination: bool = False,
     on_step: OnStep | None = None,
 ) -> list[ArchiveStep]:
-    """Do everything that may be done now for one log.
+    """Do all archive work that is possible now for one log.
 
     Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
     ``keep_copies_s`` ago. Delete files that are not needed any more. If one ledger fails, its step ``failed``
@@ -88,7 +89,8 @@ async def archive_log(
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
             in this run.
-        accept_destination: The destination is the right one although its marker is missing; make a new one.
+        accept_destination: The destination is the right one although its marker is missing; make a new
+            marker.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -151,7 +153,8 @@ async def retire_gone(
         client: The cluster.
         destination: A directory, or a URL that ``pyarrow.fs`` knows. Files at other destinations whose marker
             is there are deleted too.
-        accept_destination: The destination is the right one although its marker is missing; make a new one.
+        accept_destination: The destination is the right one although its marker is missing; make a new
+            marker.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -190,8 +193,8 @@ async def retire_gone(
             keep_copies_s=ARCHIVE_KEEP_COPIES_S,
         )
         await archiver.markers.claim(archiver.destination, accept=accept_destination)
-        # First delete the files that no record names, whatever their age: after the last record is deleted,
-        # no job comes here again. A job that is about to make a record finds no log, and deletes its file.
+        # First delete the files that no record names, whatever their age. After the last record is deleted,
+        # no job looks here again. If a job is about to make a record, it finds no log and deletes its file.
         for step in await clean(archiver, min_age_s=0):
             tell(step)
         for record, _ in records:

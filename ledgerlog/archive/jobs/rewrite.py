@@ -1,13 +1,13 @@
-"""Merging and compacting archived files: several neighbours become one file, and one segment of the log.
+"""Merging and compacting archived files: neighbouring files become one file, and one segment of the log.
 
-    1  Read the files, write the records that stay to a new one, read that one again and check it.
-    2  In one transaction, replace their records by one record and their segments in the log's list by one
-       segment. The transaction checks that the log's record and all of theirs have the versions that were
-       read.
+    1  Read the files, write the records that stay to a new file, read that file again and check it.
+    2  In one transaction, replace their records by one record, and their segments in the log's list by one
+       segment. The transaction checks that the log's record and the files' records have the versions that
+       were read.
 
 A crash before step 2 leaves a new file that no record names. After step 2, no record names the old files. A
-later run of the archive deletes either (``archive.jobs.cleaning``), after a delay. So a reader of an old
-file can finish. A reader that looks for an old file that is gone finds the new one by its offset.
+later run of the archive deletes the unnamed files (``archive.jobs.cleaning``), after a delay, so that a
+reader of an old file can finish. A reader that looks for a deleted old file finds the new one by its offset.
 
 A file is rewritten only if bookies have no copies of its ledgers (``archive.core.lifecycle``). Offsets,
 positions, timestamps and epochs do not change. A merged file has all records. A compacted file has the latest
@@ -160,7 +160,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> 
     if isinstance(dropped, ArchiveStep):
         return dropped
     archiver.mark("merged")
-    # Ledgers without records may lie between them. These have left the list too.
+    # Ledgers without records may lie between them. These are no longer in the list either.
     await delete_ledgers(archiver.client.ledgers, dropped)
     return done(what, made)
 
@@ -182,7 +182,7 @@ async def merge_log(
         client: The cluster.
         name: The name of the log.
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
-        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -261,7 +261,7 @@ async def compact_log(
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         rule: Takes the key out of a record. ``archive.core.compaction.parse_key_rule`` makes one.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
-        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
         on_step: Called with each step when it is done.
 
     Returns:

@@ -10,21 +10,21 @@ mean:
     says "no such entry", "no such ledger"      MISSING                             yes
     is in limbo, and does not name it           LIMBO                               no
     did not answer, or could not look           UNREACHABLE                         no
-    has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)         no
+    has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)  no
 
 **Due entries.** A ``model.missing.Share`` says which entries should be on the bookie: the entries of a
-fragment that the bookie's slot holds, up to the fragment's last one. Nothing is due above the end of a
-closed ledger, even if entries lie there. Nothing is due in the last fragment of an open ledger either: its
-entries may be on their way, and its end is unknown until the ledger is closed. An entry is due on its whole
-write quorum even if only an ack quorum has it.
+fragment that the bookie's slot holds, up to the fragment's last one. Nothing is due above the end of a closed
+ledger, even if entries lie there. Nothing is due in the last fragment of an open ledger either: its entries
+may be on their way, and its end is unknown until the ledger is closed. An entry is due on its whole write
+quorum even if only an ack quorum has it.
 
-**Certain** means: this bookie has no sound copy of the entry. Only a certain fault may count against an
-entry (rule 8). For example, three bookies should have entry 7. The first lacks it, the second has a damaged
-copy, the third is silent. Nobody has seen a sound copy, but nobody may call the entry lost: the silent
-bookie may have it.
+**Certain** means: this bookie has no sound copy of the entry. Only a certain fault may count against an entry
+(rule 8). For example, three bookies should have entry 7. The first lacks it, the second has a damaged copy,
+the third is silent. No sound copy was seen, but the entry is not lost for certain: the silent bookie may have
+it.
 
 **Limbo** casts doubt only on entries that the bookie does not name. The bookie has every entry that it names
-(A.3). If a bookie gives several answers and was in limbo during one of them, it counts as in limbo for all.
+(A.3). If a bookie was in limbo during one of its answers, it counts as in limbo for all of them.
 
 **Silence** casts doubt only on entries that the bookie has not reported yet. Its earlier answers stand.
 """
@@ -60,7 +60,7 @@ class FaultKind(enum.Enum):
     LIMBO = "limbo"
     """The bookie is in limbo: it may have lost the entry."""
     UNREACHABLE = "unreachable"
-    """The bookie did not answer. Nothing is known of the copy."""
+    """The bookie did not answer. It is unknown whether it has the copy."""
 
     @property
     def is_certain(self) -> bool:
@@ -69,7 +69,7 @@ class FaultKind(enum.Enum):
 
 
 def absence(negative: Negative) -> FaultKind:
-    """The kind of fault of an entry that a complete answer does not name."""
+    """Return the kind of fault of an entry that a complete answer does not name."""
     return FaultKind.MISSING if negative is Negative.ABSENT else FaultKind.LIMBO
 
 
@@ -77,8 +77,8 @@ def absence(negative: Negative) -> FaultKind:
 class CopyAsk:
     """A question to a bookie: what does it have of entries ``first`` to ``last``?
 
-    ``classes`` is 0 for a list, whose answer may go beyond ``last``. Otherwise it is the number of classes of
-    a scrub."""
+    ``classes`` is 0 for a list, whose answer may go beyond ``last``. For a scrub it is the number of
+    classes."""
 
     bookie: BookieId
     first: int
@@ -92,7 +92,8 @@ class CopyAnswer:
 
     through: int
     negative: Negative
-    """Says whether the bookie lacks the entries that no range contains, or may have lost them in limbo."""
+    """Says whether the bookie certainly lacks the entries outside the ranges, or may have lost them in
+    limbo."""
     sound: Ranges
     """In ascending order. In the answer to a list: the entries that the index names."""
     unsound: Ranges = ()
@@ -101,8 +102,8 @@ class CopyAnswer:
     def is_about(self, first: int) -> bool:
         """Whether this answers an ask for entries from ``first`` on.
 
-        It does if it is complete through ``first`` at least, and names only entries that were asked for. An
-        answer that does not counts as silence."""
+        If so, it covers at least ``first``, and names only entries that were asked for. Otherwise it counts
+        as silence."""
         return self.through >= first and all(
             not ranges or (first <= ranges[0][0] and ranges[-1][1] <= self.through)
             for ranges in (self.sound, self.unsound)
@@ -114,8 +115,8 @@ class Holdings:
     """The entries of one bookie, as far as the bookie has answered."""
 
     through: int
-    """The bookie has answered for every entry up to this one. Before the first answer this is the entry
-    before the first one asked for."""
+    """The bookie has answered for every entry up to this one. Before the first answer: the entry before the
+    first one asked for."""
     sound: list[tuple[int, int]] = attrs.Factory(list)
     unsound: list[tuple[int, int]] = attrs.Factory(list)
     diverging: set[int] = attrs.Factory(set)
@@ -144,7 +145,7 @@ class Holdings:
         self.is_silent = True
 
     def forget_before(self, entry_id: int) -> None:
-        """Drop the ranges below ``entry_id``: nobody will ask about them any more."""
+        """Drop the ranges below ``entry_id``: they are not needed any more."""
         del self.sound[: bisect_left(self.sound, entry_id, key=lambda pair: pair[1])]
 
     def next_named(self, entry_id: int) -> int | None:

@@ -13,20 +13,20 @@ Verbs in, state out:
     take_faults                             the faults found, growing with every window
     checked                                 how many copies bookies answered about, by bookie
 
-**Meaning of answers.** ``ledger.core.comparison`` says which entries are due and what an answer means. A
-bookie that does not answer is asked again in the next window.
+**Meaning of answers.** ``ledger.core.comparison`` says which entries are due and what an answer means. If a
+bookie does not answer, it is asked again in the next window.
 
-**A fault** is a run of one bookie's entries that are alike: all missing there, or all corrupt, diverging or
-unknown (``FaultKind``), with equally many sound copies left elsewhere. A run passes over entries that are
-not the bookie's. So a striped ledger that a bookie lost is one fault for each fragment; a fault lies within
-one fragment. ``copies_left`` counts only copies that were seen sound, not those that may be on a silent
-bookie. In a striped ledger the entries of one run have different write sets; ``copies_left`` is the lowest
-count among them.
+**A fault** is a run of one bookie's entries with the same fault: all missing there, or all corrupt, diverging
+or unknown (``FaultKind``), with equally many sound copies left elsewhere. A run skips entries that are not
+the bookie's. So if a bookie lost its entries of a striped ledger, that is one fault for each fragment; a
+fault lies within one fragment. ``copies_left`` counts only copies that were seen sound, not those that may be
+on a silent bookie. In a striped ledger the entries of one run have different write sets; ``copies_left`` is
+then the lowest count.
 
 **Diverging copies.** Bookies of one write set send sums of the digests of the same entries. If the sums or
-counts differ, the check asks for the block again, each entry by itself. Entries that are sound on several
-bookies with different digests are diverging. If one digest has the most votes, only the outvoted copies are
-diverging. If no digest has, nobody knows which copy is right: all of them are diverging, and none counts as
+counts differ, the check asks for the block again, entry by entry. Entries that are sound on several bookies
+with different digests are diverging. If one digest has the most votes, only the outvoted copies are
+diverging. If there is a tie, nobody knows which copy is right: all of them are diverging, and none counts as
 sound.
 
 **Memory** is bounded by the answers about one window, whatever the ledger's length.
@@ -72,7 +72,7 @@ class CopyFault:
     copies: int
     """How many entries of first..last the bookie should hold."""
     copies_left: int
-    """How many sound copies such an entry has on other bookies, at least."""
+    """The lowest number of sound copies that such an entry has on other bookies."""
     write_quorum: int
     kind: FaultKind
 
@@ -121,9 +121,9 @@ class _Side(Holdings):
     ask: CopyAsk | None = None
     """The ask that waits for an answer."""
     digests: dict[int, int] = attrs.Factory(dict)
-    """Digests by entry, of the block that is being compared entry by entry."""
+    """Digests by entry, for the block that is being compared entry by entry."""
     block_through: int | None = None
-    """The bookie has sent its digests up to this entry; None if it takes no part."""
+    """The bookie has sent its digests up to this entry; None if it takes no part in the comparison."""
 
 
 class CopyCheck:
@@ -143,7 +143,7 @@ class CopyCheck:
             metadata: The ledger.
             scrub: Ask by scrubs instead of lists.
             tail: If the ledger is not closed, check its last fragment too, up to this entry. Entries that are
-                missing there may be on their way, so nobody should repair them.
+                missing there may be on their way, so do not repair them.
             window_entries: How many entry ids to check at a time.
         """
         assert window_entries % SCRUB_BLOCK_ENTRIES == 0 or not scrub, "blocks lie within windows"
@@ -165,7 +165,8 @@ class CopyCheck:
         self._low = self._high = self._end = -1
         self._sides: list[_Side] = []
         self._blocks: list[int] | None = None
-        """Blocks to compare entry by entry; the first is being compared. None until the sums are compared."""
+        """Blocks to compare entry by entry; the first is being compared. None before the sums are
+        compared."""
         self._next_window()
         self._look()
 
@@ -195,8 +196,8 @@ class CopyCheck:
     def on_answer(self, ask: CopyAsk, answer: CopyAnswer) -> None:
         """A bookie answered.
 
-        An answer that is incomplete for the first entry asked for, or that names others, counts as
-        silence."""
+        An answer counts as silence if it does not cover the first entry asked for, or names entries that were
+        not asked for."""
         if not answer.is_about(ask.first):
             self.on_silent(ask)
             return
@@ -216,7 +217,7 @@ class CopyCheck:
         """A bookie did not answer, or could not look."""
         side = self._side_of(ask)
         if ask.classes == SCRUB_BLOCK_ENTRIES:
-            side.block_through = None  # Its earlier answers stand, but its digests cannot be compared.
+            side.block_through = None  # Keep its earlier answers, but do not compare its digests.
             side.digests.clear()
         else:
             side.on_silent()
@@ -229,7 +230,7 @@ class CopyCheck:
         return side
 
     def take_faults(self) -> list[CopyFault]:
-        """Take the complete runs that were not taken yet, in the order in which windows were judged."""
+        """Take the complete runs that were not taken yet, in the order in which their windows were judged."""
         faults, self._faults = self._faults, []
         return faults
 
@@ -250,7 +251,7 @@ class CopyCheck:
             self._end = -1 if end is None else end
             self._high = self._fragment.first_entry - 1
         self._low = self._high + 1
-        # Windows end where blocks end, so one window has all sums of a block.
+        # Windows end at block ends, so one window has all sums of a block.
         step = self._window_entries
         self._high = min(self._end, (self._low // step + 1) * step - 1)
         self._blocks = None
@@ -261,14 +262,14 @@ class CopyCheck:
         if not self._scrub:
             before = self._said.get(bookie)
             if before is not None and before.through >= self._low:
-                # The bookie's last list went beyond the last window.
+                # The bookie's last list reached beyond the last window.
                 before.forget_before(self._low)
                 side.through, side.sound, side.in_limbo = before.through, before.sound, before.in_limbo
             self._said[bookie] = side
         return side
 
     def _look(self) -> None:
-        """Go on to the next step while nothing more is to be asked in this one."""
+        """Go on to the next step if this one has nothing more to ask."""
         while not self.is_done and all(
             side.ask is None and self._next_ask(side) is None for side in self._sides
         ):
@@ -349,7 +350,7 @@ class CopyCheck:
             self._emit(pieces)
 
     def _emit(self, pieces: Mapping[int, list[Stretch]]) -> None:
-        """Cut the stretches wherever another bookie's begins or ends, and count the sound copies."""
+        """Cut the stretches wherever another bookie's stretch begins or ends, and count the sound copies."""
         opening: dict[int, list[tuple[int, FaultKind]]] = {}
         closing: dict[int, list[int]] = {}
         for slot, found in pieces.items():

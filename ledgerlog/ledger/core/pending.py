@@ -12,26 +12,26 @@ Both count contiguously from the base: -1 for a ledger's owner, the start of rec
 settled, and the next fragment starts at settled + 1. In guaranteed mode lafr <= lac <= lap always holds,
 otherwise lac <= lap; every verb that moves a watermark asserts it.
 
-**Confirmations by range.** A frame carries those entries of first..last that its slot holds. A slot's
-confirmations are a ``RangeSet`` over *all* ids, of which only ids that the slot holds mean anything. If E =
-WQ, the LAC is the AQ-th highest reach of the slots. With striping, the entries with one write set (those
-with the same id mod E) form a class with a reach of its own, and the lowest class decides. The cost is per
-acknowledgement, no matter how many entries it covers.
+**Confirmations by range.** A frame carries the entries of first..last that its slot holds. A slot's
+confirmations are a ``RangeSet`` over *all* ids; only the ids that the slot holds mean anything. If E = WQ,
+the LAC is the AQ-th highest reach of the slots. With striping, the entries with one write set (the same id
+mod E) form a class with its own reach, and the lowest class decides. The cost is per acknowledgement, no
+matter how many entries it covers.
 
-**Sending** is level-triggered. A slot remembers the last entry up to which its bookie was handed batches on
-its present connection; ``take_sends`` hands out the rest. When the connection is lost, the slot is
-*failed*. When the bookie reconnects, everything that it has not confirmed is sent again (bookies treat a
-repeated add as the same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it
-receives all pending entries (queue rule 3).
+**Sending** is level-triggered. A slot remembers the last entry that was handed out for its bookie's present
+connection; ``take_sends`` hands out the rest. If the connection is lost, the slot is *failed*. When the
+bookie reconnects, everything that it has not confirmed is sent again (bookies treat a repeated add as the
+same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it receives all pending
+entries (queue rule 3).
 
-**Carried entries.** While the metadata write of a change is on its way, the slots that stay go on
-confirming. So an entry of the new fragment may settle before the fragment is in force. It has its quorum,
-but the fragment would name a bookie that lacks the entry (Apache BookKeeper #4651). Therefore batches that
-were not settled when the change began are kept until the replacement was handed them, up to
-``CARRIED_BYTES_MAX``: beyond that they are dropped, so they never hold up a writer.
+**Carried entries.** While the metadata write of a change is on its way, the slots that stay go on confirming.
+So an entry of the new fragment may settle before the fragment is in force. The entry has its quorum, but the
+fragment would name a bookie that lacks it (Apache BookKeeper #4651). Therefore batches that were not settled
+when the change began are kept until they are handed to the replacement. At most ``CARRIED_BYTES_MAX`` are
+kept; the rest is dropped, so carried batches never hold up a writer.
 
-**Confirmations that do not count**: those of a bookie outside of the ensemble, and those of a slot that is
-being replaced, even if they come before the metadata write is sent (T14, T15).
+**Confirmations that do not count**: those of a bookie outside the ensemble, and those of a slot that is being
+replaced, even if they come before the metadata write is sent (T14, T15).
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Slot:
         self.sent = base
         """Every pending entry up to this one was handed out for this bookie's present connection."""
         self.failed = False
-        """The bookie cannot be reached, or refused an add. The slot waits for a replacement or the bookie's
-        return."""
+        """The bookie cannot be reached, or refused an add. The slot waits for a replacement or for the bookie
+        to return."""
         self.replacing = False
         """A change of this slot is under way: its confirmations do not count."""
 
@@ -112,7 +112,7 @@ class PendingAdds:
     ) -> None:
         self.replication = replication
         self.fragments = fragments
-        """The fragments as this client knows them. Those of a recoverer run ahead of the store (T12)."""
+        """The fragments as this client knows them. A recoverer's fragments are ahead of the store (T12)."""
         self.lap = base
         self.lac = base
         self.lafr = base
@@ -122,7 +122,7 @@ class PendingAdds:
         """Payload bytes of ``batches``."""
         self.slots = [Slot(i, bookie, base) for i, bookie in enumerate(fragments[-1].ensemble)]
         self._by_bookie = {slot.bookie: slot for slot in self.slots}
-        self._carried: dict[int, int] = {}  # slot -> keep batches above this entry for its replacement
+        self._carried: dict[int, int] = {}  # by slot: keep batches above this entry for its replacement
         if replication.is_striped:
             self._classes = [
                 [self.slots[i] for i in replication.write_set(residue)]
@@ -179,9 +179,9 @@ class PendingAdds:
         return any(slot.sent < lap and not slot.failed and not slot.replacing for slot in self.slots)
 
     def take_sends(self, bookie: BookieId) -> list[Send]:
-        """Take the entries to send to a bookie: those not handed out since it connected.
+        """Take the entries to send to a bookie: all that were not handed out since it connected.
 
-        Empty if the bookie has failed, is being replaced or is not in the ensemble (any more)."""
+        Empty if the bookie has failed, is being replaced or is not in the ensemble."""
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.failed or slot.replacing or slot.sent >= self.lap:
             return []
@@ -238,7 +238,7 @@ class PendingAdds:
         return True
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
-        """A bookie has a new connection: everything that it has not confirmed is due again."""
+        """A bookie has a new connection: send it again everything that it has not confirmed."""
         slot = self._by_bookie.get(bookie)
         if slot is not None:
             slot.failed = False
@@ -276,7 +276,7 @@ class PendingAdds:
                 reaches.sort(reverse=True)
                 through = reaches[quorum - 1]
                 if len(self._classes) > 1:
-                    # The entry before the first one of this class that lacks the quorum.
+                    # Go on to the entry before the first one of this class that lacks the quorum.
                     through += (residue - through - 1) % ensemble
                 if through < reach:
                     reach = through
@@ -312,12 +312,12 @@ class PendingAdds:
         """The failed slots that may be replaced together now, in order (A.4 rule 3, D13, D17).
 
         In the plain mode these are all failed slots. In guaranteed mode the new fragment takes over the
-        entries in (settled, lac], which are acknowledged already. Each of them must keep an ack quorum
-        among the slots that stay (relaxed pinning).
+        entries in (settled, lac], which are acknowledged already. Each of them must keep an ack quorum among
+        the remaining slots (relaxed pinning).
 
         Args:
-            full_pinning: Use the published, stricter rule: no slot that confirmed one of those entries may
-                go. This rule can block for ever (T29).
+            full_pinning: Use the published, stricter rule: do not replace a slot that confirmed one of those
+                entries. This rule can block for ever (T29).
         """
         chosen: list[int] = []
         for slot in self.slots:
@@ -363,8 +363,8 @@ class PendingAdds:
     ) -> tuple[Fragment, ...]:
         """``fragments`` with the replacements in force from ``settled`` + 1 on."""
         for bookie in replacements.values():
-            # A bookie that leaves in this change is barred too: answers to its old slot would look like new
-            # ones.
+            # A bookie that leaves in this change is barred too: answers to its old slot would look like
+            # answers to its new one.
             assert bookie not in self._by_bookie, f"replacement {bookie} is in the ensemble already"
         ensemble = tuple(replacements.get(slot.index, slot.bookie) for slot in self.slots)
         assert not has_duplicates(ensemble), "a bookie sits in one slot"
@@ -373,7 +373,7 @@ class PendingAdds:
     def install(self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]) -> None:
         """The change is in force: put the new bookies into their slots.
 
-        All pending entries are due at them."""
+        All pending entries are due to them."""
         for index, bookie in replacements.items():
             slot = self.slots[index]
             assert slot.replacing, "a change is announced by strip() before it is written"

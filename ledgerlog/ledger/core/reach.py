@@ -8,22 +8,22 @@ one thing: a slow bookie still gives signs of life. Two signs count:
   much (``limits.BOOKIE_INFLIGHT_BYTES``) or waits for its disk reads nothing more from the first connection,
   and answers nothing there. It still greets new clients.
 
-A ledger is *stalled* while appends wait and none was acknowledged for ``REACH_ASK_S``. Call ``look`` every
-``REACH_LOOK_S`` then. It is never asked about a ledger that makes progress, so a single slow bookie among
-fast ones costs nothing.
+A ledger is *stalled* if appends wait and none was acknowledged for ``REACH_ASK_S``. From then on, call
+``look`` every ``REACH_LOOK_S``. Do not call it for a ledger that makes progress: a single slow bookie among
+fast ones then costs nothing.
 
     take_asks()     bookies to be asked for a sign of life         -> on_sign
     silent          members that gave none for ``REACH_LOST_S``: break off their connections
     take_doubtful() replacements that did not answer: prefer others
     out_of_reach    why no ack quorum can be had now; None if it can, or may
 
-**Members first.** Replacements are asked only if the members that gave a recent sign are too few. If an ack
-quorum has neither the members nor the replacements to be had for ``REACH_LOST_S``, ``out_of_reach`` is set.
-It counts bookies that give signs of life and not those that acknowledge. So slow disks never set it.
+**Members first.** Replacements are asked only if too few members gave a recent sign. If for ``REACH_LOST_S``
+the members and the replacements together were too few for an ack quorum, ``out_of_reach`` is set. It counts
+bookies that give signs of life, not bookies that acknowledge. So slow disks never set it.
 
-**The time that counts.** Each ``look`` adds at most twice ``REACH_LOOK_S``, however late it comes. If this
-process was suspended for a minute, a minute of signs may wait in its sockets. It reads them before the next
-looks declare anybody lost.
+**The time that counts.** Each ``look`` adds at most twice ``REACH_LOOK_S``, however late it comes. For
+example, if this process was suspended for a minute, a minute of signs may wait in its sockets. The process
+reads them before later looks can declare a bookie lost.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Reach:
             self.out_of_reach = OutOfReach(tuple(sorted(lost)), needed)
 
     def _needed(self, reached: Sequence[bool], spares: int) -> int:
-        """How many more bookies the write set needs that lacks most for an ack quorum.
+        """How many more bookies are needed, counted for the write set that lacks most for an ack quorum.
 
         Spares may go wherever they help."""
         replication = self._replication
@@ -154,11 +154,11 @@ class Reach:
         self._asks.append(bookie)
 
     def _since_sign(self, bookie: BookieId) -> float:
-        """For how long the bookie has given no sign; if it gave none, since the stall began."""
+        """How long the bookie has given no sign; if it never gave one, how long the stall has lasted."""
         return _span(self._seen[bookie].sign_at or 0.0, self._now)
 
     def _is_lost(self, member: BookieId) -> bool:
-        """Whether the bookie gave no sign for ``REACH_LOST_S``, and had as long to give one."""
+        """Whether the bookie gave no sign for ``REACH_LOST_S``, although it had that long to give one."""
         is_new = _span(self._seen[member].since, self._now) < REACH_LOST_S
         return self._since_sign(member) >= REACH_LOST_S and not is_new
 
@@ -191,5 +191,5 @@ class Reach:
 
 
 def _span(start: float, end: float) -> float:
-    """The time between, without the errors of adding up floats: the looks come at the very limits."""
+    """The time between, rounded to remove float errors: looks come exactly at the limits."""
     return round(end - start, 6)

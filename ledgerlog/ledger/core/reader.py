@@ -1,19 +1,18 @@
 """Reading a range of entries from the bookies that hold them (protocol A.0 "Regular read").
 
-One copy with a matching digest proves the entry. Only if *every* bookie of the write set says that it has
-no such entry, the entry does not exist. A time-out, a refusal or a bookie in limbo among the answers leaves
-the entry unavailable. A copy that fails its digest is neither a yes nor a no (rule 8).
+One copy with a matching digest proves the entry. The entry does not exist only if *every* bookie of the write
+set says that it has no such entry. If one of the answers is a time-out, a refusal or from a bookie in limbo,
+the entry is unavailable. A copy that fails its digest is neither a yes nor a no (rule 8).
 
 A range read walks the fragments that it crosses. In each it runs one *lane* per class of entries with one
 write set (a single lane unless the ledger is striped). A lane asks one bookie for all entries that it still
-lacks and takes those that come. At the first missing entry it asks the next bookie of the write set from
-there on. Bookies that failed once are asked last. A busy bookie, with too many requests under way, has said
-nothing: when no other bookie is left, the lane asks it again, for as long as the shell likes
-(``is_waiting``).
+lacks and takes those that come. From the first missing entry on, it asks the next bookie of the write set.
+Bookies that failed once are asked last. A busy bookie (with too many requests under way) has said nothing. If
+only busy bookies are left, the lane asks them again, until the shell gives them up (``is_waiting``).
 
 **For a copy.** A bookie that lost entries (``holder``) reads the entries of its own slot from the other
-bookies of their write sets. Even if all the others deny an entry, it may have existed: the holder may have
-been the only bookie that had it.
+bookies of their write sets. Even if all the others deny an entry, it may have existed: perhaps only the
+holder had it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _Lane:
         self.stride = stride
         self.bookies = bookies
         self.said: dict[BookieId, _Said] = {}  # answers about the entry ``next``
-        self.asked: RangeAsk | None = None  # the outstanding ask; answers to any other are ignored
+        self.asked: RangeAsk | None = None  # the outstanding ask; answers to other asks are ignored
 
 
 class RangeRead:
@@ -82,7 +81,7 @@ class RangeRead:
             first: The first entry to read.
             last: The last entry to read.
             avoid: Bookies to ask last.
-            prefer: Which bookie of each write set to ask first; any number.
+            prefer: Which bookie of each write set to ask first; may be any number.
             holder: Read only entries that this bookie should hold, and ask only the others.
             even_holder: Ask the holder too, after all others.
         """
@@ -136,7 +135,7 @@ class RangeRead:
             lane.said = {bookie: said for bookie, said in lane.said.items() if said is not _Said.BUSY}
 
     def give_up_busy(self) -> None:
-        """From now on, treat a busy bookie as one that did not answer."""
+        """From now on, treat a busy bookie like a bookie that did not answer."""
         self._waits_for_busy = False
 
     @property
@@ -214,7 +213,7 @@ class RangeRead:
         elif entry_id <= through:
             lane.said[ask.bookie] = _Said.ABSENT if negative is Negative.ABSENT else _Said.UNKNOWN
         elif entry_id == ask.first:
-            lane.said[ask.bookie] = _Said.UNKNOWN  # The answer says nothing; do not ask the bookie for ever.
+            lane.said[ask.bookie] = _Said.UNKNOWN  # The answer says nothing; asking again might never end.
 
     def on_busy(self, ask: RangeAsk) -> None:
         """The bookie had too many requests under way to look."""

@@ -16,20 +16,20 @@ Rules that are easy to get wrong:
 * Write-backs carry the LAC and LAFR at which recovery started, never its progress (T25, T31, T32).
 * The loser of the closing race adopts the winner's end (T20).
 
-**Accepting a loss.** If so many bookies lost their data that nobody can say whether an entry exists,
-recovery gives up, and each later try does too (D27.9). An operator may then decide to end the ledger before
-that entry (``accept_loss``). Nothing else changes: fencing must be complete, recovery reaches every verdict
-that it can, and the closing write records the entry from which on the ledger may have lost entries
-(``LOST_FROM``). A loss is what bookies in limbo report: they may have had entries that they do not have
-now. A bookie that does not answer, or cannot read its data, has lost nothing as far as anybody knows, and
-may hold the very entry. While the verdict depends on such a bookie, recovery gives up all the same and
-names it, unless the operator says that it is gone for good (``accept_unreachable``).
+**Accepting a loss.** If so many bookies lost their data that nobody can say whether an entry exists, recovery
+gives up, and each later try does too (D27.9). An operator may then decide to end the ledger before that entry
+(``accept_loss``). Nothing else changes: fencing must be complete, recovery still reaches every verdict that
+it can, and the closing write records the first entry that the ledger may have lost (``LOST_FROM``). Only
+bookies in limbo count as a loss: they may have had entries that they do not have now. A bookie that does not
+answer, or cannot read its data, may have lost nothing, and may hold the very entry. If the verdict depends on
+such a bookie, recovery still gives up and names it, unless the operator says that it is gone for good
+(``accept_unreachable``).
 
 **Reading by ranges.** A *round* asks every slot for one range of entries. The answers are judged entry by
-entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding and
-the next entry needs more of them (a reply may be cut short by its size). The next round then starts at that
-entry, and answers of earlier rounds are ignored. With striping, the range is asked for once per class of
-entries with one write set, so no bookie is asked for an entry that it cannot hold.
+entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding and the
+next entry needs more of them (a reply may be cut short by its size). The next round then starts at that
+entry, and answers of earlier rounds are ignored. With striping, each round asks for its range once per class
+of entries with one write set, so it asks no bookie for an entry that the bookie cannot hold.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Phase(enum.Enum):
 
 
 class Negative(enum.Enum):
-    """The meaning of an entry's absence from a complete answer."""
+    """What it means that a complete answer does not contain an entry."""
 
     ABSENT = "absent"
     UNKNOWN = "unknown"
@@ -122,13 +122,13 @@ class LedgerRecovery:
         self.metadata = metadata
         self.version = version
         self.start = NO_ENTRY
-        """The entry before the first one to read. It is fixed once fencing is complete."""
+        """The entry before the first one to read. It does not change after fencing is complete."""
         self.frozen_lac = NO_ENTRY
         """The LAC and (guaranteed mode) LAFR that every write-back carries."""
         self.last_recoverable: int | None = None
         """The last entry of the ledger, once recovery has found its end."""
         self.lost_from: int | None = None
-        """The entry before which an accepted loss ended the ledger: nobody can say whether it exists."""
+        """An accepted loss ended the ledger before this entry: nobody can say whether it exists."""
         self.fenced: set[int] = set()
         """Slots of the frozen ensemble whose bookies confirmed the fence."""
         self.frozen: Fragment
@@ -235,7 +235,7 @@ class LedgerRecovery:
             negative: Whether entries missing from ``found`` are absent or unknown.
         """
         if through < ask.first:
-            self.on_read_failed(ask)  # The answer says nothing; asking again would never end.
+            self.on_read_failed(ask)  # The answer says nothing. Asking again might never end.
             return
         answer = self._answer_to(ask)
         if answer is not None:
@@ -281,7 +281,7 @@ class LedgerRecovery:
                     unknowns += 1
                     silent.append(self.frozen.ensemble[slot])
                 elif entry_id > answer.through:
-                    pass  # Cut short before this entry: the next round asks again.
+                    pass  # The reply was cut short before this entry: the next round asks again.
                 elif answer.negative is Negative.ABSENT:
                     negatives += 1
                 else:
@@ -400,8 +400,8 @@ class LedgerRecovery:
     def _form_closing_intent(self) -> None:
         assert self.last_recoverable is not None
         assert self.pending.settled >= self.last_recoverable, "closed only when written back (T19)"
-        # Repair may have replaced bookies in older fragments meanwhile. The last fragment of the start of
-        # recovery, and all after it, are ours.
+        # Repair may have replaced bookies in older fragments in the meantime. The last fragment of the start
+        # of recovery, and all later ones, are ours.
         fragments = (
             *self.metadata.fragments[: self._frozen_count - 1],
             *self.pending.fragments[self._frozen_count - 1 :],
@@ -422,9 +422,9 @@ class LedgerRecovery:
         if stored is None:
             self._fail(LedgerNotFound(self.ledger_id))
         elif stored.state is LedgerState.CLOSED:
-            self._finish(stored)  # We closed it, or the recoverer that won did (T20).
+            self._finish(stored)  # We closed it, or the recoverer that won the race did (T20).
         elif self.phase is Phase.ANNOUNCING:
-            self._begin(stored, version)  # IN_RECOVERY, by us or another: go on without a write (D9).
+            self._begin(stored, version)  # We or another client set IN_RECOVERY: go on without a write (D9).
         elif stored.state is LedgerState.IN_RECOVERY and stored.last_fragment == self.frozen:
             self.metadata, self.version = stored, version
             self._maybe_close()

@@ -1,14 +1,14 @@
 """What one bookie confirmed while it sat in one slot of an ensemble, and whether it lacks entries.
 
 The plain mode retires an entry at the ack quorum, and the protocol machine (``ledger.core.pending``) then
-forgets who confirmed it. A copy that was on its way at that moment may arrive later, or never. A ``Tenure``
-goes on counting: *every* confirmation of the bookie counts, no matter how late, and also while the slot is
-being replaced, because it is about what the bookie has, not about what may be acknowledged.
+forgets which bookies confirmed it. A copy that was on its way at that moment may arrive later, or never. A
+``Tenure`` goes on counting: *every* confirmation of the bookie counts, no matter how late, and also while the
+slot is being replaced. It records which entries the bookie has, not which entries may be acknowledged.
 
 The cost is per confirmation, no matter how many entries it covers. Confirmations come nearly always in order,
 so they usually make one range. Each interruption may leave one more. Beyond ``_RANGES_MAX`` ranges the oldest
-are forgotten, and what lies there counts as lacking: a task for repair may be unnecessary, but no hole is
-overlooked.
+are forgotten, and their entries count as lacking. That may cause an unnecessary task for repair, but
+overlooks no hole.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Tenure:
         """
         if first > last:
             return
-        # No frame carries the entries just before this one that other slots hold. They are no gap.
+        # Just before ``first``, no frame carries the entries that only other slots hold. They are no gap.
         first = self._after_gap(first)
         if first <= last:
             confirmed = self._confirmed
@@ -51,7 +51,7 @@ class Tenure:
                 confirmed.discard_first()
 
     def lacks_any(self, last: int) -> bool:
-        """Return whether the bookie did not confirm some entry up to ``last`` that its slot holds."""
+        """Return whether the bookie failed to confirm an entry up to ``last`` that its slot holds."""
         reach = self._confirmed.reach(self._first_held())
         return any(
             self._replication.holds(self._slot, entry_id)
@@ -65,7 +65,7 @@ class Tenure:
         return first
 
     def _after_gap(self, first: int) -> int:
-        """Return the entry after the last one before ``first`` that the slot holds."""
+        """Return the entry after the last entry below ``first`` that the slot holds."""
         replication = self._replication
         if replication.is_striped:
             while first > self._first and not replication.holds(self._slot, first - 1):

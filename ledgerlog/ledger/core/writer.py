@@ -7,21 +7,21 @@ Verbs in, state out; nothing here waits. The shell reads its work from the state
     intent                 a metadata write to be attempted        -> on_metadata_read
     lac, lafr, failure     the outcome of appends, for waiting callers
 
-**One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version that
-it must replace. After the write (done, conflict, no answer) the shell always hands the stored value back
-through ``on_metadata_read``. If it shows the intended last fragment (which nobody but the owner writes) or
-the intended end, the write took effect. Otherwise the writer decides anew from the stored value (rules 13
-and 14, T22). It forms the intent afresh each time. So a change always starts after the newest ``settled``
-(Apache BookKeeper #4651), and keeps the changes that repair made to older fragments meanwhile.
+**One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version that it
+must replace. After the write (done, conflict, no answer) the shell always hands the stored value back through
+``on_metadata_read``. If it shows the intended last fragment (only the owner writes one) or the intended end,
+the write took effect. Otherwise the writer decides anew from the stored value (rules 13 and 14, T22). It
+forms the intent afresh each time. So a change always starts after the newest ``settled`` (Apache BookKeeper
+#4651), and keeps the changes that repair made to older fragments in the meantime.
 
 **An end is final.** Once ``failure`` is set, no confirmation counts and nothing more is acknowledged (T06).
-If the owner may still close the ledger (it is being closed, or was given up in the plain mode), a closing
-intent remains. Its outcome decides the fate of the pending adds:
+If the owner may still close the ledger (``close`` has begun, or the plain mode gave up), a closing intent
+remains. Its outcome decides the fate of the pending adds:
 
     the closing write took effect       they are not in the ledger: ``failure`` stays as it is
-    somebody is recovering the ledger   they may or may not survive: ``failure`` becomes LedgerFenced
+    another client recovers the ledger  they may or may not survive: ``failure`` becomes LedgerFenced
 
-So pending adds fail with ``failure`` once ``is_over``, and not before (A.7, rule 15).
+So pending adds fail with ``failure`` only once ``is_over`` is true (A.7, rule 15).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MetadataIntent:
 class _Closing(enum.Enum):
     NO = 0
     WANTED = 1
-    """The end is fixed at ``close_at``; nobody has seen the closing write take effect yet."""
+    """The end is fixed at ``close_at``; the closing write is not known to have taken effect yet."""
     DONE = 2
 
 
@@ -82,7 +82,7 @@ class WriterCore:
         self.version = version
         self.pending = PendingAdds(metadata.replication, metadata.fragments)
         self.failure: LedgerLogError | None = None
-        """Why this writer can acknowledge nothing more. It may still change until ``is_over``."""
+        """Why this writer cannot acknowledge anything more. It may still change until ``is_over``."""
         self.intent: MetadataIntent | None = None
         self.close_at: int | None = None
         """The last entry of the ledger, once a close has fixed it (T05: the LAC, not the LAP)."""
@@ -94,7 +94,7 @@ class WriterCore:
         self._queue: list[bytes] = []  # appended, and not in a batch yet
         self._queue_bytes = 0
         self._replacements: dict[int, BookieId] = {}  # the change under way
-        self._attempts: list[Fragment] = []  # the last fragments that writes of this change intended
+        self._attempts: list[Fragment] = []  # the last fragments in the writes that this change attempted
         self._untried: set[BookieId] = set()  # replacements that have confirmed nothing yet
         self.unfit: set[BookieId] = set()
         """Bookies that refuse this ledger's adds for good. Do not choose them as replacements."""
@@ -139,12 +139,12 @@ class WriterCore:
 
     @property
     def written_end(self) -> int | None:
-        """The last entry, if this writer closed the ledger or may have; None if it certainly did not."""
+        """The last entry, if this writer closed the ledger or may have closed it; otherwise None."""
         return None if self._closing is _Closing.NO else self.close_at
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: it is closed, or failed without a closing write to attempt."""
+        """Whether nothing is left to do: the ledger is closed, or failed with no closing write to attempt."""
         return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)
 
     # --- appending ----------------------------------------------------------------------------
@@ -205,8 +205,8 @@ class WriterCore:
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
         """A bookie has durably stored the entries of first..last that its slot holds.
 
-        Nothing counts after the end (T06), nor does the answer to a frame that only told the LAC: it has no
-        entry (``first`` is ``last`` + 1).
+        Nothing counts after the end (T06). The answer to a frame that only carried the LAC does not count
+        either: it has no entry (``first`` is ``last`` + 1).
 
         Returns:
             Whether the LAC or LAFR moved.
@@ -234,14 +234,14 @@ class WriterCore:
     def on_fenced(self, bookie: BookieId) -> bool:
         """A bookie refused an add because the ledger is fenced.
 
-        If the bookie is in the ensemble, this ends the writer; it never triggers a change (D12). The
-        refusal of a former member does not count. Once a close has begun, no refusal counts: a fence does
-        not mean that the metadata changed (D26), and the closing write will find out.
+        If the bookie is in the ensemble, this ends the writer; it never triggers a change (D12). The refusal
+        of a former member does not count. Once a close has begun, no refusal counts: a fence does not prove
+        that the metadata changed (D26), and the closing write will find out.
 
-        One exception: a replacement that has not confirmed anything. If it had an unclean boot before it
-        was chosen, it fences every older ledger. So it is ``unfit`` for this ledger and fails like any
-        other bookie. If somebody is recovering the ledger after all, the metadata write that replaces the
-        bookie meets the recovery and ends the writer. Until then the other bookies' confirmations count, as
+        One exception: a replacement that has not confirmed anything. If it had an unclean boot before it was
+        chosen, it fences every older ledger. So it is ``unfit`` for this ledger and fails like any other
+        bookie. If a client is recovering the ledger after all, the metadata write that replaces the bookie
+        conflicts with the recovery and ends the writer. Until then the other bookies' confirmations count, as
         if the refusal were still on its way.
 
         Returns:
@@ -266,7 +266,7 @@ class WriterCore:
     def change_ensemble(self, replacements: Mapping[int, BookieId]) -> None:
         """Begin to replace slots, each by a bookie that is not in the ensemble.
 
-        The slots' confirmations stop counting here, before the write is sent.
+        The slots' confirmations do not count from now on, even before the write is sent.
 
         Args:
             replacements: The new bookies by slot; the slots are a subset of ``replaceable()``.
@@ -317,7 +317,7 @@ class WriterCore:
         self._begin_close(LedgerClosed(self.ledger_id, self.lac, "closed by its writer"))
 
     def give_up(self, reason: LedgerLogError) -> None:
-        """End the ledger because its ack quorum is out of reach.
+        """End the ledger because no ack quorum can be reached.
 
         The plain mode closes the ledger at its LAC. Pending adds are then certainly not in it, and fail
         with ``reason``. The guaranteed mode leaves it OPEN for recovery, which may keep pending adds, so
@@ -337,10 +337,10 @@ class WriterCore:
     def _begin_close(self, failure: LedgerLogError) -> None:
         self.close_at = self.lac
         self._closing = _Closing.WANTED
-        self.failure = failure  # From here on no confirmation counts (T06).
+        self.failure = failure  # From now on no confirmation counts (T06).
         self._drop_queue()
         if self.intent is None:
-            self._form_intent()  # Otherwise a change is being written; read its outcome first.
+            self._form_intent()  # If a change is being written, read its outcome first.
 
     def _fail(self, failure: LedgerLogError) -> None:
         if self.failure is None or self._closing is _Closing.WANTED:

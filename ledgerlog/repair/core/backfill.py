@@ -1,22 +1,22 @@
 """Giving a live bookie the entries that it should have and lacks (rule 24).
 
 A ``Backfill`` works on one share: the entries of one fragment that the bookie's slot holds. Ranges of them
-are missing. That may be one entry that was on its way when a connection broke, or millions. The ``Backfill``
-takes the ranges in growing order and works in three steps:
+are missing: perhaps one entry that was on its way when a connection broke, perhaps millions. The ``Backfill``
+takes the ranges in ascending order and works in three steps:
 
     lists     each other bookie of the same write sets lists the entries that it has
                   take_lists -> on_listed, on_list_failed
-    skipped   a stretch that no list names is passed over in one step, however long it is
+    skipped   a stretch that no list names is skipped in one step, however long it is
     rounds    the entries that a list names are read, up to ``round_entries`` ids at a time. Entries with the
               same write set form a class; each class reads one range from one bookie at a time. Digests are
               checked, and the entries are sent to the bookie in pieces
                   take_asks -> on_reply, on_failed;   take_copies -> on_copied
 
-**An entry that cannot be had does not hold up the others.** It is reported in one of two sets. ``nowhere``:
-every bookie that should have the entry answered, and none has an intact copy. ``unavailable``: some bookie
-could not say whether it has the entry, so another try makes sense (rule 8: no answer, limbo and trouble never
-mean "no such entry"). A bookie that fails to answer once is not asked again by this ``Backfill``. Whether the
-bookie that gets the copies accepts them is up to the shell.
+**If an entry is not available, that does not hold up the others.** The entry is reported in one of two sets.
+``nowhere``: every bookie that should have the entry answered, and none has an intact copy. ``unavailable``:
+some bookie could not say whether it has the entry, so another try makes sense (rule 8: no answer, limbo and
+trouble never mean "no such entry"). If a bookie fails to answer once, this ``Backfill`` does not ask it
+again. The shell decides what to do if the filled bookie refuses copies.
 
 **Bounds.** Reading stops while ``repair.core.repair.COPY_BYTES`` of copies are unconfirmed; at most one more
 reply for each class arrives after that. One round of ids and the lists of the other bookies are kept.
@@ -52,7 +52,7 @@ class _Stock(Holdings):
 class _Lane:
     """One class of entries of the round.
 
-    ``entries`` has those that are not read yet, growing, each with the bookies that have it.
+    ``entries`` has those that are not read yet, in ascending order, each with the bookies that have it.
     """
 
     entries: dict[int, list[BookieId]] = attrs.Factory(dict)
@@ -77,16 +77,16 @@ class Backfill:
             metadata: The ledger's metadata.
             bookie: The bookie to fill.
             share: Its share of one fragment.
-            missing: Ranges of ids, growing. Each begins and ends with an entry of the share, and the bookie
-                has none of its own entries in between (``model.missing.gaps``).
+            missing: Ranges of ids, in ascending order. Each begins and ends with an entry of the share, and
+                the bookie has none of its own entries in between (``model.missing.gaps``).
             round_entries: How many ids one round covers at most.
         """
         self.bookie = bookie
         self.ledger_id = metadata.ledger_id
         self.nowhere = RangeSet()
-        """Entries of which no intact copy is left."""
+        """Entries without any intact copy left."""
         self.unavailable = RangeSet()
-        """Entries that could not be had now, because some bookie did not say whether it has them."""
+        """Entries that are not available now, because some bookie did not say whether it has them."""
         self.lac = metadata.last_fragment.first_entry - 1
         """The LAC that every copy carries (rule 23)."""
         if metadata.last_entry is not None:
@@ -119,7 +119,7 @@ class Backfill:
 
     @property
     def is_done(self) -> bool:
-        """Whether every missing entry is confirmed or reported as not to be had."""
+        """Whether every missing entry is confirmed or reported as not available."""
         return not self._ranges and not self._lanes and not self._unconfirmed
 
     @property
@@ -159,7 +159,7 @@ class Backfill:
         self._give_up_on(ask.bookie)
 
     def _plan(self, last: int) -> None:
-        """Plan the next round, or pass over the next stretch that no list names. All lists reach ``_at``."""
+        """Plan the next round, or skip the next stretch that no list names. All lists reach ``_at``."""
         told = [stock for stock in self._stocks.values() if not stock.is_silent]
         horizon = min((stock.through for stock in told), default=last)
         horizon = min(horizon, last)
@@ -190,7 +190,7 @@ class Backfill:
         self._lanes.setdefault(entry_id % self._stride, _Lane()).entries[entry_id] = sources
 
     def _conclude(self, first: int, last: int, is_doubtful: bool) -> None:
-        """Report a stretch as not to be had. Its last id is first moved down to an entry of the share."""
+        """Report a stretch as not available. First move its last id down to an entry of the share."""
         share = self._share
         last = next(e for e in range(last, first - 1, -1) if share.replication.holds(share.slot, e))
         (self.unavailable if is_doubtful else self.nowhere).add(first, last)
@@ -231,7 +231,7 @@ class Backfill:
                 del lane.entries[entry_id]
                 self._doubted.discard(entry_id)
             elif entry_id == damaged or entry_id <= through:
-                # The bookie listed the entry and does not bring it: it is damaged, or was lost since.
+                # The bookie listed the entry but did not send it: the entry is damaged, or was lost since.
                 kind = FaultKind.CORRUPT if entry_id == damaged else absence(negative)
                 self._without(lane, entry_id, ask.bookie, kind)
             else:
@@ -259,7 +259,7 @@ class Backfill:
                     self._without(lane, entry_id, bookie, FaultKind.UNREACHABLE)
 
     def _without(self, lane: _Lane, entry_id: int, bookie: BookieId, kind: FaultKind) -> None:
-        """Note that this bookie does not bring this entry."""
+        """Note that this bookie did not send this entry."""
         if not kind.is_certain:
             self._doubted.add(entry_id)
         sources = lane.entries[entry_id]

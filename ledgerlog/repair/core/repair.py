@@ -1,10 +1,10 @@
 """Repairing a fragment: new bookies get the entries of lost ones and take their slots (rules 20 to 24).
 
-A ledger survives the loss of a bookie with one copy less. Repair brings the copy back. It works on fragments
-that take no more entries. Others may change the same ledger meanwhile: its owner changes the last fragment,
-recoverers close it, another worker repairs the same fragment. Verbs in, state out:
+A ledger survives the loss of a bookie, but then has one copy less. Repair restores the copy. It works on
+fragments that take no more entries. Others may change the same ledger at the same time: its owner changes the
+last fragment, recoverers close it, another worker repairs the same fragment. Verbs in, state out:
 
-    survey              which fragments name lost bookies, and what may be done about each
+    survey              which fragments name lost bookies, and how each may be repaired
     FragmentRepair      repairs one fragment, all its lost bookies at once:
       COPYING           reads and copies, a round of entries at a time
                             take_asks -> on_reply, on_failed;  take_copies -> on_copied, on_copy_failed,
@@ -39,7 +39,7 @@ metadata. It keeps what the owner and recoverers did to other fragments, as they
     the old bookies are named    write again, at the version just read
     anything else                another repair was faster with other bookies; this one fails
 
-Copies that were made for nothing harm nobody.
+Unnecessary copies do no harm.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RepairFailed(LedgerLogError):
 
 
 class Work(enum.Enum):
-    """What may be done about a fragment that names lost bookies."""
+    """How a fragment that names lost bookies may be repaired."""
 
     COPY = "copy its entries, then name other bookies"
     NAME = "name other bookies: nothing that it holds is lost"
@@ -183,8 +183,8 @@ class FragmentRepair:
             new_token: Makes the token of each metadata write.
             avoid: Bookies to read from last, in addition to the lost ones.
             serving: Bookies that count as lost but still serve: an operator empties one, or one has a damaged
-                copy. Each may be the only one that has an entry, so it is asked for its own share if all
-                others fail.
+                copy. Only such a bookie may have an entry, so it is asked for its own share if all others
+                fail.
             round_entries: How many ids one round covers at most.
         """
         end = metadata.fragment_end(fragment_index)
@@ -211,13 +211,13 @@ class FragmentRepair:
             self.lac = metadata.last_entry
         self.lafr = NO_ENTRY
         self._base = metadata
-        """The metadata that reads go by. The fragment keeps its entries in every later version."""
+        """The metadata for reads. The fragment keeps its entries in every later version."""
         self._new_token = new_token
         self._avoid = (*replacements, *avoid)
         self._serving = tuple(sorted(serving))
         self._round_entries = round_entries
         self._todo = [old for old in replacements if _holds_any(metadata.replication, fragment, old, end)]
-        """The lost bookies whose entries are not all read yet. Those of the first one are being read."""
+        """The lost bookies with entries that are still to be read. The first one's entries are being read."""
         self._next = fragment.first_entry
         """The first entry of the next round."""
         self._read: RangeRead | None = None
@@ -289,12 +289,12 @@ class FragmentRepair:
     def _look(self) -> None:
         read = self._read
         assert read is not None
-        # Pass on at once what was read. Then no more is kept than the copies and answers that are under way.
+        # Pass on at once what was read. Then memory holds only the copies and answers that are under way.
         self._split(self.replacements[self._todo[0]], read.found)
         read.found.clear()
         if read.failure is not None:
-            # No other bookie has some entry, or it cannot be read now. The fragment stays as it is: the
-            # bookies that the metadata names are the place where the entry may still turn up.
+            # No other bookie has some entry, or it cannot be read now. The fragment stays as it is: the entry
+            # may still turn up on the bookies that the metadata names.
             self._fail(read.failure)
         elif read.is_done:
             self._read = None
@@ -340,7 +340,7 @@ class FragmentRepair:
         self.intent = MetadataIntent(changed, self.version)
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """Take what the store holds after a write was attempted, whether or not the write succeeded."""
+        """Take the stored metadata after a write was attempted, whether or not the write succeeded."""
         if self.phase is not RepairPhase.WRITING:
             return
         self.intent = None
