@@ -86,15 +86,17 @@ OnLoss = Callable[[str], None]
 
 
 class SimEnvironment(Environment):
-    """Random choices from the seed, and a wall clock: simulated time plus a skew for each process."""
+    """Random choices from the seed, and a wall clock: simulated time, a skew and the jumps of the process."""
 
-    def __init__(self, incarnation: Incarnation) -> None:
+    def __init__(self, incarnation: Incarnation, process: Process) -> None:
         self.random = incarnation.random
+        self._process = process
         self._incarnation = incarnation
         self._skew_ms = incarnation.random.randrange(-2000, 2000)
 
     def now_ms(self) -> int:
-        return EPOCH_MS + self._skew_ms + int(self._incarnation.simulation.now * 1000)
+        now_ms = int(self._incarnation.simulation.now * 1000)
+        return EPOCH_MS + self._skew_ms + self._process.clock_jumps_ms + now_ms
 
     def new_token(self) -> bytes:
         return self.random.randbytes(TOKEN_BYTES)
@@ -124,6 +126,8 @@ class Process:
         self._cluster = cluster
         self.lives = 0
         """How many lives have begun."""
+        self.clock_jumps_ms = 0
+        """How far the jumps of its wall clock have moved it."""
         self._ended = trio.Event()
 
     @property
@@ -359,7 +363,7 @@ class SimulatedCluster:
                     open_peers,
                     store,
                     self.network.at(incarnation),
-                    environment=SimEnvironment(incarnation),
+                    environment=SimEnvironment(incarnation, process),
                 ),
             ) as process.node,
         ):
@@ -399,7 +403,7 @@ class SimulatedCluster:
             open_client(
                 store,
                 self.network.at(incarnation),
-                environment=SimEnvironment(incarnation),
+                environment=SimEnvironment(incarnation, process),
                 default_replication=replication or self.replication,
                 append_deadline_s=append_deadline_s,
             ) as opened,
@@ -552,6 +556,19 @@ class SimulatedCluster:
         assert is_untouched, "a process has registered in a store that is not the cluster's"
         assert written == self._other_metadata, "a process wrote to a store that is not the cluster's"
         self._right_metadata = None
+
+    def jump_clock(self, name: str, seconds: float) -> None:
+        """Set the wall clock of a process forward, or back. It stays so; ``heal`` does not set it right.
+
+        Timeouts and deadlines go by another clock, which never jumps.
+
+        Args:
+            name: The name of the process.
+            seconds: How far; negative: back.
+        """
+        self.faults["clock jump"] += 1
+        self.simulation.event("clock jump", name, seconds)
+        self.process(name).clock_jumps_ms += round(1000 * seconds)
 
     def heal(self) -> None:
         """Heal all faults of the network, the disks and the metadata store, and resume paused processes.

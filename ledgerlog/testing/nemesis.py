@@ -206,6 +206,10 @@ class Nemesis:
                 cluster.exchange_metadata(cluster=other_cluster)
                 await trio.sleep(lasting_s)
                 cluster.bring_metadata_back()
+            case "clock jump":
+                seconds = random.choice((-3600.0, -30.0, 30.0, 3600.0))
+                self._tell(fault, anybody, seconds, "s")
+                cluster.jump_clock(anybody, seconds)
             case "reset" | "half-open":
                 self._tell(fault, client, bookie)
                 cluster.reset(client, bookie, half=kind == "half-open")

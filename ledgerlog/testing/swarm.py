@@ -25,6 +25,7 @@ from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 
 __all__ = [
+    "CLOCK_JUMP",
     "COLLECT_S",
     "DIRECTED",
     "EXCHANGE",
@@ -92,6 +93,11 @@ EXCHANGE = "metadata exchanged"
 
 EXCHANGE_SHARE = 0.15
 """The share of runs in which another metadata store answers now and then, and bookies collect often."""
+
+CLOCK_JUMP = "clock jump"
+
+CLOCK_JUMP_SHARE = 0.15
+"""The share of runs in which wall clocks jump, by up to an hour."""
 
 COLLECT_S = 0.2
 """The interval between two collections in such runs, in seconds."""
@@ -206,6 +212,7 @@ class Swarm:
             )
             ._with_losses(random)
             ._with_exchanges(random)
+            ._with_clock_jumps(random)
         )
 
     def _with_losses(self, random: Random) -> Swarm:
@@ -220,7 +227,13 @@ class Swarm:
         return attrs.evolve(self, unsynced=unsynced, faults=tuple(sorted({*self.faults, *LOSING})))
 
     def _with_exchanges(self, random: Random) -> Swarm:
-        """Perhaps let another metadata store answer for a while. Drawn last, so the rest stays the same."""
+        """Perhaps let another metadata store answer for a while. Drawn after the rest, which stays so."""
         if random.random() >= EXCHANGE_SHARE:
             return self
         return attrs.evolve(self, faults=tuple(sorted({*self.faults, EXCHANGE})))
+
+    def _with_clock_jumps(self, random: Random) -> Swarm:
+        """Perhaps let wall clocks jump. Drawn last, so the rest stays the same."""
+        if random.random() >= CLOCK_JUMP_SHARE:
+            return self
+        return attrs.evolve(self, faults=tuple(sorted({*self.faults, CLOCK_JUMP})))

@@ -394,7 +394,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert len(status["workers"]) >= 3
         audited = await said("repair", "audit", "--entries", "ends")
         lost = {"ledger": ledger_id, "bookies": [dead], "why": "not registered"}
-        assert audited == {"under_replicated": 1, "found": [lost]}
+        assert audited == {"under_replicated": 1, "misplaced": 0, "found": [lost]}
         plain = await ledgerlog_ok("repair", "status", uri=uri)
         assert b"under-replicated now: 1 of " in plain
         assert b"1 ledger to be looked after, and repair is paused" in plain
@@ -404,7 +404,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert (await said("repair", "status"))["under_replicated"] == 0
         nothing = await ledgerlog_ok("repair", "audit", "--entries", "all", uri=uri)
         assert b"nothing is under-replicated" in nothing
-        assert await said("repair", "audit") == {"under_replicated": 0, "found": []}
+        assert await said("repair", "audit") == {"under_replicated": 0, "misplaced": 0, "found": []}
         ran = await ledgerlog("bookie", "decommission", "nobody", uri=uri)
         assert ran.status == 1
         assert "no bookie nobody ever served this cluster" in ran.stderr

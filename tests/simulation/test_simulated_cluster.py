@@ -109,6 +109,24 @@ def test_nothing_is_lost_to_a_metadata_store_that_is_another_for_a_while(
         assert found == [b"%d" % number for number in range(7)]
 
 
+def test_the_times_of_records_do_not_go_back_if_a_leaders_clock_is_set_back(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> list[float]:
+        async with cluster.client("a") as client:
+            log = await client.create_log("orders")
+            async with log.writer() as writer:
+                for jump_s in (0, 3600, -7200, 30):
+                    cluster.jump_clock("a", jump_s)
+                    await writer.append(b"x")
+                    await trio.sleep(1)
+            async with log.read() as records:
+                return [record.timestamp.timestamp() async for record in records]
+
+    for times in simulated(scenario, seeds=range(2)):
+        first, *later = times
+        assert later[0] - first == pytest.approx(3600, abs=5)
+        assert later == [later[0]] * 3, "time stands still until the clock has caught up"
+
+
 def test_a_seed_is_one_history_and_another_seed_another() -> None:
     hashes = [simulate(all_kinds_of_trouble, seed=seed, is_strict=True).trace_hash for seed in (5, 5, 6)]
     assert hashes[0] == hashes[1] != hashes[2]
