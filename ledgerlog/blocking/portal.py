@@ -303,11 +303,10 @@ class Portal:
             served.refuse()
 
     def close(self) -> None:
-        """Leave all held contexts, newest first, and end the thread. Idempotent. In a forked child: do
-        nothing.
+        """Leave all held contexts, newest first, and end the thread. Idempotent.
 
-        If several threads call this, the first one closes. If interrupted, the remaining contexts are
-        cancelled. Inside a loop it raises InvalidArgument and closes nothing."""
+        In a forked child it does nothing. If several threads call this, the first one closes. If interrupted,
+        the remaining contexts are cancelled. Inside a loop it raises InvalidArgument and closes nothing."""
         if os.getpid() != self._pid or self._is_closed:
             return
         if self._held:
