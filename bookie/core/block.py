@@ -1,4 +1,4 @@
-"""Blocks: the unit that the journal writes with one sync, and how to tell a torn write from damage.
+"""Blocks: the unit that the journal writes with one sync. A torn write is told apart from damage.
 
 A block is a whole number of 4096-byte pages, at a multiple of 4096 in its segment:
 
@@ -26,23 +26,22 @@ still open. The table comes last because its size is known only when the block c
 makes a block of one page.
 
 **Torn or rotten.** A segment reads as zeros before it is written, and every byte of it is written at most
-once. (A recycled segment file is filled with zeros first.) So if a crash keeps a sector from being written,
-the sector reads as zeros. The padding, the header and each table entry are never zero, and the table says
-which sectors of the records are rightly zeros. So a page that fails its checksum is *torn* if it has a sector
-of zeros that should not be zeros. Otherwise it is *rotten*, because no crash leaves other bytes behind. The
-same holds for the header (which lies within one sector) and for the table.
+once. (A recycled segment file is filled with zeros first.) So if a crash prevents the write of a sector, the
+sector reads as zeros. The padding, the header and each table entry are never zero, and the table says which
+sectors of the records are rightly zeros. So a page that fails its checksum is *torn* if one of its sectors is
+zeros but should not be. Otherwise it is *rotten*, because no crash leaves other bytes behind. The same holds
+for the header (which lies within one sector) and for the table.
 
-The records of a torn block were never acknowledged, provided that nothing was written after it. Only one
-block is written at a time, so any trace of a later block proves that this one was synced.
+If nothing was written after a torn block, its records were never acknowledged. Only one block is written at a
+time, so any trace of a later block proves that this one was synced.
 
 **Nonce.** Each segment has 16 random bytes in its file header. They are part of every checksum here. Clients
-choose payloads, and without the nonce a payload that looks like a later block could turn a torn write into
-apparent damage. A block that is read from the wrong place, or was left by an earlier use of the file, fails
-its checksums for the same reason.
+choose payloads: without the nonce, a payload that looks like a later block could turn a torn write into
+apparent damage. The nonce also makes checksums fail if a block is read from the wrong place, or was left by
+an earlier use of the file.
 
-One case cannot be decided. Damage may turn written sectors of the very last block, and of nothing else, into
-zeros. This looks like a torn write. After a clean stop it does not matter, because the index says where the
-journal ends.
+One case cannot be decided. Damage may turn only written sectors of the very last block into zeros. This looks
+like a torn write. After a clean stop it does not matter, because the index says where the journal ends.
 """
 
 from __future__ import annotations
@@ -142,7 +141,8 @@ def finish_block(
 
 
 def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeader | None:
-    """Return the block header at the start of ``view``, or None if there is no valid one of this segment."""
+    """Return the block header at the start of ``view``, or None if there is no valid header of this
+    segment."""
     if len(view) < PAGE_BYTES or view[:8] != _MAGIC:
         return None
     head = bytes(view[:BLOCK_HEADER_BYTES])
@@ -159,13 +159,14 @@ def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeade
 
 
 def header_damage(view: memoryview) -> BlockDamage:
-    """Classify a place where a block should begin but no valid header is."""
+    """Classify the damage at a place where a block should begin, but no valid header is."""
     return BlockDamage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else BlockDamage.ROTTEN
 
 
 def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> BlockDamage | None:
-    """Return the kind of damage to the block at the start of ``view``, whose header is valid, or None if it
-    is whole."""
+    """Return the kind of damage to the block at the start of ``view``, or None if the block is whole.
+
+    The block's header is valid."""
     block = view[: header.block_bytes]
     table_start = header.block_bytes - header.pages * _TABLE_ENTRY_BYTES
     table = bytes(block[table_start:])
@@ -214,7 +215,7 @@ def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozens
 def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> bytes:
     """Return the table of a whole block whose records and padding are in place.
 
-    This is the one pass over the bytes of a group commit. So it works by the page, in C.
+    This is the one pass over the bytes of a group commit. So it works page by page, in C.
     """
     pages = [page for (page,) in _PAGE.iter_unpack(block)]
     count = len(pages)

@@ -1,4 +1,4 @@
-"""Boot: find where a journal ends from the scans of its segments.
+"""Boot: find the end of a journal from the scans of its segments.
 
 The bookie writes one block at a time, and one segment after the other. So the journal is a chain of blocks
 with growing sequences that ends in one place. At most one torn block may stand behind that place:
@@ -13,21 +13,21 @@ with growing sequences that ends in one place. At most one torn block may stand 
 
 ``JournalWalk`` takes the scans of the segments in order. It finds the end or raises StorageCorrupt.
 
-**Garbage.** A prepared segment may hold bytes that the bookie never wrote. They are no block, and they look
-like a block that rotted. If the bookie surely never wrote to that segment, they do not matter
+**Garbage.** A prepared segment may hold bytes that the bookie never wrote. They are no block, but look like a
+rotten block. If the bookie certainly never wrote to that segment, they do not matter
 (``JournalWalk.is_unwritten``). Otherwise they are damage:
 
     [ 41 | 42 ]        [ zeros ]          [ garbage ]     ends behind block 42; the last segment is removed
     [ 41 | 42 ]        [ garbage ]                        damage: block 43 may have been there
 
-**Cutting.** The torn block is never overwritten. The bookie makes everything that it replayed durable in the
-index, together with the place where the journal ended. It goes on in a segment that was never written to. The
-first record there is a START record, which names the same place again. A rebuild without the index needs it
+**Cutting.** The torn block is never overwritten. The bookie makes all replayed records durable in the index,
+together with the place where the journal ended. It goes on in a segment that was never written to. The first
+record there is a START record, which names the same place again. A rebuild without the index needs it
 (``bookie.storage.upkeep.rebuild``). If the bookie crashes during this start, it leaves at most a torn START
-block. The mark in the index already excludes everything before that block, the old torn block included.
+block. The mark in the index already excludes everything before that block, including the old torn block.
 
 **The mark** is stored in the index and says where replay begins. The index has everything before the mark's
-segment. If ``is_optional`` is set, nothing was acknowledged from that segment on, so the segment may be
+segment. If ``is_optional`` is set, nothing from that segment on was acknowledged, so the segment may be
 missing. Otherwise a missing segment was lost, which is damage.
 """
 
@@ -46,8 +46,8 @@ from ledgerlog.errors import StorageCorrupt
 class IndexBehind(StorageCorrupt):
     """A file is missing that the index still needs.
 
-    Either the file was lost, or the index lost its last batches and the file was deleted since. The caller
-    that opens the index adds which file of the index may be at fault.
+    Either the file was lost, or the index lost its last batches after the file was deleted. The caller that
+    opens the index adds which file of the index may be at fault.
     """
 
     def __init__(self, path: str, offset: int | None, why: str) -> None:
@@ -65,8 +65,7 @@ class ReplayStart:
     sequence: int
     """The sequence of the first block in that segment, if the segment has a block."""
     is_optional: bool
-    """No acknowledged record can lie in that segment, because the bookie did not serve clients with it
-    yet."""
+    """That segment has no acknowledged record, because the bookie did not serve clients with it yet."""
     end: JournalPosition
     """Where the journal before that segment ends."""
 
@@ -109,7 +108,7 @@ class JournalWalk:
 
     def __init__(self, mark: ReplayStart, *, may_be_trimmed: bool = False) -> None:
         self.end = mark.end
-        """Where the journal ends, as far as it was followed."""
+        """The end of the journal so far."""
         self.next_segment = mark.segment
         """The number after the last segment that was ever written to."""
         self._number = mark.segment
@@ -125,9 +124,9 @@ class JournalWalk:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether the bookie surely never wrote to the next segment that ``on_segment`` takes.
+        """Whether the bookie certainly never wrote to the next segment for ``on_segment``.
 
-        There are two reasons: it never wrote to the segment before, or the mark says so.
+        There are two possible reasons: it never wrote to the previous segment, or the mark says so.
         """
         return self._skipped is not None or self._number == self._optional
 
@@ -146,7 +145,7 @@ class JournalWalk:
         assert scan.number == self._number, "segments come in order"
         self._number += 1
         if is_sealed and not scan.blocks:
-            # The only write to this segment was the torn START of a bookie that crashed during its start.
+            # The only write to this segment was a torn START: the bookie crashed during its start.
             self.next_segment = scan.number + 1
             return
         if scan.is_garbage and self._skipped is None:

@@ -1,6 +1,6 @@
 """Entry logs: files in which each ledger's entries lie together.
 
-An entry log is written once, from runs that are known beforehand, and never changed. (A run is a frame of
+An entry log is written once and never changed. Its runs are known before it is written. (A run is a frame of
 entries of one ledger at its place in a file.) It replaces other files: segments whose runs are small or
 belong to many ledgers, and files that are mostly garbage.
 
@@ -28,8 +28,8 @@ A record is a head of 12 bytes (kind u8, three zero bytes, length of the body u3
 The checksum is the CRC-32C of the nonce, the record's offset (u64), its kind (u8), its length (u32) and its
 body. So it proves that the record is whole and was written to this place of this file.
 
-    ADD      (1)  a frame of entries, as it came, or put together from several frames that follow each other.
-                  In the second case its LAC and LAFR are -1. The frame has its own checksum and digests
+    ADD      (1)  a frame of entries, as it came, or joined from several consecutive frames. A joined frame
+                  has -1 as its LAC and LAFR. The frame has its own checksum and digests
     LEDGER   (6)  ledger (i64), key (16 bytes), flags (u8: 1 fenced, 2 deleted), LAC, LAFR (i64): the state
                   of a ledger. There is one for each ledger with a record in a replaced file. If a replaced
                   file was rotten, there is also one for each ledger that is fenced or deleted
@@ -40,7 +40,7 @@ body. So it proves that the record is whole and was written to this place of thi
 The tail is the last 32 bytes of the file: magic b"LLENDLOG", offset of the FOOTER (u64), its length (u32),
 eight zero bytes, and the CRC-32C (u32) of the nonce and the tail before it.
 
-A log is written under another name first. So a file under its final name is complete and durable, and a
+A log is written under another name first. So if a file has its final name, it is complete and durable, and a
 checksum that fails here means damage.
 """
 
@@ -112,7 +112,7 @@ class LogHeader:
 
     @classmethod
     def decode(cls, page: bytes, *, path: str, number: int, instance: str | None) -> LogHeader:
-        """Decode the first page of an entry log and check whose it is.
+        """Decode the first page of an entry log, and check that it is the right log of the right bookie.
 
         Args:
             page: The first page of the file.
@@ -168,7 +168,7 @@ def decode_head(data: bytes | memoryview, at: int = 0) -> RecordHead:
 
 
 def is_whole(nonce: bytes, offset: int, head: RecordHead, body: bytes) -> bool:
-    """Whether a record at ``offset`` is the one that was written there."""
+    """Whether a record at ``offset`` is whole and was written there."""
     return head.length == len(body) and head.checksum == _checksum(nonce, offset, head.kind, body)
 
 
@@ -220,7 +220,7 @@ def encode_footer(runs: int, usage: Mapping[int, int]) -> bytes:
 
 
 def decode_footer(body: bytes, path: str, offset: int) -> tuple[int, dict[int, int]]:
-    """Return the number of runs, and how many bytes of them each ledger has."""
+    """Return the number of runs, and the bytes of each ledger's runs."""
     if len(body) < _RUNS.size or (len(body) - _RUNS.size) % _USAGE.size:
         raise StorageCorrupt(path, offset, f"a footer of {len(body)} bytes")
     return _RUNS.unpack_from(body)[0], dict(_USAGE.iter_unpack(body[_RUNS.size :]))

@@ -1,10 +1,10 @@
 """The result of scrubbing a range of entries: which ids are sound, which are not, and sums of digests.
 
 The runs of a range come in the order of their first ids, as for a read, each with the ids of its damaged
-entries. Runs may interleave, and while entries are being moved two runs may hold the same ones. An entry is
-*sound* if it is intact in every run that holds it. It is *unsound* if it is damaged in any of them, because a
-reader may meet that copy. If a run cannot be read, only its first and last id are known, or all its ids if it
-is dense.
+entries. Runs may interleave, and while entries are being moved two runs may hold the same entries. An entry
+is *sound* if it is intact in every run that holds it. It is *unsound* if it is damaged in any of them,
+because a reader may meet that copy. If a run cannot be read, only its first and last id are known (or all its
+ids if it is dense).
 
     examination = Examination(first=..., last=..., classes=..., bytes_max=...)
     while examination.has_room:             # else the reply ends before the next run
@@ -31,7 +31,7 @@ from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
 __all__ = ["Examination"]
 
 _RUN_BYTES = 4 * KIB
-"""The cost of looking at a run, in addition to its bytes: in the same time, this many bytes could be read."""
+"""The cost of looking at a run, besides its bytes: in the same time, this many bytes could be read."""
 
 Pairs = list[tuple[int, int]]
 
@@ -75,12 +75,12 @@ class Examination:
         return self._room > 0
 
     def add(self, run: EntryRun, entries: Entries, damaged: Collection[int] = ()) -> None:
-        """Take the next run, which was read. ``damaged`` are the ids in it that fail their digests."""
+        """Take the next run, which was read. ``damaged`` has the ids in it that fail their digests."""
         self._count(run)
         self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
 
     def add_unreadable(self, run: EntryRun) -> None:
-        """Take the next run, which the index names but which cannot be read."""
+        """Take the next run if it cannot be read. The index names it."""
         self._count(run)
         self._unreadable.append((run.first, run.last))
 
@@ -99,7 +99,8 @@ class Examination:
             self._merge()
         damaged = sorted(set().union(*(found.damaged for found in self._found)))
         sound = _joined(_within(self._sound_ranges(), self.first, through))
-        # An entry that is sound in another run can be read, so an unreadable run does not make it unsound.
+        # If an entry is sound in another run, it can be read. Then an unreadable run does not make it
+        # unsound.
         doubtful = _without(_joined(sorted(self._unreadable)), sound)
         unsound = _joined(_within(sorted([*doubtful, *_ranges(damaged)]), self.first, through))
         for ranges in (sound, unsound):

@@ -4,8 +4,8 @@
     in an entry log     Replaces, LoggedLedger, Add
 
 Code that reads whole files (replay, compaction, start-up clean-up, rebuilding the index, inspection) works on
-facts and decodes no records. If a record's kind does not belong in its file, another version or a bug wrote
-it; reading it raises StorageCorrupt.
+facts and decodes no records. If a record has a kind that its file must not have, another version or a bug
+wrote it; reading it raises StorageCorrupt.
 """
 
 from __future__ import annotations

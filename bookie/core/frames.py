@@ -2,10 +2,10 @@
 
 A frame is checked in two parts. Its checksum covers the header and the index part (lengths, digests and ids
 of its entries). Each digest covers one payload, together with the ledger's id and the entry's id. So if the
-checksum holds, the ids and the digests of the run's entries are known, and each payload can be checked.
+checksum matches, the ids and the digests of the run's entries are known, and each payload can be checked.
 
-If the checksum does not hold, an entry that matches the digest beside it is still the entry that was written.
-Damage does not make a payload match a digest by accident.
+If the checksum does not match, an entry may still match the digest beside it. Then it is the entry that was
+written: damage does not make a payload match a digest by accident.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], S
     """Return ids and digests of a run.
 
     Args:
-        run: The run as the index knows it.
+        run: The run according to the index.
         head: The first ``run.head_length`` bytes of its frame.
         path: The file, for the error.
 
@@ -57,7 +57,7 @@ def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], S
 
 
 def is_head_sound(frame: memoryview) -> bool:
-    """Whether the head of an ADD's frame is intact, and with it the ids and the length. Payloads may be
+    """Whether the head of an ADD's frame is intact, including the ids and the length. Payloads may be
     damaged."""
     try:
         run, _ = decode_add(JournalItem(ADD, 0, frame), file=0, sequence=0, path="")

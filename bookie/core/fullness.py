@@ -1,4 +1,4 @@
-"""Decide from the free bytes alone how full a disk is and how its bookie reacts.
+"""How full a disk is, judged from its free bytes alone, and how its bookie reacts.
 
     free bytes      much                                                     none
                      |--------------|----------------|-----------------|-------|
@@ -6,16 +6,16 @@
                           warning          read-only    <- comes back only further up, at the writable mark
 
 A bookie that is *short* of space looks for data to delete at once, instead of at its next regular time. A
-*read-only* bookie takes no ordinary adds, and it announces this, so that nobody places new ledgers on it. The
-space that is left then is the reserve. Fences, the writes of recovery and repair, the index, checkpoints and
+*read-only* bookie takes no ordinary adds, and it announces this, so that no client places new ledgers on it.
+The remaining space is the reserve. Fences, the writes of recovery and repair, the index, checkpoints and
 compaction use it; none of them asks whether the bookie is read-only (rule 5). Without a reserve the bookie
 would be stuck, because it must write in order to free space.
 
-The marks are shares of the disk, because operators see shares. The reserve is in bytes, because the writes
-that must fit do not grow with the disk. The larger bound of the two applies. A read-only bookie becomes
-writable again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise it
-would change its state with each segment. For example, with 1000 GB, a read-only mark of 0.95, a writable mark
-of 0.90 and a small reserve, it turns read-only below 50 GB free and is writable again from 100 GB on.
+The marks are shares of the disk, because operators think in shares. The reserve is in bytes, because its
+writes do not grow with the disk. The larger bound of the two applies. A read-only bookie becomes writable
+again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise it would
+change its state with each segment. For example, with 1000 GB, a read-only mark of 0.95, a writable mark of
+0.90 and a small reserve, it turns read-only below 50 GB free and is writable again from 100 GB on.
 """
 
 from __future__ import annotations
@@ -67,19 +67,20 @@ class FullnessPolicy:
             raise InvalidArgument(f"disk_reserve_bytes is {self.reserve_bytes}: it must not be negative")
 
     def read_only_below(self, total: int) -> int:
-        """Return the bound in bytes: with fewer free bytes the bookie turns read-only."""
+        """Return a number of bytes: with fewer free bytes the bookie turns read-only."""
         return max(self.reserve_bytes, round(total * (1 - self.read_only_ratio)))
 
     def writable_from(self, total: int) -> int:
-        """Return the bound in bytes: with at least this many free, a read-only bookie is writable again."""
+        """Return a number of bytes: with at least this many free, a read-only bookie becomes writable
+        again."""
         return self.read_only_below(total) + round(total * (self.read_only_ratio - self.writable_ratio))
 
     def short_below(self, total: int) -> int:
-        """Return the bound in bytes: with fewer free bytes the bookie is short of space."""
+        """Return a number of bytes: with fewer free bytes the bookie is short of space."""
         return self.read_only_below(total) + round(total * (self.read_only_ratio - self.warning_ratio))
 
     def judge(self, spaces: Iterable[DiskSpace], *, was: Fullness) -> Fullness:
-        """Judge a bookie by its disks. The fullest disk decides; ``was`` is the judgement before this one."""
+        """Judge a bookie by its disks. The fullest disk decides; ``was`` is the previous judgement."""
         return max((self._judge(space, was) for space in spaces), default=Fullness.ROOMY)
 
     def _judge(self, space: DiskSpace, was: Fullness) -> Fullness:

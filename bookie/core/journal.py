@@ -1,8 +1,8 @@
 """Group commit: which records go into which block, and which blocks are durable.
 
-A record is copied to its final place as it arrives: behind the header of the *open* block, in the memory
-image of the current segment. Whenever the disk is free, all records gathered so far are closed into a block
-and written with one sync. Records that arrive meanwhile gather in the next block. There is no timer. A single
+A record is copied to its final place as it arrives: after the header of the *open* block, in the memory image
+of the current segment. Whenever the disk is free, all records gathered so far are closed into a block and
+written with one sync. In the meantime, new records gather in the next block. There is no timer. A single
 record is written at once, and under load the groups grow by themselves.
 
     image   |file header| block 41 | block 42 (being written) | block 43 (open) ...
@@ -14,14 +14,14 @@ record is written at once, and under load the groups grow by themselves.
 Invariants:
 
 * Blocks are handed out one at a time and in order: block n+1 only after ``on_written`` of block n. So a valid
-  block proves that the one before it was synced.
+  block proves that the previous one was synced.
 * ``durable < sequence``, which is the sequence of the open block. Every appended record is in a block up to
   ``sequence``. The records that are not durable are in blocks from ``durable + 1`` on.
 * A block has more than ``group_bytes_max`` bytes of records only if it holds a single record.
 * The last page of every segment is kept for the CLOSE record of a clean stop.
 
-If a record does not fit into the rest of the segment, it goes to the next segment's image, provided that
-``offer_segment`` has brought one. Otherwise the record is refused and nothing changes.
+If a record does not fit into the rest of the segment, it goes to the next segment's image, if
+``offer_segment`` has provided one. Otherwise the record is refused and nothing changes.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ class GroupCommit:
         self.durable = durable
         """The sequence of the last block that is known to be durable."""
         self.sequence = durable + 1
-        """The sequence of the open block. A record that is appended now is durable once ``durable`` reaches
-        it."""
+        """The sequence of the open block. A record appended now is durable once ``durable`` reaches it."""
         self.pending_bytes = 0
         """Bytes of records that are not durable."""
         self._group_bytes_max = group_bytes_max
@@ -127,7 +126,7 @@ class GroupCommit:
     def _open_block(self, start: int) -> None:
         self._start = start
         self._end = start + BLOCK_HEADER_BYTES
-        self._limit = self._end  # The first record sets the real limit, see _make_room.
+        self._limit = self._end  # The first record sets the real limit; see _make_room.
         self._records = 0
 
     # --- questions --------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class GroupCommit:
 
     @property
     def has_next(self) -> bool:
-        """Whether ``offer_segment`` has brought the next segment's image."""
+        """Whether ``offer_segment`` has provided the next segment's image."""
         return self._next is not None
 
     @property
@@ -155,7 +154,7 @@ class GroupCommit:
         return content_capacity(self._pages_left(self._next_start())) - RECORD_HEAD_BYTES
 
     def _next_start(self) -> int:
-        """Return where the block behind the open one begins, or where the open one begins if it is empty."""
+        """Return the start of the block after the open one, or of the open one if it is empty."""
         content = self._end - self._start - BLOCK_HEADER_BYTES
         return self._start + (pages_of(content) * PAGE_BYTES if content else 0)
 
@@ -165,7 +164,7 @@ class GroupCommit:
     # --- verbs ------------------------------------------------------------------------------------
 
     def offer_segment(self, image: SegmentImage) -> None:
-        """Hand in the image of the segment that follows when the current one is full."""
+        """Provide the image of the next segment, for use when the current one is full."""
         assert self._next is None
         assert image.number == self._image.number + 1
         assert image.size > SEGMENT_HEADER_BYTES + PAGE_BYTES
@@ -206,7 +205,7 @@ class GroupCommit:
         return True
 
     def append_close(self) -> int:
-        """Append the CLOSE record. There is always room for it once everything else is durable."""
+        """Append the CLOSE record. If everything else is durable, there is always room for it."""
         assert self.durable == self.newest, "a clean stop closes a journal that is durable"
         self._limit = self._start + BLOCK_HEADER_BYTES + RECORD_HEAD_BYTES
         assert self._limit <= self._image.size

@@ -1,4 +1,4 @@
-"""Records of the journal: what stands inside a block, one after the other.
+"""Records of the journal: the contents of a block, one after the other.
 
 A record is an 8-byte head and a body. All numbers are little endian:
 
@@ -9,8 +9,8 @@ A record is an 8-byte head and a body. All numbers are little endian:
     8             the body
 
     ADD    (1)  a frame of entries exactly as the client sent it. Its header has ledger, key, ids, LAC and
-                LAFR. The frame has its own checksum and digests, so it can be checked by itself wherever it
-                is found.
+                LAFR. The frame has its own checksum and digests, so it can be checked anywhere, without the
+                rest of the file.
     FENCE  (2)  ledger id (i64), key (16 bytes): from here on ordinary adds of the ledger are refused.
     START  (3)  segment (u64), offset (u64), sequence (u64): the first record that a bookie writes when it
                 starts. The journal before it ends at that offset of that segment, with the block of that
@@ -21,8 +21,8 @@ A record is an 8-byte head and a body. All numbers are little endian:
                 not count any more, and no add of these ledgers is taken ever again.
 
 Records have no checksum of their own. Each page of their block has one (``bookie.core.block``). If the pages
-pass their checksums and a record still does not parse, another version or a bug wrote it. A person must find
-out which, so this is StorageCorrupt.
+pass their checksums but a record does not parse, another version or a bug wrote it. A person must find out
+which, so this is StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class EntryRun(NamedTuple):
 
     ``file`` is the number of the segment, or the negative number of the entry log. ``offset`` and ``length``
     are those of the frame (not of its record) in that file. The run holds ``entry_count`` entries. It holds
-    every id from ``first`` to ``last`` if ``entry_count == last - first + 1``. ``sequence`` is that of the
-    journal block, and 0 in an entry log: the run is durable once that block is. Runs of one ledger are sorted
-    by their first id. No two of them have the same first id.
+    every id from ``first`` to ``last`` if ``entry_count == last - first + 1``. ``sequence`` is the sequence
+    of the journal block: the run is durable once the block is. In an entry log it is 0. Runs of one ledger
+    are sorted by their first id. No two of them have the same first id.
     """
 
     ledger_id: int
@@ -109,8 +109,8 @@ def encode_delete(ledger_ids: Sequence[int]) -> bytes:
 
 
 class JournalItem(NamedTuple):
-    """One record. ``body`` is a view of the image that it was found in, and ``offset`` is the place of the
-    body there."""
+    """One record. ``body`` is a view of the image in which it was found, and ``offset`` is the body's place
+    there."""
 
     kind: int
     offset: int
@@ -165,8 +165,8 @@ def decode_add(record: JournalItem, *, file: int, sequence: int, path: str) -> t
     if header.kind != Kind.ADD or header.length + 4 != run.length or run.head_length > run.length:
         raise StorageCorrupt(path, record.offset, "an ADD record that does not hold an ADD frame")
     if not 0 <= run.first <= run.last or run.entry_count < 1 or run.is_dense == bool(header.flags & SPARSE):
-        # A sparse frame whose ids happen to be consecutive never gets here: the engine rewrites it as a dense
-        # one.
+        # The engine rewrites a sparse frame with consecutive ids as a dense frame, so such a frame never gets
+        # here.
         raise StorageCorrupt(
             path, record.offset, f"a frame of {run.entry_count} entries says {run.first}..{run.last}"
         )

@@ -1,8 +1,8 @@
 """The state of one ledger on a bookie, and the verdicts on its adds, fences and reads.
 
 There is one ``BookieLedger`` object for each ledger. The engine takes a verdict and carries out its effect in
-one step on this object, without a wait in between (rule 3). So once a fence is decided, no ordinary add can
-slip past it. Every add that was decided before the fence stands in front of the fence record in the journal.
+one step on this object, without a wait in between (rule 3). So after a fence is decided, no ordinary add can
+slip past it. Every add that was decided before the fence stands before the fence record in the journal.
 
 **Key** (rule 10). The first add or fence brings the ledger's key, and every later one must bring the same
 key. A request with another key changes nothing. ``key_sequence`` is the journal block that carries the key.
@@ -10,13 +10,13 @@ An add that is not itself in the journal is acknowledged only after this block i
 
 **Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, and ordinary adds fail from then on.
 ``fence_sequence`` is the journal block that carries the fence record; it is 0 until there is such a block. A
-fence or a recovery read is answered only after this block is durable. This holds for a second fencer too.
-Adds with the recovery flag pass the fence. If a fence got no block and nobody was told of it, it is taken
+fence or a recovery read is answered only after this block is durable. This also holds for a second fencer.
+Adds with the recovery flag pass the fence. If a fence got no block and no client was told of it, it is taken
 back (``give_up_fence``).
 
-**LAC and LAFR** (rule 9). The state keeps the greatest values that any add told, ordinary or recovery add (a
+**LAC and LAFR** (rule 9). The state keeps the greatest values of all adds, ordinary or recovery adds (a
 recovery sends the values that it froze when it began, D11). They are facts about acknowledgements that the
-writer saw from other bookies. So they hold even if the add that told them is not durable here.
+writer got from other bookies. So they hold even if the add that brought them is not durable here.
 
 **Ids** (rules 6, 7). No id is stored twice. ``Engine.add`` ensures this with the help of these bounds:
 
@@ -26,14 +26,14 @@ writer saw from other bookies. So they hold even if the add that told them is no
     widest      the largest ``last - first`` of any run
     straddle    the run that holds an entry may begin this far before the entry although another run begins
                 in between. For example, run A holds the ids 0 and 6, and run B holds 4. A begins 6 ids
-                before its entry 6, and B begins in between, so ``straddle`` is 6. It is 0 as long as no runs
-                have overlapped. Striping and resends alone never make runs overlap
+                before its entry 6, and B begins in between, so ``straddle`` is 6. It is 0 if no runs have
+                overlapped. Striping and resends alone never make runs overlap
 
 ``runs`` lists the runs that the index does not have yet, sorted by first id. Their segments are still in
 memory.
 
 **Eviction.** A state may leave memory if ``is_evictable``: nothing is in flight, the index has the whole
-state, and no run is known in memory only. The next request for the ledger reads the state from the index
+state, and no run is known only in memory. The next request for the ledger reads the state from the index
 again, in one step with its verdict. So there are never two objects for one ledger.
 """
 
@@ -87,26 +87,26 @@ class BookieLedger:
     straddle: int = 0
     runs: list[EntryRun] = attrs.field(factory=list)
     is_deleted: bool = False
-    """The metadata store said that the ledger is gone, and the journal has that durably. This state is the
+    """The metadata store said that the ledger is gone, and that is durable in the journal. This state is the
     tombstone. It refuses late adds (rule 4) and says nothing about any entry."""
     is_purged: bool = False
-    """The ledger is deleted, and the index has nothing of it but this state."""
+    """The ledger is deleted, and the index has only this state of it."""
     is_dirty: bool = False
     """The index does not have this version of the state."""
     is_fence_durable: bool = False
-    """The journal has the fence, durably. ``fence_sequence`` does not matter then."""
+    """The fence is durable in the journal. Then ``fence_sequence`` does not matter."""
     is_fence_told: bool = False
     """An ordinary add was refused because of the fence, so its client knows of the fence."""
     fencers: int = 0
     """How many fences are under way."""
     pins: int = 0
-    """How many operations hold this object across a wait."""
+    """How many operations keep this object during a wait."""
     was_used: bool = True
     """The ledger was used since the last round of eviction."""
 
     @classmethod
     def restore(cls, ledger_id: int, stored: StoredLedger) -> BookieLedger:
-        """Make the state from what the index has stored."""
+        """Make the state from the stored state in the index."""
         return cls(
             ledger_id,
             stored.key,
@@ -126,7 +126,7 @@ class BookieLedger:
     def to_store(self) -> StoredLedger:
         """Return the part of the state that the index keeps.
 
-        The index can be made again from the journal, so it must not say more than the journal does. A fence
+        The index can be rebuilt from the journal, so it must not say more than the journal does. So a fence
         without a durable record in the journal is left out.
         """
         return StoredLedger(
@@ -144,7 +144,7 @@ class BookieLedger:
     # --- verdicts ---------------------------------------------------------------------------------
 
     def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
-        """Return why an add is refused, or None if it is accepted. Nothing changes."""
+        """Return the reason if an add is refused, or None if it is accepted. Nothing changes."""
         if not compare_digest(key, self.key):
             return Status.UNAUTHORIZED
         if self.is_fenced and not is_recovery:
@@ -154,7 +154,7 @@ class BookieLedger:
         return None
 
     def fence_refusal(self, key: bytes) -> Status | None:
-        """Return why a fence or a recovery read is refused, or None if it is accepted. Nothing changes."""
+        """Return the reason if a fence or a recovery read is refused, or None if not. Nothing changes."""
         return None if compare_digest(key, self.key) else Status.UNAUTHORIZED
 
     @property
@@ -195,7 +195,7 @@ class BookieLedger:
         """A run of this ledger was found in an entry log.
 
         Runs of the journal are found in the order in which they were written, but runs of entry logs are not.
-        So if the run has gaps, assume that others begin inside it.
+        So if this run has gaps, assume that other runs begin inside it.
         """
         self.last_entry = max(self.last_entry, run.last)
         self.widest = max(self.widest, run.last - run.first)
@@ -216,8 +216,8 @@ class BookieLedger:
     def give_up_fence(self) -> None:
         """Take the fence back if it did not take effect. Call this after the last fence under way has ended.
 
-        It did not take effect if it got no place in the journal and nobody was told of it. If it stayed in
-        memory, it would refuse the adds of a writer that nobody has deposed, until this process ends.
+        It did not take effect if it got no place in the journal and no client was told of it. If it stayed in
+        memory, it would refuse the adds of a writer that was not deposed, until this process ends.
         """
         assert not self.fencers
         if self.is_fenced and not (self.fence_sequence or self.is_fence_durable or self.is_fence_told):
@@ -225,7 +225,7 @@ class BookieLedger:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is known of this ledger but a key that somebody sent."""
+        """Whether only a key is known of this ledger, from some client's request."""
         return self.last_entry == self.lac == self.lafr == NO_ENTRY and not self.is_fenced
 
     def settle_fence(self, durable: int) -> None:
@@ -236,10 +236,10 @@ class BookieLedger:
         self.is_fence_durable = self.is_fence_settled(durable)
 
     def on_delete(self) -> None:
-        """The ledger is gone from the metadata store, and the journal has that durably."""
+        """The ledger is gone from the metadata store, and that is durable in the journal."""
         self.is_deleted = True
         self.is_purged = False
-        self.is_fenced = self.is_fence_durable = True  # The same record is its fence.
+        self.is_fenced = self.is_fence_durable = True  # The same record is the ledger's fence.
         self.is_dirty = True
 
     def on_merge(self, width: int) -> None:
@@ -250,7 +250,7 @@ class BookieLedger:
             self.is_dirty = True
 
     def forget_runs(self, segment: int) -> None:
-        """The index has the runs of this segment. Drop them from memory."""
+        """Drop the runs of this segment from memory. The index has them."""
         kept = []
         for run in self.runs:
             if run.file == segment:
@@ -268,8 +268,9 @@ class BookieLedger:
     def is_replaced(self, first: int, durable: int) -> bool:
         """Whether a run in memory, of a block up to ``durable``, begins with the id ``first``.
 
-        Such a run, together with others in memory, replaces all that the index has under this first id, even
-        if it is shorter than the run in the index. For example, a run that rotted is stored again in parts.
+        Such a run, together with others in memory, replaces everything that the index has under this first
+        id, even if it is shorter than the run in the index. For example, a rotten run is stored again in
+        parts.
         """
         runs = self.runs
         at = bisect_left(runs, (self.ledger_id, first))
@@ -293,14 +294,14 @@ class BookieLedger:
         highest = self.index_last
         for run in reversed(self.runs):
             if run.first + self.widest <= highest:
-                break  # Neither this run nor any before it reaches further.
+                break  # Neither this run nor an earlier one reaches further.
             if run.sequence <= durable:
                 highest = max(highest, run.last)
         return highest
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
-        """Keep this object in memory during the body, which waits."""
+        """Keep this object in memory during the body, even if the body waits."""
         self.pins += 1
         try:
             yield

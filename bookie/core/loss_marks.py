@@ -1,18 +1,18 @@
 """Loss marks: limits on the answers of a bookie that may have lost data (protocol A.3, D27).
 
 If a bookie acknowledges entries before they are synced, a crash loses the last of them. If its disk was
-emptied, it loses everything, fences included. Such a bookie must not give two answers, because recovery
-believes both:
+emptied, it loses everything, fences included. Such a bookie must not give either of two answers, because
+recovery believes both:
 
 * "This add is stored", if a recoverer had fenced the ledger here. The entry would be acknowledged beyond the
   ledger's end.
 * "There is no such entry", if the bookie had acknowledged the entry. Enough of these answers cut a ledger
   short.
 
-So the bookie writes marks, durably, before it serves again. The marks cannot be a list of the ledgers whose
-metadata names the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a
-recoverer may have replaced the bookie; then only the old owner's own view of the ensemble still names it
-(T30). But all ledger ids come from one counter, so one number covers every ledger, deleted ones included:
+So the bookie writes marks, durably, before it serves again. It cannot simply mark the ledgers whose metadata
+names the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a recoverer may
+have replaced the bookie; then only the old owner's view of the ensemble still names it (T30). But all ledger
+ids come from one counter, so one number covers every ledger, deleted ones included:
 
     fenced_through   ordinary adds of ledgers up to this id are refused, for ever
     limbo            ranges of ledger ids. The bookie gives the entries that it has of these ledgers. An entry
@@ -25,9 +25,9 @@ recoverer may have replaced the bookie; then only the old owner's own view of th
 For example, if the highest id given out is 80, ordinary adds of ledgers 0 to 80 are refused, and ledgers 0 to
 80 are in limbo.
 
-A ledger that gets its id after the boot cannot have lost anything here and needs no mark (D27.5). A ledger
-may get its id before the boot and its metadata after it. Then its first add meets the fence, and its owner
-takes another ledger. The cost is one unused ledger.
+If a ledger gets its id after the boot, it has lost nothing here and needs no mark (D27.5). A ledger may get
+its id before the boot and its metadata after it. Then its first add meets the fence, and its owner takes
+another ledger. The cost is one unused ledger.
 
 All marks are one value in one file, which is replaced in one step. So a crash cannot leave some of them old
 and others new (``bookie.storage.disk.loss_marks``):
@@ -42,8 +42,8 @@ and others new (``bookie.storage.disk.loss_marks``):
     28      16    each range of ledgers in limbo: first, last (i64); ascending, and not adjacent
             4     CRC-32C of all before it
 
-This module has the value's meaning, its changes, its bytes, and its effect on an answer (``undenied``). It
-does no I/O.
+This module defines the value's meaning, its changes, its bytes, and its effect on an answer (``undenied``).
+It does no I/O.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from ledgerlog.wire.frame import Status
 NO_LEDGER = -1
 
 _DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
-"""Statuses that deny: an entry that such an answer does not contain is not stored here."""
+"""Statuses of answers that deny: if such an answer does not contain an entry, it is not stored here."""
 
 _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 """Statuses about the first entry after ``through``: it cannot be read."""
@@ -91,7 +91,7 @@ def undenied(answer: _Answer, first: int) -> _Answer:
 
     Args:
         answer: What the bookie found.
-        first: The first entry that the question was about.
+        first: The first entry in question.
     """
     denies = answer.status in _DENIALS or (answer.status in _UNREADABLE and answer.through >= first)
     return attrs.evolve(answer, status=Status.UNKNOWN) if denies else answer
@@ -102,7 +102,7 @@ class LossMarks:
     """The marks of one bookie (see the module's text). A new directory has the defaults."""
 
     is_unclean: bool = False
-    """The bookie acknowledges, or acknowledged, entries that a crash can lose."""
+    """The bookie acknowledges (or acknowledged) entries that a crash can lose."""
     fenced_through: int = NO_LEDGER
     """Ordinary adds of ledgers up to this id are refused; -1: of none."""
     limbo: tuple[Range, ...] = ()
@@ -122,7 +122,8 @@ class LossMarks:
 
     @property
     def limbo_count(self) -> int:
-        """How many ledger ids are in limbo. This bookie may never have stored entries of most of them."""
+        """How many ledger ids are in limbo. Most of these ledgers may never have had entries on this
+        bookie."""
         return sum(last - first + 1 for first, last in self.limbo)
 
     # --- what changes them --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Merge small runs: choose the runs that become one frame, and make its bytes.
+"""Merging small runs: choose the runs that become one frame, and make its bytes.
 
 Successive runs of one ledger become one frame of up to ``FRAME_BYTES``. A sequential read then needs one
 lookup in the index for hundreds of entries, even if they were added one by one. Merging computes only the
@@ -6,8 +6,8 @@ frame's own checksum. It copies the lengths and digests of the entries, which we
 
 Runs with consecutive ids become a run without gaps. Runs with small gaps are merged too, because striping
 leaves such gaps: for example, with E=3 and a write quorum of 1, a bookie stores entries 0, 3, 6. This module
-does not know whether another file has the entries of a gap, so a merged run may overlap other runs: see
-``BookieLedger.on_merge``.
+does not know whether another file has the entries in a gap. A merged run may therefore overlap other runs:
+see ``BookieLedger.on_merge``.
 
 A merged frame has -1 as its LAC and its LAFR. The ledger's own record keeps the values that clients sent.
 """
@@ -23,7 +23,7 @@ from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, KIB
 from ledgerlog.wire.frame import HEADER_BYTES, SPARSE, Kind, encode_head
 
 FRAME_BYTES = 64 * KIB
-"""Runs are merged up to about this size. Reading one entry from the disk costs as much as reading this."""
+"""The approximate size of a merged run. Reading one entry from the disk costs as much as reading this."""
 
 _GAP_MAX = 2 * ENSEMBLE_MAX
 """With striping, each bookie stores at least one of this many successive entries."""

@@ -1,27 +1,27 @@
-"""Building a reply to a read out of runs.
+"""Building a reply to a read from runs.
 
 A read asks for the entries first, first + stride, ... up to last. The ledger's runs are sorted by their first
 id. They may interleave after striping and resends. While entries are being moved, two runs may hold the same
-entries; then the first one to come is taken. ``RangeReader`` takes runs one at a time, and only those that it
-needs. It emits entries in the order of their ids:
+entries; then the first one counts. ``RangeReader`` takes runs one at a time, and only those that it needs. It
+emits entries in the order of their ids:
 
     reader = RangeReader(...)
     reader.extend(runs, horizon)            # runs known, complete through ``horizon``
     while (run := reader.wanted()):         # not None: this run is needed next
         reader.on_entries(run, entries)     # or on_unreadable(run, status)
 
-If no other run begins inside a run, it is emitted by slices, whatever its length. Entries are taken one by
-one only where runs interleave. The reply ends at ``bytes_max`` payload bytes (a first entry always fits) and
-at ``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 past its first, because a
-frame has 32 bits for the distance.
+If no other run begins inside a run, it is emitted in slices, whatever its length. Only where runs interleave,
+entries are taken one by one. The reply ends at ``bytes_max`` payload bytes (a first entry always fits) and at
+``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 past its first, because a frame
+has 32 bits for the distance.
 
 One reply looks at runs of about ``EXAMINED_BYTES_MAX`` bytes in total at most, and ends before the next run.
 Otherwise a request of a few bytes, with a large stride, could read a whole ledger. The reader always decides
 about the first entry asked for, so a client always makes progress with its next request.
 
-``through`` is the id up to which the reply is complete: an entry up to it that was asked for and is not in
-the reply does not exist. ``through`` never passes an entry that exists and could not be read (rule 8). Such
-an entry ends the reply.
+The reply is complete up to the id ``through``: if an entry up to it was asked for and is not in the reply, it
+does not exist. ``through`` never passes an entry that exists and could not be read (rule 8). Such an entry
+ends the reply.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ledgerlog.wire.frame import Status
 _SPAN_MAX = 2**32
 
 EXAMINED_BYTES_MAX = 16 * MIB
-"""The total size of the frames that one reply is made from, with ``_RUN_BYTES`` added for each. Even if a
+"""The most bytes of frames that one reply looks at, with ``_RUN_BYTES`` added for each frame. Even if a
 ledger is striped over the largest ensemble, half of this fills a reply of usual size."""
 
 _RUN_BYTES = 4 * KIB
-"""The cost of looking at a run, in addition to its bytes: in the same time, this many bytes could be read."""
+"""The cost of looking at a run, besides its bytes: in the same time, this many bytes could be read."""
 
 
 class _Cursor:
-    """The entries of one run that are asked for, from ``at`` on."""
+    """The requested entries of one run, from ``at`` on."""
 
     __slots__ = ("at", "entries", "ids", "indices", "payload", "starts")
 
@@ -69,7 +69,7 @@ class _Cursor:
         self.ids = ids
         self.at = 0
         self.payload = memoryview(entries.payload)
-        # Where each payload begins. Entries are seldom of one size, and a slice of them needs both ends.
+        # Where each payload begins. Entries seldom have the same size, and a slice of them needs both ends.
         self.starts = array("Q", itertools.accumulate(entries.lengths, initial=0))
 
     def __lt__(self, other: _Cursor) -> bool:
@@ -96,9 +96,9 @@ class RangeReader:
     Args:
         ledger_id: The ledger.
         first: The first id asked for.
-        last: No id above this one is asked for.
-        stride: Distance between the ids that are asked for, at least 1.
-        bytes_max: Most payload bytes in the reply. A first entry that is larger is a reply of its own.
+        last: The highest id that may be asked for.
+        stride: The distance between the requested ids, at least 1.
+        bytes_max: The most payload bytes in the reply. If the first entry is larger, it is the whole reply.
     """
 
     def __init__(self, *, ledger_id: int, first: int, last: int, stride: int, bytes_max: int) -> None:
@@ -107,7 +107,7 @@ class RangeReader:
         self.through = first - 1
         """The reply is complete up to this id."""
         self.status = Status.OK
-        """Why the reply ended before an entry that cannot be read; OK otherwise."""
+        """The reason if the reply ended before an unreadable entry; otherwise OK."""
         self._first = first
         self._last = last
         self._stride = stride
@@ -118,7 +118,7 @@ class RangeReader:
         self._active: list[_Cursor] = []  # a heap by next id
         self._is_over = first > last
         self._barrier = last + 2
-        """The first entry asked for that cannot be read. The reply ends before it."""
+        """The first requested entry that cannot be read. The reply ends before it."""
         self._barrier_status = Status.OK
         self._ids: list[int] = []
         self._lengths: array[int] = array("I")
@@ -141,10 +141,10 @@ class RangeReader:
         return self._runs
 
     def extend(self, runs: Sequence[EntryRun], horizon: int) -> None:
-        """Take more runs, sorted. They hold all entries from behind the old horizon up to ``horizon``."""
+        """Take more runs, sorted. They hold all entries after the old horizon, up to ``horizon``."""
         assert horizon > self._horizon
         assert not self._runs
-        self._active.clear()  # A run that reaches over the old horizon is among the new ones again.
+        self._active.clear()  # A run that spans the old horizon is among the new runs again.
         self._runs.extend(runs)
         self._horizon = horizon
 
@@ -173,7 +173,7 @@ class RangeReader:
         return None
 
     def on_entries(self, run: EntryRun, entries: Entries, damaged: Sequence[int] = ()) -> None:
-        """Take the entries of the wanted run. Only bytes that are asked for are copied.
+        """Take the entries of the wanted run. Only requested bytes are copied.
 
         Args:
             run: The run that ``wanted`` returned.
@@ -188,7 +188,7 @@ class RangeReader:
                 self._set_barrier(entry_id, Status.CORRUPT)
                 break
         cursor = _Cursor(entries, self._first, self._last, self._stride)
-        cursor.at = cursor.count_below(self.through + 1)  # Perhaps it was met before.
+        cursor.at = cursor.count_below(self.through + 1)  # Another run may have provided it before.
         if not cursor.is_done:
             heapq.heappush(self._active, cursor)
 
@@ -211,11 +211,11 @@ class RangeReader:
             self._barrier, self._barrier_status = entry_id, status
 
     def _emit(self, limit: int) -> None:
-        """Emit from the run with the lowest id until another run or the limit comes."""
+        """Emit from the run with the lowest id until another run begins or the limit is reached."""
         cursor = heapq.heappop(self._active)
         if cursor.next_id <= self.through:
-            # Two runs hold this entry: entries that are being moved are in two places for a while, alike in
-            # both.
+            # Two runs hold this entry: while entries are being moved, they are in two places for a while,
+            # with the same content.
             cursor.at += cursor.count_below(self.through + 1)
             if not cursor.is_done:
                 heapq.heappush(self._active, cursor)
@@ -251,7 +251,7 @@ class RangeReader:
         if sum(lengths) > self._bytes_left:
             fit = bisect_right(array("Q", itertools.accumulate(lengths)), self._bytes_left)
             if not fit and not self._ids:
-                fit = 1  # An entry that is larger than a reply is a reply of its own.
+                fit = 1  # If one entry is larger than a reply, it is the whole reply.
             if not fit:
                 return 0
             indices, lengths = indices[:fit], lengths[:fit]
@@ -274,7 +274,7 @@ class RangeReader:
         return fit
 
     def take_entries(self) -> Entries:
-        """Return the entries of the reply, in bytes of its own."""
+        """Return the entries of the reply, in new bytes."""
         payload = self._payload[0] if len(self._payload) == 1 else b"".join(self._payload)
         return Entries(self.ledger_id, compact_ids(self._ids), self._lengths, self._digests, payload)
 
@@ -306,7 +306,7 @@ class RangeLister:
                 heapq.heappush(self._open, (low, high))
 
     def settle(self, bound: int) -> bool:
-        """Join everything below ``bound``, because no later run begins there. Return False once there are
+        """Join everything below ``bound``, because no later run begins there. Return False if there are
         enough pairs."""
         while self._open and self._open[0][0] < bound:
             low, high = heapq.heappop(self._open)

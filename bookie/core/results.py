@@ -32,8 +32,8 @@ class FenceResult:
 class ReadResult:
     """The entries that a read found.
 
-    ``entries`` are copies, in ascending order of their ids. If a requested entry up to ``through`` is not
-    among them, it does not exist here, unless the status is UNKNOWN. ``status`` is one of:
+    ``entries`` are copies, in ascending order of their ids. If a requested entry up to ``through`` is missing
+    from them, it does not exist here, unless the status is UNKNOWN. ``status`` is one of:
 
     - OK.
     - NO_SUCH_LEDGER: this bookie knows nothing of the ledger.
@@ -68,7 +68,7 @@ class ScrubResult:
     """The findings of a scrub.
 
     ``report`` covers the requested entries through ``through``. ``status`` is as in ``ReadResult``, except
-    that CORRUPT and IO_ERROR mean: the scrub found nothing out, because the index cannot be read.
+    that CORRUPT and IO_ERROR mean: the scrub has no result, because the index cannot be read.
     """
 
     status: Status

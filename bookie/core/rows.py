@@ -1,8 +1,8 @@
 """Rows of the index: keys that sort, and values with a checksum.
 
-Keys are a letter and big-endian numbers, so they sort as the numbers do. Values are little endian and end in
-a CRC-32C of key and value. The key-value store has checksums of its own, but they cover only its files, not
-the path from a file to this module:
+Keys are a letter and big-endian numbers, so they sort like the numbers. Values are little endian and end in a
+CRC-32C of key and value. The key-value store has its own checksums, but they cover only its files, not the
+path from a file to this module:
 
     key                        value
     I                          instance of the bookie (UTF-8)
@@ -17,8 +17,8 @@ the path from a file to this module:
 
 ``R`` says where a run lies: in the segment of that number, or in an entry log if the number is negative.
 ``S`` and ``E`` say where a file's last block ends, and how many bytes of its runs belong to ledgers that are
-not deleted. A file has such a row as long as it holds runs that count: a row ``R`` names the run, and its
-ledger is not deleted. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
+not deleted. A file has such a row while it holds runs that count. A run counts if a row ``R`` names it and
+its ledger is not deleted. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
 
 All functions are pure. If a row does not decode, they raise StorageCorrupt, naming the index's path.
 """
@@ -45,7 +45,7 @@ MARK_KEY = b"M"
 SEGMENT_PREFIX = b"S"
 LOG_PREFIX = b"E"
 BEHIND_ALL_KEYS = b"\xff"
-"""Behind every key that this module makes."""
+"""Sorts after every key that this module makes."""
 
 _LEDGER_KEY = struct.Struct(">cQ")
 _RUN_KEY = struct.Struct(">cQQ")
@@ -60,7 +60,7 @@ _FENCED, _DELETED, _PURGED = 1, 2, 4
 
 Row = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
-"""A row to write, or a key whose row is to be removed (its value is None)."""
+"""A row to write, or the key of a row to remove (its value is None)."""
 
 
 @attrs.frozen
@@ -72,7 +72,7 @@ class FileRow:
     end: int
     """Where a segment's last block ends, or the size of an entry log."""
     last_sequence: int = 0
-    """The sequence of the journal's last block up to and including this segment; 0 for an entry log."""
+    """The sequence of the journal's last block up to the end of this segment; 0 for an entry log."""
     runs: int = 0
     """How many runs are in it."""
     run_bytes: int = 0
@@ -102,7 +102,7 @@ class FileRow:
             end: Where its last block ends, or its size.
             last_sequence: The sequence of its last block; 0 for an entry log.
             runs: All its runs.
-            usage: The bytes of runs that each ledger has in it.
+            usage: The bytes of runs in it, by ledger.
             level: How often its entries were merged.
         """
         size = sum(usage.values())
@@ -260,7 +260,7 @@ def decode_file(key: bytes, value: bytes, path: str) -> FileRow:
 
 
 def usage_of(runs: Iterable[EntryRun]) -> dict[int, int]:
-    """Return how many bytes of these runs each ledger has."""
+    """Return the bytes of these runs, by ledger."""
     usage: dict[int, int] = {}
     for run in runs:
         usage[run.ledger_id] = usage.get(run.ledger_id, 0) + run.length
@@ -272,7 +272,7 @@ def usage_key(file: int) -> bytes:
 
 
 def encode_usage(file: int, usage: Mapping[int, int]) -> Row:
-    """Encode which ledgers have runs in a file, and how many bytes."""
+    """Encode the bytes of runs that each ledger has in a file."""
     flat = array("Q", itertools.chain.from_iterable(sorted(usage.items())))
     return _row(usage_key(file), u64_bytes(flat))
 

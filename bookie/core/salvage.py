@@ -1,12 +1,12 @@
 """Salvage: the facts that a damaged file still proves.
 
 Each file's header has a random nonce, which is part of every checksum in the file. So if a record's checksum
-holds, this bookie wrote the record there, whatever surrounds it. No client can forge a record, because no
+matches, this bookie wrote the record there, whatever surrounds it. No client can forge a record, because no
 client knows the nonce. If the header is damaged, the nonce is lost and no record in the file can be verified.
 
-* A segment is searched page by page. In a block with bad pages, the records that touch none of them are
-  taken, as far as the heads of the records before them can be followed.
-* An entry log is searched byte by byte behind a damaged record.
+* A segment is searched page by page. In a block with bad pages, a record is taken if it touches none of them
+  and the heads of all earlier records can be followed.
+* An entry log is searched byte by byte after a damaged record.
 
 For example, a segment has the blocks 41, 42 and 43, and the header of 42 is damaged. Salvage then gives all
 records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes what was found into new entry logs.
@@ -41,9 +41,9 @@ _KINDS = frozenset((ADD, LEDGER, REPLACES, FOOTER))
 
 
 def own_number(page: bytes) -> int:
-    """Return the number that the header of a segment or an entry log gives; -1 if the page is too short.
+    """Return the number in the header of a segment or an entry log; -1 if the page is too short.
 
-    It differs from the file's name if files were exchanged. The caller verifies the header.
+    It differs from the number in the file's name if files were exchanged. The caller verifies the header.
     """
     return _NUMBER.unpack_from(page, _NUMBER_AT)[0] if len(page) == PAGE_BYTES else -1
 
@@ -88,13 +88,13 @@ def _block_facts(
             if bad.isdisjoint(range(first, last + 1)):
                 yield segment_fact(record, block, path)
             elif record.kind != ADD or not is_head_sound(record.body):
-                return  # Its length may be damaged, so nobody knows where the next record begins.
+                return  # Its length may be damaged, so the start of the next record is unknown.
     except StorageCorrupt:
         return
 
 
 def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]:
-    """Yield each fact of the sound records of an entry log, each ledger's state before its entries."""
+    """Yield each fact of the sound records of an entry log; each ledger's state comes before its entries."""
     at = LOG_HEADER_BYTES
     known: set[int] = set()
     while at + HEAD_BYTES <= len(image):

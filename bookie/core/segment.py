@@ -15,8 +15,8 @@ A segment is a file of fixed, preallocated size. Its first page is the file head
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
 Segments are numbered from 1 without gaps and written one after the other. Entries may stay in them: the index
-says in which segment each run lies, and where. Once a segment is complete and the index has all of it, its
-file may be *trimmed*: cut behind its last block. If its entries went to an entry log, the file is deleted.
+says in which segment each run lies, and where. Once a segment is complete and the index has all its runs, its
+file may be *trimmed*: cut after its last block. If its entries went to an entry log, the file is deleted.
 
 **Scanning.** ``BlockWalk`` reads blocks until one is not valid. From the evidence within the segment it
 decides what follows:
@@ -25,7 +25,7 @@ decides what follows:
 - a torn write (see ``bookie.core.block``);
 - damage: StorageCorrupt with the offset.
 
-A torn block counts as damage if anything was written behind it. A valid header of a later block proves that.
+A torn block counts as damage if anything was written after it. A valid header of a later block proves that.
 If the torn block's own header is valid, its size is known, and any later byte that is not zero proves it too.
 ``bookie.core.boot`` adds the evidence of later segments.
 
@@ -91,7 +91,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, page: bytes, *, path: str, number: int, instance: str | None) -> SegmentHeader:
-        """Decode a segment's first page and check whose it is.
+        """Decode a segment's first page, and check that it is the right segment of the right bookie.
 
         Args:
             page: The first page of the file.
@@ -150,9 +150,9 @@ class SegmentScan:
     number: int
     blocks: tuple[FoundBlock, ...]
     end: int
-    """Where the last valid block ends, or where the first would begin if there is none."""
+    """The end of the last valid block; if there is none, the place where the first block would begin."""
     is_torn: bool
-    """A write was begun at ``end`` and did not complete, as far as this segment tells."""
+    """A write was begun at ``end`` and did not complete, according to this segment."""
     is_trimmed: bool = False
     """The file ends with the last block."""
     is_garbage: bool = False
@@ -191,7 +191,7 @@ class BlockWalk:
         passes_rot: bool = False,
     ) -> None:
         self.end = SEGMENT_HEADER_BYTES
-        """Where the blocks end that were walked over."""
+        """The end of the last block that was walked over."""
         self.is_torn = False
         """Valid after the whole walk: a write was begun at ``end`` and did not complete."""
         self._image = image
@@ -249,7 +249,7 @@ def scan_segment(
     ``BlockWalk`` has the other arguments and the errors.
 
     Args:
-        is_unwritten: The bookie never wrote to the segment. Bytes in it that are no block are no damage.
+        is_unwritten: The bookie never wrote to the segment. If its bytes are no block, that is no damage.
     """
     if is_unwritten and _is_garbage(image, header):
         return SegmentScan(header.number, (), SEGMENT_HEADER_BYTES, is_torn=False, is_garbage=True)
@@ -299,7 +299,7 @@ def _is_torn(
     path: str,
     stop: int | None,
 ) -> bool:
-    """Decide whether a write was torn at ``at``, where no valid block was found.
+    """Decide whether a write was torn at ``at``, where there is no valid block.
 
     Returns:
         True if a write was torn there, False if none was begun.
@@ -325,7 +325,7 @@ def _is_torn(
 
 
 def _is_garbage(image: memoryview, header: SegmentHeader) -> bool:
-    """Whether there is something behind the file's header, and nothing of it is the header of a block."""
+    """Whether there are bytes after the file's header, but no block header among them."""
     start = SEGMENT_HEADER_BYTES
     return (
         len(image) == header.size

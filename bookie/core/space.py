@@ -2,25 +2,25 @@
 
 Entries are first written to a segment of the journal. There they may *stay*: the segment is kept as it is,
 and the index says where in it each run lies. Then nothing is written twice. That is good if runs are large,
-because the cost of a read grows with the number of runs, and hardly with the distance between them. A segment
-of small runs costs a row of the index for each run, and much of the segment is headers and padding. So a full
-segment whose runs are smaller than ``small_run_bytes`` on average is rewritten at once: its runs are sorted
-and put together (``bookie.core.merging``) into an entry log, and the segment is free. If the journal has a
-device of its own, every full segment is rewritten.
+because the cost of a read grows with the number of runs, and hardly with the distance between them. Small
+runs are costly: the index needs a row for each run, and much of the segment is headers and padding. So if the
+runs of a full segment are smaller than ``small_run_bytes`` on average, the segment is rewritten at once: its
+runs are sorted and joined (``bookie.core.merging``) in an entry log, and the segment is free. If the journal
+has its own device, every full segment is rewritten.
 
 Later, a file is rewritten, alone or with others, for one of these reasons:
 
-    dead        no ledger that has runs in it exists any more. Only fences are carried over
-    foreign     it is a segment, and the journal has a device of its own
+    dead        no ledger with runs in it exists any more. Only fences are carried over
+    foreign     it is a segment, and the journal has its own device
     sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
     small       its runs are small, or the file is, and there are ``merge_width`` such files of its level.
                 They become one file of the next level. Each level has runs ``merge_width`` times as large, so
                 an entry is written a few times at most, however many ledgers are interleaved
     wasteful    less than ``eventual_ratio`` of its bytes belong to ledgers that exist. Checked now and then
-    rotten      it is damaged, but no entry that counts lies in a damaged part. Comes before all others
+    rotten      it is damaged, but no damaged part holds an entry that counts. Comes before all others
 
 A job takes as many such files at once as fit one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
-runs. These bounds exist because runs are sorted in memory.
+runs. The bounds exist because runs are sorted in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SpacePolicy:
     small_run_bytes: int = 8 * KIB
     """A file has small runs if they are smaller than this on average."""
     small_file_bytes: int = MIB
-    """A file with fewer bytes of runs is small."""
+    """A file with fewer bytes of runs counts as small."""
     merge_width: int = 8
     """How many small files of one level are merged into one; at least 2."""
     soon_ratio: float = 0.2
@@ -52,11 +52,11 @@ class SpacePolicy:
     """Rewrite a file eventually if less than this share of its bytes belongs to ledgers that exist; from
     ``soon_ratio`` to 1."""
     log_bytes_max: int = 256 * MIB
-    """Most bytes of entries in one entry log."""
+    """The most bytes of entries in one entry log."""
     log_runs_max: int = 128 * 1024
-    """Most runs in one entry log."""
+    """The most runs in one entry log."""
     is_journal_apart: bool = False
-    """The journal has a device of its own, where no entries stay."""
+    """The journal has its own device, where no entries stay."""
 
     def __attrs_post_init__(self) -> None:
         if self.merge_width < 2 or not 0 <= self.soon_ratio <= self.eventual_ratio <= 1:
@@ -76,7 +76,7 @@ class SpacePolicy:
         ) or row.run_bytes < self.small_file_bytes
 
     def reason(self, row: FileRow, *, is_eventual: bool = True) -> str | None:
-        """Return why a file is to be rewritten, or None if it is not.
+        """Return the reason to rewrite a file, or None if there is none.
 
         "small" applies only once there are enough such files. "wasteful" needs ``is_eventual``.
         """
@@ -172,7 +172,7 @@ def _small_ones(candidates: Sequence[FileRow], policy: SpacePolicy) -> list[File
 
 
 def _fitting(rows: Sequence[FileRow], policy: SpacePolicy) -> list[FileRow]:
-    """Return the first rows that fit one log, and at least one if there is one."""
+    """Return the first rows that fit one log together; at least one row if there is any."""
     chosen: list[FileRow] = []
     size = runs = 0
     for row in rows[: 4 * policy.merge_width]:

@@ -1,10 +1,10 @@
-"""A bound on the bytes that are in use at the same time, and the queue of tasks that wait for them.
+"""A bound on the bytes in use at the same time, and the queue of tasks that wait for them.
 
-A ``ByteBudget`` bounds the memory of replies. A read takes the bytes that its reply may need before it reads,
-and gives them back once the reply is handed to the network. Waiters are served in the order in which they
-came. A request for more than the whole budget is served when nothing else is in use, so nobody waits for
-ever. If a reply turns out larger than its request, the difference is charged too. So the bytes in use may
-pass the bound, by at most one entry for each reply.
+A ``ByteBudget`` bounds the memory of replies. Before a read, a task takes the bytes that the reply may need.
+It gives them back once the reply is handed to the network. Waiting tasks are served in the order in which
+they came. If a task asks for more than the whole budget, it is served when nothing else is in use, so no task
+waits for ever. If a reply turns out larger than requested, the difference is charged too. So the bytes in use
+may exceed the bound, by at most one entry for each reply.
 """
 
 from __future__ import annotations

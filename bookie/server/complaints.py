@@ -1,8 +1,8 @@
-"""Log lines that an unknown client can cause: each names its reason, and no flood of them fills a disk.
+"""Log lines that an unknown client can cause: each has its reason, and no flood of them fills a disk.
 
-A connection that sends nonsense is worth a line: it is a bug, a wrong port or an attack. But anybody who can
-open connections decides how many such lines there are. They therefore share a bound: ``LINES`` of them in
-``PERIOD_S`` seconds. The next line that is let through says how many were left out.
+If a connection sends nonsense, that is worth a line: it is a bug, a wrong port or an attack. But anybody who
+can open connections can cause such lines, in any number. So they share a bound: ``LINES`` of them in
+``PERIOD_S`` seconds. The next line that is logged says how many were left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Complaints:
         """How many complaints there were, logged or left out."""
 
     def tell(self, text: str) -> None:
-        """Log ``text`` as a warning, unless there were too many lines lately.
+        """Log ``text`` as a warning, unless there were too many lines recently.
 
         A text of more than 400 characters is cut, because parts of it may come from the client.
         """

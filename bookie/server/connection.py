@@ -1,8 +1,8 @@
 """One client's connection: frames in, verdicts and acknowledgements out.
 
 Each connection has one task that receives, one task that sends (``outbox``), and one more task for each
-request that is not an add (``requests``). The receiving task handles the adds itself, one chunk of bytes at a
-time. It runs no checkpoint between an add and its verdict:
+request except adds (``requests``). The receiving task handles the adds itself, one chunk of bytes at a time.
+It runs no checkpoint between an add and its verdict:
 
     chunk -> frames -> decode -> verify digests -> engine.add -> position or refusal
                                                                      |
@@ -11,40 +11,40 @@ time. It runs no checkpoint between an add and its verdict:
 **Numbers.** Both ends count the ADDs of a connection from 1. An add does not carry its number, because the
 same bytes go to every bookie of a write set. Every ADD that arrives whole has a number and one outcome: a
 refusal, or an acknowledgement of its number or of a later one. ``_pending`` holds the adds under way as
-(position, number): as soon as this position of the journal is durable, so are the adds up to this number.
-Adds with the same position share one place in it, so it is as long as the number of syncs to wait for. Some
-adds are durable at once: a duplicate, or an add that only tells the LAC. Their acknowledgement waits for the
-adds before them.
+(position, number): once this position of the journal is durable, so are the adds up to this number. Adds with
+the same position share one item of ``_pending``, so it is as long as the number of syncs to wait for. Some
+adds are durable at once: a duplicate, or an add that only brings the LAC. Their acknowledgement waits for the
+earlier adds.
 
-**Before HELLO** the bookie answers nothing and takes only one small frame (``limits.HELLO_BYTES_MAX``). A
-peer that announces a larger one is cut off at once. If a HELLO names another bookie, or another instance of
+**Before HELLO** the bookie answers nothing and takes only one small frame (``limits.HELLO_BYTES_MAX``). If a
+peer announces a larger frame, it is cut off at once. If a HELLO names another bookie, or another instance of
 this bookie's data, the bookie answers with its own identity and closes the connection. Without this, a bookie
 whose disk was replaced could take an add of an old writer (protocol, bug #4812).
 
 **Damage.** If an entry does not match its digest, the bookie refuses the whole frame with CORRUPT, stores
 none of its entries, and logs the fault: some memory or network is failing. A malformed frame ends the
-connection, because the bytes behind it cannot be trusted to be a frame.
+connection, because the next bytes may not be a frame.
 
 **Deadlines.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` for its HELLO. Each frame has
-``limits.FRAME_PROGRESS_TIMEOUT_S`` from its first byte to its last; time in which the bookie itself does not
-read does not count. Between frames, a connection may be quiet for as long as it likes.
+``limits.FRAME_PROGRESS_TIMEOUT_S`` from its first byte to its last, not counting the time in which the bookie
+itself does not read. Between frames, a connection may be quiet without a limit.
 
 **Turns.** The bookie handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client at a time,
 however much the client has sent. Then the other tasks run. So a flood of small frames delays the other
 clients by one turn.
 
-**Memory.** The receive buffer starts small and grows as it is used (``FrameBuffer``). A frame larger than the
+**Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). A frame larger than the
 ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. So the memory for unfinished
 frames is bounded for all connections together.
 
-**Back-pressure.** The task waits before an add as long as the engine has no room for it (memory, or bytes
-that are not durable). It waits between two chunks as long as the client leaves too many bytes of answers
-unread. Meanwhile it reads nothing, and TCP slows the client down.
+**Back-pressure.** Before an add, the task waits until the engine has room for it (memory, or bytes that are
+not durable). Between two chunks, it waits while the client leaves too many bytes of answers unread. While it
+waits it reads nothing, and TCP slows the client down.
 
 **Ends.** A connection ends in one of these ways:
 
-- The client closes or dies. Its adds under way still become durable, but nobody hears of it.
-- The client misbehaves; one line in the log tells it (``complaints``).
+- The client closes or dies. Its adds under way still become durable, but no client hears of it.
+- The client misbehaves; one line in the log reports it (``complaints``).
 - The network breaks.
 - The bookie stops: ``drain`` stops reading, answers the requests that were begun, and closes.
 
@@ -79,7 +79,7 @@ _REPORTED = frozenset((Status.CORRUPT, Status.CONFLICT, Status.IO_ERROR))
 
 
 class Connection:
-    """Serves one client, as long as ``run`` goes on. The server makes it."""
+    """Serves one client while ``run`` runs. The server makes it."""
 
     __slots__ = (
         "_adds",
@@ -110,10 +110,10 @@ class Connection:
         self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
         """The turns of handling frames."""
         self._adds = 0
-        """How many ADDs came, which is the number of the last one."""
+        """How many ADDs came. This is also the number of the last one."""
         self._pending: deque[list[int]] = deque()
-        """[position, number], both increasing: as soon as ``position`` is durable, so is every add up to
-        ``number`` that was not refused."""
+        """[position, number], both increasing: once ``position`` is durable, so is every add up to
+        ``number``, except refused ones."""
         self._all_durable = trio.Event()
         self.is_greeted = False
         """Whether the client has sent a HELLO that names this bookie."""
@@ -127,8 +127,8 @@ class Connection:
         return self._stream.peer
 
     async def run(self) -> None:
-        """Serve the client until the connection ends, then close it. Only AssertionError and StorageError
-        leave it. It handles all faults of the client itself, and it logs other exceptions."""
+        """Serve the client until the connection ends, then close it. Raises only AssertionError and
+        StorageError. It handles all faults of the client itself, and logs other exceptions."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -153,7 +153,7 @@ class Connection:
         self._abandon()
 
     def drain(self) -> None:
-        """Stop reading, finish the requests that were begun, and end. The caller sets a deadline."""
+        """Stop reading, finish the requests that were begun, and return. The caller sets a deadline."""
         self._is_draining = True
         self._requests.end_polls()
         self._timeout.cancel()
@@ -199,8 +199,8 @@ class Connection:
             self._cut_off(why)
 
     async def _receive_hello(self) -> bool:
-        """Whether the connection goes on: False if the peer closed before its HELLO, or if the HELLO was
-        refused."""
+        """Return whether the connection goes on. It does not if the peer closed before its HELLO, or if the
+        HELLO was refused."""
         buffer = self._buffer
         while (frame := buffer.take_frame(limits.HELLO_BYTES_MAX)) is None:
             count = await self._stream.receive_into(buffer.writable())
@@ -266,14 +266,14 @@ class Connection:
 
     async def _let_others_run(self) -> None:
         self._await_sync()
-        self._expect(_NEVER)  # The frames that wait for this task have arrived in time.
+        self._expect(_NEVER)  # The waiting frames have arrived in time.
         self._shared.engine.more_follows()
         await self._turns.take()
 
     def _on_lone_add(self, frame: Frame) -> None:
         """Handle an add that came alone. If the bookie's last add came from this connection too, probably no
-        other client is adding. Then start the sync at once: a pass of the event loop would collect no more
-        adds."""
+        other client is adding. Then start the sync at once: another pass of the event loop would collect no
+        more adds."""
         shared = self._shared
         is_alone = shared.last_adder is self
         shared.engine.hold()
@@ -284,7 +284,7 @@ class Connection:
             shared.engine.release(at_once=is_alone)
 
     def _expect(self, timeout_s: float) -> None:
-        """Give the peer this long for its next bytes that are due."""
+        """Give the peer this long for its next expected bytes."""
         self._timeout.deadline = trio.current_time() + timeout_s
 
     def _what_took_too_long(self) -> str:
@@ -296,14 +296,13 @@ class Connection:
         )
 
     def _await_sync(self) -> None:
-        """Acknowledge the adds that are durable already, and arrange for ``on_durable`` to be called for the
-        rest."""
+        """Acknowledge the adds that are durable already. Have ``on_durable`` called for the others."""
         if self._pending and self.on_durable(self._shared.engine.durable_position):
             self._shared.await_sync(self)
 
     async def _wait_room(self) -> None:
-        """Wait until the engine has room. Its room is checked before each add, without a checkpoint between
-        the check and the add. So no add is refused for want of room, however many connections wait."""
+        """Wait until the engine has room. Its room is checked before each add, with no checkpoint between the
+        check and the add. So no add is refused for lack of room, however many connections wait."""
         self._await_sync()
         self._expect(_NEVER)  # The bookie does not read now, so the peer's time does not count.
         await self._shared.engine.wait_room()
@@ -340,7 +339,7 @@ class Connection:
         self._requests.begin(frame, self._nursery)
 
     async def _on_hello(self, frame: Frame) -> bool:
-        """Whether the connection goes on."""
+        """Check the HELLO and answer it. Return whether the connection goes on."""
         meant = decode_hello_untrusted(frame)
         identity = self._shared.identity
         status = meant.accepts(identity)

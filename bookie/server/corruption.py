@@ -1,14 +1,14 @@
-"""Copy damaged entries again from bookies that have them intact.
+"""Copying damaged entries again, from bookies that have them intact.
 
 Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written.
 ``CorruptionRepair`` fetches copies of their entries from other bookies of the ledger, checks the copies
-against the digests that the writer made, and stores them in the place of the damaged entries. Until then, and
-if no bookie has them, the bookie answers that such an entry is damaged, and never that it does not exist.
+against the digests that the writer made, and replaces the damaged entries. Until then, and if no bookie has
+them, the bookie answers that such an entry is damaged, never that it does not exist.
 
 The repair copies only entries that the metadata assigns to this bookie, and only in fragments with a known
-end (rule 23). These are all fragments of a closed ledger, and all but the last fragment of an open one. A run
-in the last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or
-nothing of it. It tries again every ``_RETRY_S``, because bookies that were down come back. Meanwhile it tells
+end (rule 23): all fragments of a closed ledger, and all but the last fragment of an open one. A run in the
+last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or nothing
+of it. It tries again every ``_RETRY_S``, because bookies that were down come back. In the meantime it tells
 auto-recovery, which may move the ledger to another bookie. Auto-recovery also shows operators the runs that
 are not repaired.
 """
@@ -49,13 +49,13 @@ class CorruptionRepair:
 
     def __init__(self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None) -> None:
         self.unrepaired: dict[tuple[int, int], str] = {}
-        """Why runs are still damaged, by ledger id and first entry, as of the last attempt."""
+        """The reason why a run is still damaged after the last attempt, by ledger id and first entry."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._open_peers = open_peers
 
     async def run(self) -> None:
-        """Restore for ever the runs that scrubbing finds damaged. Wait while the disk is full.
+        """Restore, for ever, the runs that scrubbing finds damaged. Wait while the disk is full.
 
         Raises:
             StorageError: The bookie's own storage failed.
@@ -94,7 +94,7 @@ class CorruptionRepair:
             else:
                 self.unrepaired.pop(key, None)
         if self._engine.replacer.replaced != restored_before:
-            await self._engine.flush()  # The index then names the copies and no damaged run.
+            await self._engine.flush()  # Afterwards the index names the copies and no damaged run.
         for ledger_id in sorted(stuck):
             await peers.ask_for_repair(ledger_id, self._bookie_id)
 
@@ -102,7 +102,7 @@ class CorruptionRepair:
         run = rotten.run
         metadata = await peers.metadata(run.ledger_id)
         if metadata is None:
-            return  # The ledger is deleted, and collection has yet to find out.
+            return  # The ledger is deleted, and collection has not found out yet.
         share = next(
             (s for s in shares(metadata, self._bookie_id) if s.first <= run.first and run.last <= s.last),
             None,

@@ -1,19 +1,20 @@
-"""The metadata store's answer to the question which ledgers are deleted, for the bookie's garbage collection.
+"""The metadata store's answer for the bookie's garbage collection: which ledgers are deleted.
 
-A bookie cannot bring back what it deletes, so it needs positive evidence (rule 25): the store answered after
-a ``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides about which
-ledgers to ask the store one by one. If the store never gave out an id, the oracle says nothing about that
-ledger: the store may be another one, or an old copy of the right one. If any question fails,
-MetadataUnavailable is raised, and no part of the answer counts.
+A bookie cannot restore deleted entries, so it needs positive evidence (rule 25): the store answered after a
+``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides which ledgers to
+ask about one by one. If the store never gave out an id, the oracle says nothing about that ledger: the store
+may be another one, or an old copy of the right one. If any question fails, MetadataUnavailable is raised, and
+no part of the answer counts.
 
 A store of another cluster would answer that everything is gone. The store object itself refuses that
 (``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes it check once more, by a ``sync`` after
-the last answer: while somebody empties a store, the node that names its cluster may be the last to go.
+the last answer. The reason: if someone empties the store, the node that names its cluster may be the last to
+go.
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
-that (``model.restoration``), no ledger from before the restore is gone. The record of the restore is read
-last: a restore writes it before it changes a ledger, so the record is there if any of the answers came from
-the restored store.
+that loss (``model.restoration``), no ledger from before the restore is gone. The record of the restore is
+read last: a restore writes it before it changes a ledger. So the record is there if any of the answers came
+from the restored store.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class MetadataDeletionOracle:
         self._store = store
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Return those of the ledgers that the store does not have any more, in ascending order.
+        """Return those of the ledgers that the store no longer has, in ascending order.
 
         Args:
             ledger_ids: The ledgers to ask about. Ascending order takes the fewest listings.
@@ -56,7 +57,7 @@ class MetadataDeletionOracle:
                 continue
             parent, _, name = ledger_path(ledger_id).rpartition("/")
             if parent not in listed:
-                # Ids ascend, so one parent's listing at a time is enough.
+                # Ids ascend, so it is enough to keep one parent's listing at a time.
                 listed = {parent: frozenset(await store.children(parent))}
             if name not in listed[parent]:
                 unlisted.append(ledger_id)
@@ -74,7 +75,7 @@ class MetadataDeletionOracle:
         return sorted(gone)
 
     async def _floor(self) -> int:
-        """The first ledger id that may be gone; MetadataUnavailable if that cannot be known."""
+        """Return the first ledger id that may be gone. MetadataUnavailable: it is not known."""
         node = await self._store.get(RESTORED)
         try:
             return 0 if node is None else Restoration.decode_untrusted(node.value).floor

@@ -1,4 +1,4 @@
-"""Watch a bookie's disk and make the bookie read-only before the disk is full.
+"""Watching a bookie's disk: the bookie becomes read-only before the disk is full.
 
 ``DiskWatch`` looks at the space of every directory that the bookie writes to. It looks every
 ``disk_watch_interval_s``, and whenever the storage has taken or given back a file, because a fast writer can
@@ -6,12 +6,12 @@ fill a small disk between two timed looks. ``bookie.core.fullness`` judges the s
 
     short of space      writes a log line; asks for collection and compaction
     read-only           refuses ordinary adds, and moves the registration to the other list in one step of the
-                        metadata store; new ledgers go elsewhere, and writers leave
+                        metadata store. New ledgers and existing writers go to other bookies
     roomy again         undoes both, without an operator
 
 The first look comes before the registration, so a bookie that starts on a full disk is never registered as
-writable. If the space cannot be read, nothing changes, and one log line says so. A disk without bounds is not
-watched.
+writable. If the space cannot be read, nothing changes, and one log line says so. If a disk has no bounds, it
+is not watched.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DiskWatch:
         set_read_only: Callable[[bool], None],
     ) -> None:
         self.fullness = Fullness.ROOMY
-        """The judgement of the last look."""
+        """The result of the last look."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._disk = disk
@@ -57,7 +57,7 @@ class DiskWatch:
         self._is_troubled = False
 
     async def look(self) -> bool:
-        """Look once and act on the result. Return False if none of the disks has bounds."""
+        """Look once and act on the result. Return False if no disk has bounds."""
         spaces: dict[str, DiskSpace] = {}
         try:
             for path in self._paths:

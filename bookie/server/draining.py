@@ -1,12 +1,12 @@
-"""A bookie that an operator wants emptied takes no more ordinary adds.
+"""A bookie takes no more ordinary adds if an operator wants it emptied.
 
 The operator asks for it in the metadata store (``ledgerlog bookie decommission``), with this bookie's id and
 the instance of its data. While that request stands, the bookie is read-only. It gets no new ledgers, and its
 writers get a refusal and go on with another bookie, without a pause. The bookie still serves reads, fences
-and recovery, so its entries can be copied from it too. Auto-recovery copies them, and says when no ledger
+and recovery, so its entries can be copied from it too. Auto-recovery copies them, and reports when no ledger
 refers to the bookie any more.
 
-A request for another instance is not about this data: the id was used again.
+A request for another instance does not mean this data: another bookie had the same id.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 async def follow_draining(
     store: MetadataStore, cookie: Cookie, set_read_only: Callable[[bool], None]
 ) -> None:
-    """Tell ``set_read_only`` for ever, at each change, whether the bookie is to be emptied.
+    """Tell ``set_read_only`` at each change whether the bookie is to be emptied. This never returns.
 
-    While the store is unreachable or its record is damaged, the last valid answer holds.
+    If the store cannot be reached or its record is damaged, the last valid answer holds.
     """
     path = draining_path(cookie.bookie_id)
     is_draining = False

@@ -1,36 +1,36 @@
-"""How a bookie notices that its directory was rolled back.
+"""Generations: a bookie notices that its directory was rolled back.
 
-Somebody may put an older copy of the directory back, for example a snapshot of a virtual machine. It carries
-the right identity (``identity``), and lacks what the bookie acknowledged since. So both cookies count
-*generations*, and each generation has a random name, its token. A bookie counts a new generation
+Someone may restore an older copy of the directory, for example a snapshot of a virtual machine. The copy has
+the right identity (``identity``), but lacks the entries that the bookie acknowledged later. So both cookies
+count *generations*, and each generation has a random name, its token. A bookie counts a new generation
 
 - at each start, before it opens the journal,
 - every ten minutes while it serves,
 - at each clean stop, after the journal is closed.
 
-A copy that is put back is therefore noticed if the bookie has counted since the copy was made.
+So a restored copy is noticed if the bookie has counted after the copy was made.
 
 **Counting** takes two steps:
 
-    1  write the new token into the directory's cookie, as one that was begun
+    1  write the new token into the directory's cookie, as a generation that was begun
     2  count it in the store's cookie, by compare-and-set
 
 A crash between the two leaves a directory whose last generation is the store's, so it is current. A crash
 after the second leaves a directory that began the generation which the store counted, so it is current too.
-So no crash sends a sound directory into limbo. A directory of version 0.1 is of generation 0, and so is its
+So no crash sends a sound directory into limbo. A directory of version 0.1 has generation 0, and so has its
 cookie in the store.
 
 **At a start** the bookie waits until no other process is registered under its id, and then compares. If the
-directory is behind the store, it is marked as after the loss of a disk, and then counted. If the bookie
-crashes after the marking, the next start marks it again.
+directory is behind the store, it is marked as if a disk was lost, and then counted. If the bookie crashes
+after the marking, the next start marks it again.
 
-A directory that is ahead of the store is believed: then the store was restored from an older backup. If both
-were rolled back, their generations may agree, and nothing is noticed.
+If the directory is ahead of the store, the bookie trusts the directory: the store was restored from an older
+backup. If both were rolled back, their generations may agree, and the bookie notices nothing.
 
-**Copies of a directory.** A process that starts on a copy while the original serves is refused before it
-counts, so it does the original no harm. Of two processes that start on two copies at the same time, one is
-refused by the compare-and-set, or when it registers (``registration``), before the first client. If a copy is
-served after its original has stopped, the one that starts later is behind. Never start a copy.
+**Copies of a directory.** If a process starts on a copy while the original serves, it is refused before it
+counts, so it does the original no harm. If two processes start on two copies at the same time, one of them is
+refused before the first client: by the compare-and-set, or when it registers (``registration``). If a copy is
+served after its original has stopped, the later of the two is behind. Never start a copy.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ RandomBytes = Callable[[int], bytes]
 _TOKEN_BYTES = 8
 
 _INTERVAL_S = 600.0
-"""A bookie that serves counts a generation this often. So a copy that is older than this is always
-noticed."""
+"""A serving bookie counts a generation this often. So a copy that is older than this is always noticed."""
 
 _STOP_S = 2.0
 """A clean stop waits at most this many seconds for the store to count."""
@@ -87,7 +86,7 @@ async def compare_generations(directory: StorageDirectory, here: Cookie, there: 
 async def count_generation(
     store: MetadataStore, directory: StorageDirectory, here: Cookie, node: Versioned, token: str
 ) -> Cookie:
-    """Count a generation: in the directory first, and then in the store by compare-and-set.
+    """Count a generation: first in the directory, then in the store by compare-and-set.
 
     Args:
         store: The cluster's metadata store.
@@ -95,7 +94,7 @@ async def count_generation(
         here: Its cookie.
         node: The store's cookie of this bookie, as it was read for the comparison.
         token: The name of the new generation. If ``here`` has it already, the directory was just formatted
-            with the cookie that the store is to have.
+            with the cookie that the store shall have.
 
     Returns:
         The cookie that the store has now.
@@ -104,7 +103,7 @@ async def count_generation(
         CookieMismatch: Another process changed the store's cookie since ``node`` was read.
         StorageError: The directory's cookie cannot be written.
         MetadataOutcomeUnknown: The generation may have been counted. The directory is current.
-        MetadataUnavailable, SessionExpired: It was not counted. The directory is current.
+        MetadataUnavailable, SessionExpired: The generation was not counted. The directory is current.
     """
     path = layout.cookie_path(here.bookie_id)
     there = Cookie.decode_untrusted(node.value, here.bookie_id)
@@ -146,12 +145,12 @@ def _counted_elsewhere(directory: StorageDirectory, here: Cookie) -> CookieMisma
 
 
 class Generations:
-    """Counts the generations of a directory that is served."""
+    """Counts the generations of a serving bookie's directory."""
 
     def __init__(
         self, store: MetadataStore, directory: StorageDirectory, cookie: Cookie, random_bytes: RandomBytes
     ) -> None:
-        """Create the counter of a directory that was counted at its start.
+        """Create the counter. The directory's generation was counted at its start.
 
         Args:
             store: The cluster's metadata store.
@@ -165,8 +164,7 @@ class Generations:
         self._random_bytes = random_bytes
 
     async def run(self) -> None:
-        """Count a generation every ten minutes until you cancel this. If one cannot be counted, log it and go
-        on."""
+        """Count a generation every ten minutes until you cancel this. If counting fails, log it and go on."""
         while True:
             await trio.sleep(_INTERVAL_S)
             await self._count()
@@ -182,7 +180,7 @@ class Generations:
             here = await self._directory.read_cookie()
             node = await self._store.get(layout.cookie_path(bookie_id))
             if here is None or node is None:
-                return  # It was decommissioned; or somebody removed the file, and the next start will say so.
+                return  # It was decommissioned, or its cookie file was removed; the next start will say so.
             mine = Cookie.decode_untrusted(here, bookie_id)
             there = Cookie.decode_untrusted(node.value, bookie_id)
             if there != mine or mine.age(there) is Age.BEHIND:

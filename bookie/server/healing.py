@@ -1,24 +1,25 @@
-"""Serve a bookie, and make its index again if that is found damaged.
+"""Serving a bookie, and making its index again if it is found damaged.
 
-The index holds nothing that the segments and entry logs do not hold. So if one of its blocks is damaged, the
+The index holds only facts that the segments and entry logs hold too. So if one of its blocks is damaged, the
 bookie needs no operator and no other bookie:
 
-    1  the index remembers the damage, whoever meets it: scrubbing, a read or a flush
+    1  the index remembers the damage, no matter whether scrubbing, a read or a flush found it
        (``bookie.storage.index.patient``)
-    2  the bookie stops, as it does on a signal. Clients turn to other bookies
+    2  the bookie stops, as on a signal. Clients turn to other bookies
     3  the index is made again from the files (``bookie.storage.upkeep.rebuild``)
     4  the bookie starts again, in the same process and at the same address
 
-Nothing is marked as lost by this, because nothing is. If a file is damaged too, no index can be made from the
-files. Then ``heal_index`` (``repairing``) salvages the directory, if the operator allowed that. Otherwise the
-bookie goes on with the index as it is, answers CORRUPT for what it cannot find, and logs what to do.
+Nothing is marked as lost by this, because nothing is lost. If a file is damaged too, no index can be made
+from the files. Then ``heal_index`` (``repairing``) salvages the directory, if the operator allowed that.
+Otherwise the bookie goes on with the index as it is, answers CORRUPT if the index cannot tell, and logs what
+to do.
 
-This heals only an index that this very process has opened. At a start a damaged index is refused: then
-somebody must make sure that the files beside it are all there, because only the index knows which file is
-the newest.
+This heals only an index that this very process has opened. At a start, a damaged index is refused: then a
+person must make sure that all files beside it are there, because only the index knows which file is the
+newest.
 
-An index that is damaged again within an hour means a bad disk or bad memory. The bookie then serves on until
-the hour is over. If it cannot write its index any more, it ends with that error.
+If the index is damaged again within an hour, the disk or the memory is bad. The bookie then goes on serving
+until the hour is over. If it cannot write its index any more, it ends with that error.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class OpenNode(Protocol):
     """Opens the bookie, as ``open_bookie`` does."""
 
     def __call__(self, *, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
-        """``again_at``: the address at which it listened before its index was found damaged. Listen there
-        again, and make the index again. None: this is the first start."""
+        """``again_at``: the address where it listened before its index was found damaged. Listen there again,
+        and make the index again. None: this is the first start."""
         ...
 
 
@@ -55,12 +56,12 @@ async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Await
 
     Args:
         open_node: Opens the bookie.
-        body: Runs while the bookie serves. If the index is made again, it is cancelled, and called once more
-            with the new node.
+        body: Runs while the bookie serves. If the index is made again, ``body`` is cancelled, and called
+            again with the new node.
 
     Raises:
         StorageCorrupt: A flush met a damaged index, and the index cannot be made again now.
-        LedgerLogError: What ``open_node`` and ``body`` raise.
+        LedgerLogError: The errors of ``open_node`` and ``body``.
     """
     again_at: str | None = None
     heals_from = -inf

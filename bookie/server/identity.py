@@ -1,9 +1,9 @@
-"""The cookie check, before a bookie serves anything: does this directory belong to this bookie?
+"""The cookie check, before a bookie serves: does this directory belong to this bookie?
 
 A bookie answers "no such entry", and recovery counts that answer: enough of them end a ledger. If the disk of
 a bookie was emptied or exchanged, that answer is false and loses acknowledged entries (#2612, #4812, scenario
 BP-46). The *cookie* ties an identity to its data. It holds the bookie id, a random *instance* made when the
-directory was formatted, and the cluster that it was formatted for. One copy lies in the directory and one in
+directory was formatted, and the cluster that it was formatted for. One copy is in the directory and one in
 the metadata store. A bookie serves only if the two are equal.
 
 **The order.** Lock the directory, read both cookies, judge them. Only then open the journal and serve.
@@ -15,12 +15,12 @@ the metadata store. A bookie serves only if the two are equal.
     equal          equal          go on, and count a generation (``generations``)
     anything else                 CookieMismatch
 
-The files that an interrupted format left do not count as data (``StorageDirectory.has_data``). Formatting
-makes the index, and the first opening for clients makes the first journal segment. The storage checks that
-the index and the segments are still there.
+The files of an interrupted format do not count as data (``StorageDirectory.has_data``). Formatting makes the
+index, and the first opening for clients makes the first journal segment. The storage checks that the index
+and the segments are still there.
 
 **Fixing.** If a disk was emptied or exchanged, an operator may put it into service anyway (``fix_cookie``).
-The bookie keeps its id, and is first marked as if it had lost everything (``phase_one``). The marks are
+The bookie keeps its id, but is first marked as if it had lost everything (``phase_one``). The marks are
 written before the fix:
 
 * An emptied directory is formatted with a new instance. It gets its marks before its cookie.
@@ -29,31 +29,30 @@ written before the fix:
 
 The store's cookie is written last. A crash before that leaves another mismatch, and you fix it in the same
 way. Three kinds of directories stay refused, because a person must find out what they are: data without a
-cookie (``repairing`` may restore it), another bookie's directory, another cluster's directory. An id under
-which a process is registered stays refused too, because that process may be alive.
+cookie (``repairing`` may restore it), another bookie's directory, another cluster's directory. If a process
+is registered under the id, the id stays refused too, because that process may be alive.
 
-The messages tell the cases of "anything else" apart and say what an operator can do. The cases are: an
-emptied directory, data without a cookie, a store that forgot the bookie, another instance, another bookie,
-another cluster.
+The messages tell these cases of "anything else" apart and say what an operator can do: an emptied directory,
+data without a cookie, a store that forgot the bookie, another instance, another bookie, another cluster.
 
 **Why the directory's cookie comes first.** If the store's came first, a crash between the two writes would
-leave an instance in the store that no directory carries. The bookie could then never start again on its
-empty directory. With this order, the crash leaves a directory that knows its identity and has no journal. It
-looks the same if the store lost the cookie of a directory that was never used. Then nothing is lost either.
+leave an instance in the store that no directory has. The bookie could then never start again on its empty
+directory. With this order, the crash leaves a directory that knows its identity and has no journal. The same
+state results if the store lost the cookie of a directory that was never used. Then nothing is lost either.
 
 **Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
 store's cookie. One of them gets NodeExists, looks again, and finds the other's cookie.
 
 **Clusters.** The bookie makes no cluster. If the store is empty, its address was mistyped or its content was
-lost, until an operator says otherwise (``ledgerlog metadata init``). After its start, the bookie accepts only
-the store of its cookie's cluster. ``MetadataStore.belong_to`` describes what happens if the store is
+lost, unless an operator says otherwise (``ledgerlog metadata init``). After its start, the bookie accepts
+only the store of its cookie's cluster. ``MetadataStore.belong_to`` describes what happens if the store is
 exchanged later.
 
-**Directories rolled back, and copies of a directory** carry the right identity. ``generations`` notices them.
+**Rolled-back directories, and copies of a directory,** have the right identity. ``generations`` notices them.
 
-**A lost answer.** If the answer to the write of the store's cookie is lost, the bookie looks whether the
+**A lost answer.** If the answer to the write of the store's cookie is lost, the bookie checks whether the
 cookie in the store is its own (``meta.settle``). If it cannot find out, it raises MetadataOutcomeUnknown, and
-the next start looks again.
+the next start checks again.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ async def establish_identity(
     place: str = "",
     fix_cookie: bool = False,
 ) -> Cookie:
-    """Return the cookie of a directory that may be served from now on; format the directory if it is new.
+    """Return the cookie of a directory that may now be served. If the directory is new, format it.
 
     Args:
         store: The cluster's metadata store.
@@ -104,12 +103,12 @@ async def establish_identity(
         bookie_id: The id that the operator expects. None: the id that the directory has, or a generated one
             if the directory is new.
         random_bytes: Makes the instance and a generated id.
-        place: Our place (``BookieInfo.place``). A registration with the same place was left by a killed
-            process of this directory. "": wait until any registration has expired.
+        place: Our place (``BookieInfo.place``). If a registration has the same place, a killed process of
+            this directory left it. "": wait until any registration has expired.
         fix_cookie: If the directory was emptied or exchanged, mark it for the loss and take it into service.
 
     Returns:
-        The cookie that both the directory and the store now have.
+        The cookie that the directory and the store both have now.
 
     Raises:
         ClusterNotFound: The store has no cluster in it.
@@ -135,7 +134,7 @@ async def establish_identity(
     check_bookie_id(bookie_id)
     cluster = await join_cluster(store)
     store.belong_to(cluster, through_restores=True)
-    await store.sync()  # If the store lags behind, a rolled back directory may look current.
+    await store.sync()  # If the store lags behind, a rolled-back directory may look current.
     node = await store.get(layout.cookie_path(bookie_id))
     there = None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
     has_data = await _has_data(directory, here)
@@ -165,7 +164,7 @@ async def establish_identity(
         await _store_cookie(store, directory, fresh)
         return fresh
     if node is None or there is None:
-        # Complete an earlier format. The generation is that of the formatting, which cannot have served.
+        # Complete an earlier format. The generation is still that of the formatting: it has never served.
         counted = attrs.evolve(here, begun_tokens=())
         await _store_cookie(store, directory, counted)
         return counted
@@ -324,7 +323,7 @@ async def _store_cookie(store: MetadataStore, directory: StorageDirectory, cooki
         except NodeExists:
             there = await _stored_cookie(store, cookie.bookie_id)
             if there is None:
-                raise  # The cookie went again.
+                raise  # The cookie disappeared again.
             if there != cookie:
                 raise CookieMismatch(
                     f"bookie {cookie.bookie_id} was formatted somewhere else at the same time (instance "

@@ -1,7 +1,7 @@
-"""Look into a stopped bookie's directory: its cookie, its journal and its index.
+"""Looking into a stopped bookie's directory: its cookie, its journal and its index.
 
-These functions serve people who want to know what is there and why. Damage is shown in its place, and the
-rest goes on. Nothing is changed or repaired. The results are plain data, ready to be printed or written as
+These functions serve people who want to know which files exist and why. Damage is shown at its place, and the
+output goes on. Nothing is changed or repaired. The results are plain data, ready to be printed or written as
 JSON. Ledger keys are secrets and are left out.
 """
 
@@ -59,8 +59,8 @@ async def show_marks(directory: StorageDirectory) -> dict[str, Any]:
 async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """Yield one item for each segment, in order.
 
-    The item of a damaged segment has ``damage``; or ``healed``, if replay has passed it and no entry that
-    counts is damaged in it.
+    The item of a damaged segment has ``damage``. It has ``healed`` instead if replay has passed it and no
+    entry that counts is damaged in it.
     """
     cookie = await _cookie(directory)
     files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)
@@ -85,7 +85,7 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
 
 
 async def _replay_begins_at(directory: StorageDirectory) -> int | None:
-    """Return the segment at which replay begins; None if the index does not say."""
+    """Return the segment at which replay begins; None if it is unknown."""
     try:
         index = await directory.indexes.open(directory.index_path)
     except StorageError:

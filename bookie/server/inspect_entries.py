@@ -1,7 +1,7 @@
-"""Look into the entry logs of a stopped bookie: the content of each, and why it is kept.
+"""Looking into the entry logs of a stopped bookie: the content of each, and why it is kept.
 
-As in ``bookie.server.inspect``, damage is shown in its place and the rest goes on; nothing is changed. If the
-index cannot be read, the reason why a file is kept is left out.
+As in ``bookie.server.inspect``, damage is shown at its place and the output goes on; nothing is changed. If
+the index cannot be read, the reason why a file is kept is left out.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
 async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
     """Return whether all runs that count in a damaged file are intact.
 
-    These are the runs that the index names in it, without those of deleted ledgers. False if the index cannot
-    be read.
+    These are the runs that the index names in it, except those of deleted ledgers. Returns False if the index
+    cannot be read.
     """
     files = EntryFiles(
         SegmentFiles(directory.disk, directory.journal_path, instance),
@@ -86,7 +86,7 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
 async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """Yield one item for each entry log, in order.
 
-    The item of a damaged log has ``damage``; or ``healed``, if no entry that counts is damaged in it.
+    The item of a damaged log has ``damage``. It has ``healed`` instead if no entry that counts is damaged.
     """
     instance = await directory.read_instance()
     logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)

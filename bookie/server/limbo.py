@@ -2,34 +2,34 @@
 
     for each ledger id that is in limbo
       no such ledger              it was deleted or never written: nothing is missing
-      not closed, this bookie     recover it: the repair must know its end (this bookie refuses the adds of
-        is in the last ensemble   its owner anyway)
-      not closed otherwise        its owner or a recoverer will close it; until then it stays in limbo,
+      not closed, this bookie     recover it: the repair needs its end (this bookie refuses the adds of its
+        is in the last ensemble   owner anyway)
+      not closed otherwise        wait until its owner or a recoverer closes it. Until then it stays in limbo,
                                   because an owner may count on this bookie in an ensemble that the metadata
                                   does not show
-      closed                      copy from other bookies each entry that belongs here and is not here
-    flush; only then do the CLOSED and whole ledgers leave limbo, durably
+      closed                      copy from other bookies each entry that belongs here but is missing
+    flush; only then the ledgers that are CLOSED and whole leave limbo, durably
 
 The repair then looks again at the remaining ledgers, after growing pauses: bookies that were down come back,
 and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the lost
-entries. Readers are told that such an entry is unavailable, never that it does not exist. An operator who
-gives the entries up deletes the ledger. If the end of a ledger cannot be found, the operator closes it with
-``ledgerlog ledger recover --accept-loss``.
+entries. Readers are told that such an entry is unavailable, never that it does not exist. If an operator
+gives the entries up, the operator deletes the ledger. If the end of a ledger cannot be found, the operator
+closes the ledger with ``ledgerlog ledger recover --accept-loss``.
 
 While ledgers stay in limbo, a log line names them, with the reason and the bookies that each one waits for.
-The line comes at once, again when its text changes, and in any case every ``LIMBO_TELL_S`` seconds. It names
-at most ``_TOLD_LEDGERS`` ledgers. Two such lines are at least ``LIMBO_TELL_AGAIN_S`` seconds apart.
+The line comes at once, again if its text changes, and in any case every ``LIMBO_TELL_S`` seconds. It names at
+most ``_TOLD_LEDGERS`` ledgers. Two such lines are at least ``LIMBO_TELL_AGAIN_S`` seconds apart.
 
 All copying together runs at ``limbo_bytes_per_s`` at most. This is a setting of the bookie, and the limit of
-auto-recovery does not apply. Auto-recovery makes copies of entries that other bookies have too, so it has
-time. A ledger in limbo is more urgent: whoever needs this bookie's answer can neither recover it nor read it
-to its end.
+auto-recovery does not apply. Auto-recovery copies entries that other bookies have too, so it can wait. A
+ledger in limbo is more urgent: a client that needs this bookie's answer can neither recover the ledger nor
+read it to its end.
 
 After a crash at any point, the marks may name too many ledgers, never too few. The next start continues from
-them. It copies again the entries that were copied and not yet durable.
+them. It copies those entries again that were copied but not durable.
 
-The bookie imports no client. The code that opens the bookie hands in ``OpenPeers``, and the repair opens it
-only while there is work.
+The bookie imports no client. The code that opens the bookie passes ``OpenPeers``. The repair opens it only
+while there is work.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from ledgerlog.wire.frame import Status, decode_frame_untrusted
 logger = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE = 8
-"""Repair this many ledgers at the same time, because one with silent bookies must not hold up the others."""
+"""Repair this many ledgers at the same time, so that one with silent bookies does not hold up the others."""
 
 _CLEARED_TOGETHER = 256
 """At least this many ledgers leave limbo with one flush and one write of the marks."""
@@ -73,8 +73,8 @@ _RANGES_PER_LEDGER = 16
 """Each write of the marks writes the whole file. Usually the marks are one range that shrinks from its low
 end. If some ledgers stay in limbo and others between them leave, there are more ranges, of 16 bytes each. If
 there are many ranges, more ledgers leave together: one for every ``_RANGES_PER_LEDGER`` ranges. A repair then
-writes a few hundred bytes for each ledger, however many stay. A log of changes would save these writes. But
-it would raise the question in which order its parts were written, and a single file avoids that question."""
+writes a few hundred bytes for each ledger, however many stay. A log of changes would save these writes, but
+its parts would have to be read in the right order. A single file avoids that question."""
 
 _TOLD_LEDGERS = 8
 """One log line names at most this many ledgers."""
@@ -110,13 +110,13 @@ class Peers(Protocol):
             last: The last entry to read.
 
         Returns:
-            The entries, with digests that matched, and a failure. The result may lack some of first..last. It
-            has ``first``, or the failure says why not.
+            The entries, with digests that matched, and a failure. The result may lack some of first..last. If
+            it lacks ``first``, the failure is the reason.
         """
         ...
 
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
-        """Ask auto-recovery to look after a damaged copy of the bookie."""
+        """Ask auto-recovery to repair the bookie's damaged copy of a ledger."""
         ...
 
 
@@ -134,9 +134,9 @@ class LimboRepair:
         self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None, *, bytes_per_s: int
     ) -> None:
         self.copied = 0
-        """How many entries were copied from other bookies since the start."""
+        """How many entries were copied from other bookies after the start."""
         self.lost: dict[int, list[Range]] = {}
-        """Ranges of entries that no bookie has, by ledger id, as of the last look at each ledger."""
+        """By ledger id, the ranges of entries that no bookie had at the last look at the ledger."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._marks = engine.marks
@@ -144,7 +144,7 @@ class LimboRepair:
         self._pace = Pace(bytes_per_s)
         self._is_done = trio.Event()
         self._why: dict[int, str] = {}
-        """Why ledgers stay in limbo, as of the current look, by ledger id."""
+        """By ledger id, the reason why it stays in limbo, according to the current look."""
         self._told: dict[int, str] = {}
         self._told_at = -math.inf
 
@@ -183,8 +183,8 @@ class LimboRepair:
             except LedgerLogError as trouble:
                 if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
                     raise
-                # Wait while the disk is full. Raising would stop the bookie and lose what clients have in
-                # memory.
+                # Wait while the disk is full. An error would stop the bookie and lose the entries that
+                # clients have in memory.
                 self._why = {NO_LEDGER: str(trouble)}
                 self._tell_why()
                 await trio.sleep(backoff.next_s())
@@ -194,8 +194,8 @@ class LimboRepair:
         """Look once at every ledger that is in limbo. Return whether some are left."""
         marks = self._marks
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
-        # A ledger without metadata was deleted, or gets its metadata after this boot. It can lack nothing
-        # here.
+        # If a ledger has no metadata, it was deleted, or gets its metadata after this boot. No entry of it
+        # can be missing here.
         await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
         start = 0
         self._why = {}
@@ -209,7 +209,7 @@ class LimboRepair:
         return bool(marks.now.limbo)
 
     def _tell_why(self) -> None:
-        """Log why ledgers stay in limbo, if the reasons are new or were logged long ago."""
+        """Log why ledgers stay in limbo, if the reasons are new or were last logged long ago."""
         why, now = self._why, trio.current_time()
         pause_s = LIMBO_TELL_S if why == self._told else LIMBO_TELL_AGAIN_S
         if not why or now - self._told_at < pause_s:
@@ -239,8 +239,8 @@ class LimboRepair:
         await gather_each(ledger_ids, work, at_once=_LEDGERS_AT_ONCE)
         if whole:
             await self._engine.flush()
-            # A repair may have named this bookie meanwhile, for copies that it took before the loss (D27.6).
-            # A ledger whose metadata changed therefore stays in limbo until the next look.
+            # A repair may have named this bookie in the meantime, for copies that it took before the loss
+            # (D27.6). So if a ledger's metadata changed, the ledger stays in limbo until the next look.
             same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
             await self._marks.replace(self._marks.now.cleared((e, e) for e in same))
 
@@ -323,8 +323,8 @@ class LimboRepair:
 
     async def _store(self, metadata: LedgerMetadata, share: Share, found: dict[int, bytes]) -> None:
         engine = self._engine
-        # Confirmed are all entries of a closed ledger, and those before the last fragment of an open one
-        # (rule 23).
+        # The confirmed entries are all entries of a closed ledger, and those before the last fragment of an
+        # open ledger (rule 23).
         lac = share.last if metadata.last_entry is None else metadata.last_entry
         lafr = lac if metadata.replication.guaranteed else -1
         for part in cut_to_frames(found):
@@ -342,7 +342,7 @@ class LimboRepair:
 
 
 def _complement(ledger_ids: list[int], through: int) -> list[Range]:
-    """Return the ranges of ids from 0 to ``through`` that are not among the ascending ``ledger_ids``."""
+    """Return the ranges of ids from 0 to ``through`` that are not in the ascending ``ledger_ids``."""
     found: list[Range] = []
     at = 0
     for ledger_id in (*ledger_ids, through + 1):

@@ -19,9 +19,9 @@ standard error says why and what to try. 2: wrong usage.
 gracefully. A second SIGTERM or SIGINT stops it at once. The other commands end at the first signal, with exit
 code 128 plus its number.
 
-This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and hands them in.
+This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and passes them on.
 Two tasks need a client, and get it from here: copying lost entries from other bookies, and auto-recovery.
-Auto-recovery serves the whole cluster and merely runs in this process.
+Auto-recovery serves the whole cluster; it only happens to run in this process.
 """
 
 from __future__ import annotations
@@ -253,8 +253,8 @@ def run(
 
 
 async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
-    """Run ``serve`` with an event that the first signal sets. A second signal ends it with an error, unless
-    it is SIGHUP: a terminal that goes away may send that twice."""
+    """Run ``serve`` with an event that the first signal sets. A second signal ends it with an error, except
+    SIGHUP: a terminal that goes away may send that twice."""
     stop = trio.Event()
     async with open_nursery() as nursery:
 
@@ -273,11 +273,11 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
         nursery.cancel_scope.cancel()
 
 
-# The client is loaded only if something needs it: a start with it takes one and a half times as long.
+# Load the client only if something needs it: with it, a start takes one and a half times as long.
 
 
 def _open_peers(store: MetadataStore) -> AbstractAsyncContextManager[Peers]:
-    """The other bookies, to copy from them what this one lost."""
+    """Open the access to the other bookies, for copying lost entries from them."""
     from ledgerlog.repair.peers import open_peers
 
     return open_peers(store, TcpNetwork())
@@ -295,7 +295,7 @@ async def _look_after_the_cluster(store: MetadataStore, name: str, stop: trio.Ev
 
 
 def _find_place(path: str) -> str:
-    """Return a text that differs for every two directories in use at the same time, copies included. The
+    """Return a text that is different for any two directories in use at the same time, copies included. The
     directory ``path`` must be locked."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

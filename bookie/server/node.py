@@ -1,7 +1,7 @@
 """A whole bookie in the current event loop: its directory, storage, clients and registration.
 
-The command ``bookie run``, embedded clusters and tests all open bookies here. The nesting shows what ends
-together:
+The command ``bookie run``, embedded clusters and tests all open bookies here. The nesting shows which parts
+end together:
 
     disk, directory lock
      listener                       if the address is taken, nothing below starts
@@ -13,33 +13,33 @@ together:
           service                   registration; accepting clients
             connections             one for each client
             repair                  phase two, while a ledger is in limbo (``limbo``)
-            corruption              copies damaged entries that scrubbing finds from others (``corruption``)
+            corruption              copies damaged entries that scrubbing finds, from others (``corruption``)
             draining                whether the bookie is to be emptied (``draining``)
             disk watch              whether the disk has room for more (``disk_watch``)
-            generations             counted, so that a rolled back directory is noticed (``generations``)
+            generations             counted, so that a rolled-back directory is noticed (``generations``)
 
-**Starting.** The bookie takes the directory lock and then opens the listener, before all else. If its address
-is taken, it leaves no cookie and no registration behind. Every client that finds its registration can reach
-it. Until the storage is open, the bookie closes each new connection at once, as if nobody listened. After
-that, clients wait, and the bookie answers none of them before it is registered. The bookie looks for a second
+**Starting.** The bookie first takes the directory lock and then opens the listener. If its address is taken,
+it leaves no cookie and no registration behind. So every client that finds its registration can reach it.
+Until the storage is open, the bookie closes each new connection at once, as if it did not listen. After that,
+clients wait, and the bookie answers none of them before it is registered. The bookie looks for a second
 process with the same identity before it changes anything, and again when it registers. For example, that
 process may run on a copy of the directory, with the same cookie (``registration``).
 
-**Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers within
-``limits.BOOKIE_DRAIN_S`` the requests that clients have begun, and removes its registration. Then the storage
-flushes and marks a clean stop, and a last generation is counted. If the body is cancelled, the bookie stops
-at once: it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The
-storage still ends cleanly.
+**Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers the
+requests under way within ``limits.BOOKIE_DRAIN_S``, and removes its registration. Then the storage flushes
+and marks a clean stop, and a last generation is counted. If the body is cancelled, the bookie stops at once:
+it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The storage still
+ends cleanly.
 
 **Failing.** If the storage fails, everything inside is cancelled and the failure is raised. A bookie that
 cannot write must not answer: a failed sync is never acknowledged and never retried. You get the one exception
 that ended the bookie, not a group around it (``ledgerlog.concurrency.nurseries``).
 
 **Repair after a loss.** Repair recovers and reads ledgers. That is a client's work, and a storage node
-imports no client. The code that opens the bookie therefore hands in ``OpenPeers``. Without it, ledgers in
-limbo stay there. Nothing is lost by that, and the log says so.
+imports no client. So the code that opens the bookie passes ``OpenPeers``. Without it, ledgers in limbo stay
+there. Nothing is lost by that, and the log says so.
 
-Assertions guard the acknowledgements, so a bookie refuses to start if they are switched off.
+Assertions guard the acknowledgements. If they are switched off, a bookie refuses to start.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class BookieNode:
     listens_at: str
     """The address that the server listens at; ``address`` may be another one."""
     has_sound_index: bool
-    """False if the index was found damaged and could not be made again."""
+    """False if the index was found damaged and could not be rebuilt."""
     corruption_repair: CorruptionRepair
     """Copies damaged entries from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
-    """The parties that want ordinary adds refused, for example "disk". If there is none, the bookie takes
-    them."""
+    """The parties that want ordinary adds refused, for example "disk". If it is empty, the bookie takes
+    ordinary adds."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -129,15 +129,15 @@ class BookieNode:
         return self.engine.is_read_only
 
     def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
-        """Refuse ordinary adds from now on, or withdraw that wish.
+        """Refuse ordinary adds from now on, or withdraw that.
 
-        The bookie takes ordinary adds again once nobody wants them refused. It always takes the adds of
+        The bookie takes ordinary adds again once no party wants them refused. It always takes the adds of
         recovery and repair. The registration moves to the other list soon after.
 
         Args:
             value: Whether ``wanted_by`` wants ordinary adds refused.
-            wanted_by: Who wants it. For example, if the "operator" and the "disk" want adds refused, both
-                must withdraw that before the bookie takes adds again.
+            wanted_by: The party. For example, if the "operator" and the "disk" want adds refused, both must
+                withdraw that before the bookie takes adds again.
         """
         if value:
             self._read_only_for.add(wanted_by)
@@ -181,16 +181,16 @@ async def open_bookie(
         random_bytes: Makes ids and secrets; ``os.urandom`` is one.
         config: The settings of the storage. None: the defaults.
         labels: The labels to register, for example the zone.
-        advertise: The address to register, if clients reach the bookie at another one than ``listen``.
-        find_place: Returns ``BookieInfo.place``; called once the directory is locked. Without it, the bookie
-            waits until the registration that a killed process left has expired.
+        advertise: The address to register, if clients reach the bookie at an address other than ``listen``.
+        find_place: Returns ``BookieInfo.place``; called once the directory is locked. If None, the bookie
+            waits until the registration of a killed process has expired.
         disk: The disk of the directory. None: the real one.
         indexes: Opens the index. None: on the real disk.
         journal_directory: The directory of the journal, if it is not in ``path``.
         fix_cookie: Take a directory that was emptied or exchanged into service (see ``identity``).
         repair_damage: If the directory is damaged so that it does not start, salvage it (see ``repairing``).
         heals_index: The index was found damaged: make it again from the files (see ``healing``).
-        peers: Opens the access to other bookies, which repair copies missing entries from. None: the bookie
+        peers: Opens the access to other bookies, for the repair to copy missing entries. None: the bookie
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
 
@@ -202,13 +202,13 @@ async def open_bookie(
         CookieMismatch: The directory is not this bookie's, or a live process is registered under its id.
         StorageCorrupt: The directory is damaged. The error names file and offset.
         DiskFull: The disk is full.
-        StorageError: The storage failed in another way. This error may come at any later time too: then the
-            body is cancelled, and the error is raised here.
+        StorageError: The storage failed in another way. This may also happen at any later time: then the body
+            is cancelled, and the error is raised here.
         InvalidArgument: An argument is malformed, or assertions are switched off.
         ConnectionLost: The address is taken.
         ClusterNotFound: The metadata store has no cluster in it.
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataOutcomeUnknown: The cookie may or may not be in the metadata store; the next start looks.
+        MetadataOutcomeUnknown: The cookie may or may not be in the metadata store; the next start checks.
         MetadataCorrupt: A record in the metadata store is damaged.
     """
     if not __debug__:
@@ -218,7 +218,7 @@ async def open_bookie(
         _open_door(network, listen) as door,
     ):
         await refuse_newer(directory)  # Before the cookies and the marks are written.
-        # Only now: while the directory is locked, no other process has the same place.
+        # Call it only now: while the directory is locked, no other process has the same place.
         place = find_place() if find_place is not None else ""
         if repair_damage:
             await restore_cookie(store, directory, place=place)
@@ -294,7 +294,7 @@ async def open_bookie(
 
 
 async def _drop_when_healed(repair: LimboRepair, directory: StorageDirectory) -> None:
-    """Remove the files that a repair has set aside, once no ledger is in limbo."""
+    """Remove the files that a repair has set aside when no ledger is in limbo any more."""
     await repair.wait_done()
     if count := await drop_set_aside(directory):
         logger.info("%s: nothing is missing any more; files set aside and removed: %d", directory.path, count)
@@ -315,7 +315,7 @@ class _Door:
         return self._listener
 
     async def turn_away(self) -> None:
-        """Close each new connection at once: its client then tries another bookie and does not wait in
+        """Close each new connection at once, so that its client tries another bookie and does not wait in
         vain."""
         try:
             with self._turning_away:

@@ -2,7 +2,7 @@
 
 The file is flat: ``name = value``, with the names and units of ``StorageConfig``. If a key does not exist, a
 value has another type, or the engine refuses it, InvalidArgument names the file, the key and the right form.
-So a bookie never runs without a setting that its operator wrote into the file.
+So a bookie never ignores a setting that its operator wrote into the file.
 """
 
 from __future__ import annotations

@@ -4,25 +4,25 @@ A bookie sends three kinds of messages. The order matters for two of them:
 
 * A **refusal** of add number k goes out before any acknowledgement of k or more. The client reads an
   acknowledgement of n as the success of all adds up to n that were not refused *before*.
-* An **acknowledgement** is cumulative: it carries the highest number, so one message covers all before it.
+* An **acknowledgement** is cumulative: it carries the highest number, so one message covers all earlier ones.
   While the socket is full, the outbox does not queue acknowledgements. It remembers the highest number and
   sends it once there is room. A slow client therefore costs no memory for acknowledgements.
 * A **reply** belongs to one request and may go out at any time.
 
-Each batch therefore holds refusals first, then one acknowledgement, then replies. For example, if a client
-reads megabytes on a connection, the replies delay the acknowledgements on it by one batch at most.
+So each batch has refusals first, then one acknowledgement, then replies. For example, if a client reads
+megabytes on a connection, the replies delay the connection's acknowledgements by one batch at most.
 
 **Two ways out.** If nothing waits, a message goes straight into the socket, in the task of its caller and
 without a task switch. Acknowledgements come from the callback of the journal's sync. If the socket does not
 take all of a message, the rest waits for the connection's sending task, ``run``. From then on all messages
 wait for that task until it has caught up. Messages go straight only while ``_is_idle`` is set. ``run`` sets
-it when nothing is queued, and any queued message clears it. So nobody calls ``send_nowait`` while ``run`` is
-inside ``send_all``.
+it when nothing is queued, and any queued message clears it. So ``send_nowait`` is never called while ``run``
+is inside ``send_all``.
 
-**Bounds.** ``unsent_bytes`` counts the bytes that are given to the outbox and not yet handed to the network.
-If it grows too large, the connection stops reading from its client. If a client takes less than one batch
-within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. The client's own requests have long timed out
-then. ``BATCH_BYTES`` bounds the replies of a batch: they exceed it by less than one reply. The refusals, the
+**Bounds.** ``unsent_bytes`` counts the bytes that are in the outbox and not yet handed to the network. If it
+grows too large, the connection stops reading from its client. If a client takes less than one batch within
+``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By then the client's own requests have long timed out.
+``BATCH_BYTES`` bounds the replies of a batch: they exceed it by less than one reply. The refusals, the
 acknowledgement and the rest of an unfinished message come on top.
 """
 
@@ -47,7 +47,7 @@ class ClientTooSlow(Exception):
 
 @attrs.frozen
 class _Message:
-    """Bytes to send, or the rest of them, and a callback for when they are gone."""
+    """Bytes to send, or the rest of them, and a callback for when they are sent."""
 
     buffers: Sequence[Buffer]
     size: int
@@ -82,7 +82,7 @@ class Outbox:
         self._stream = stream
         self._on_lost = on_lost
         self._unfinished: _Message | None = None
-        """The rest of a message that the socket took only in part. ``run`` sends it before all others."""
+        """The rest of a message that the socket took only in part. ``run`` sends it first."""
         self._refusals: list[_Message] = []
         self._replies: deque[_Message] = deque()
         self._ack_due = 0
@@ -92,7 +92,7 @@ class Outbox:
         self._wake = trio.Event()
         self._changed = trio.Event()
         self.unsent_bytes = 0
-        """Bytes that are given to the outbox and not yet handed to the network."""
+        """Bytes that are in the outbox and not yet handed to the network."""
 
     # --- giving messages to the outbox ------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Outbox:
                 message.on_sent()
             return
         # While idle, nothing else is unfinished. The message keeps its place at the front even if none of its
-        # bytes went yet. Otherwise an acknowledgement could overtake a refusal.
+        # bytes were sent yet. Otherwise an acknowledgement could overtake a refusal.
         assert self._unfinished is None
         self._unfinished = _Message(unsent(message.buffers, sent), message.size - sent, message.on_sent)
         self._queued(self._unfinished)
@@ -164,7 +164,7 @@ class Outbox:
     # --- sending --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send for ever the messages that could not go straight into the socket.
+        """Send the messages that could not go straight into the socket. This never returns.
 
         Raises:
             ClientTooSlow: The client did not take a batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``.

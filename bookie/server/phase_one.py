@@ -1,4 +1,4 @@
-"""Phase one of a start: the marks that must be durable before a bookie that may have lost data answers (D27).
+"""Phase one of a start: if a bookie may have lost data, marks must be durable before it answers (D27).
 
     unclean bit in the marks, or no marks   the previous run acknowledged entries before they were synced, and
                                             ended without a complete flush
@@ -11,8 +11,8 @@ ledgers there are. It needs no listing, which could be incomplete, and no search
 bookie. Phase two (``limbo``) runs while the bookie serves.
 
 Because of the sync, the number covers every ledger whose entries the bookie's previous run may have taken.
-The directory's lock ensures that the previous run is over. Ids that are given out after the read belong to
-ledgers that nobody has written to yet.
+The directory's lock ensures that the previous run is over. If an id is given out after the read, no writer
+has written to its ledger yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def marks_after_loss(store: MetadataStore, marks: LossMarks | None) -> Los
 
 
 async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> LossMarkStore:
-    """Do phase one if it is needed, and return the marks that the bookie serves this directory with.
+    """Do phase one if it is needed, and return the marks for serving this directory.
 
     Args:
         store: The cluster's metadata store.

@@ -5,38 +5,38 @@ adds. The node belongs to the metadata session of this process, so it disappears
 module keeps the node there while the bookie serves, and knows nothing else about the bookie.
 
 **Level-triggered.** ``run`` reads the nodes, corrects them, and waits until something may have changed: the
-session, one of the two nodes (it watches them), or the wanted state. Then it starts again. So one piece of
-code handles a lost session, a node that an operator deleted, and a write whose answer was lost.
+session, one of the two nodes (it watches them), or the wanted state. Then it starts again. So the same code
+handles a lost session, a node that an operator deleted, and a write whose answer was lost.
 
 **A node of another process** under this bookie id may belong to one of these:
 
-- *The process before this one*, which was killed, and whose session has not ended yet. The node contains the
+- *The previous process*, which was killed, and whose session has not ended yet. The node contains the
   bookie's *place*: the lock file, the machine and its present boot. If the place equals ours, its writer is
   dead, because we hold the lock that it held. Then we replace the node at once, in one transaction at the
-  version that was read. (The old session, when it ends, deletes only its own nodes.) Without this proof a
-  node is never replaced. For example, if the process before this one ran before a reboot or on another
-  machine, ``register`` waits until the store has ended its session.
-- *A living process that serves a copy of the directory.* The copy has the same cookie and a lock file of its
-  own, so neither process can notice the other. Two bookies under one identity would each answer "no such
-  entry" for entries that only the other one has. If the session lasts longer than that of a dead process can
-  last, the other process counts as alive, and ``register`` refuses. So ``register`` must end before the first
+  version that was read. (When the old session ends, it deletes only its own nodes.) Without this proof a
+  node is never replaced. For example, if the previous process ran before a reboot or on another machine,
+  ``register`` waits until the store has ended its session.
+- *A living process that serves a copy of the directory.* The copy has the same cookie but its own lock file,
+  so neither process can notice the other. Two bookies under one identity would each answer "no such entry"
+  for entries that only the other one has. If the other session lasts longer than a dead process's session
+  can, the other process counts as alive, and ``register`` refuses. So ``register`` must end before the first
   client is served.
 
 ``run`` can meet such a node too, if our session was lost for long enough for another process to register. It
 logs this once and reads again every few seconds. It does not replace the node, because two processes that did
 so would push each other out for ever.
 
-A node with exactly our value is ours if our session is a new one, or if the answer to a write was lost. Then
-one transaction deletes the node at the version that was read and creates a new one. The new node belongs to
-our present session.
+If a node has exactly our value, it is ours: our session is a new one, or the answer to a write was lost. Then
+one transaction deletes the node at the version that was read and creates a new node, which belongs to our
+present session.
 
-**Moving** between the two lists is one transaction as well, so at every moment the bookie is in exactly one
-of them. (A client that reads one list before the move and the other list after it may see the bookie in both
+**Moving** between the two lists is also one transaction, so at every moment the bookie is in exactly one of
+them. (If a client reads one list before the move and the other list after it, it may see the bookie in both
 or in neither.)
 
-**Trouble.** While the store is unreachable, the bookie goes on serving: its clients know its address, and
-only the store decides whether its session survives. Attempts go on with growing pauses. One line in the log
-tells the beginning of the trouble and one its end.
+**Trouble.** If the store cannot be reached, the bookie goes on serving: its clients know its address, and
+only the store decides whether its session survives. Attempts go on with growing pauses. The log has one line
+for the beginning of the trouble and one for its end.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ _BACK_OFF_S = 5.0
 
 
 async def wait_unregistered(store: MetadataStore, bookie_id: BookieId, place: str) -> None:
-    """Wait until no other process is registered under the id. Call it before you change anything that the
-    next start of another process looks at.
+    """Wait until no other process is registered under the id. Call it before you change anything that another
+    process reads at its next start.
 
     Args:
         store: The cluster's metadata store.
         bookie_id: The id.
-        place: Our place (``BookieInfo.place``). A node with the same place is of a dead process.
+        place: Our place (``BookieInfo.place``). A node with the same place belongs to a dead process.
 
     Raises:
-        CookieMismatch: The node of another process is still there after the time in which the session of a
-            dead process ends. So that process serves under this identity.
+        CookieMismatch: The node of another process is still there, although the session of a dead process
+            would have ended. So that process serves under this identity.
         MetadataUnavailable: The store cannot be reached.
         SessionExpired: The session ended.
     """
@@ -143,8 +143,8 @@ async def _wait_free(
 
 
 def _is_former_life(node: Versioned, bookie_id: BookieId, place: str) -> bool:
-    """Whether the node's place is our own. Then its writer held the lock that we hold now, so it is dead (or
-    is this process)."""
+    """Whether the node's place is our own. If so, its writer held the lock that we hold now, so it is dead
+    (or is this process)."""
     try:
         info = BookieInfo.decode_untrusted(node.value, bookie_id)
     except MetadataCorrupt:
@@ -191,14 +191,14 @@ class Registration:
         self._session: MetadataSession | None = None
         """The session that our node belongs to."""
         self._node: tuple[str, int] | None = None
-        """Path and version of our node; None if we do not know of one."""
+        """Path and version of our node; None if no node of ours is known."""
         self._is_in_doubt = False
         """Whether one of our writes may have made a node that ``_node`` does not name."""
         self._changed = trio.Event()
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the bookie wants to be in the read-only list. If you set it, ``run`` moves the node
+        """Whether the bookie wants to be in the read-only list. If you change it, ``run`` moves the node
         soon."""
         return self._is_read_only
 
@@ -218,20 +218,20 @@ class Registration:
 
     async def register(self) -> None:
         """Make the node, before the first client is served. If the node of an earlier process is still there,
-        wait until its session has ended.
+        wait until the session of that process has ended.
 
         Raises:
-            CookieMismatch: That node is still there after the time in which the session of a dead process
-                ends. So another process serves under this identity.
-            MetadataUnavailable: The store cannot be reached, or others keep changing the node. Our node may
-                exist or not.
+            CookieMismatch: That node is still there, although the session of a dead process would have ended.
+                So another process serves under this identity.
+            MetadataUnavailable: The store cannot be reached, or other processes keep changing the node. Our
+                node may exist or not.
             SessionExpired: The session ended. Our node may exist or not.
         """
         await _wait_free(self._store, self._info.bookie_id, self._keep)
 
     def _is_stranger(self, path: str, node: Versioned, session: MetadataSession) -> bool:
         """Whether a node at one of our paths belongs to another process that may be alive. It does not if
-        this process wrote it, in this session or an earlier one, or if its process is surely dead."""
+        this process wrote it, in this session or an earlier one, or if its process is certainly dead."""
         if _is_former_life(node, self._info.bookie_id, self._info.place):
             return False
         if node.value != self._value:
@@ -247,7 +247,7 @@ class Registration:
             The node of another process, if there is one. Then nothing was changed.
 
         Raises:
-            MetadataUnavailable: The store cannot be reached, or others keep changing the nodes.
+            MetadataUnavailable: The store cannot be reached, or other processes keep changing the nodes.
             SessionExpired: The session ended.
 
         After an error, the nodes may be corrected or not.
@@ -332,7 +332,7 @@ class Registration:
                 await _wait_for_a_change(self._changed, session, writable, read_only)
 
     async def unregister(self) -> None:
-        """Remove the node from whichever list it is in. Call it only after ``run`` has ended, and under a
+        """Remove the node from the list that it is in. Call it only after ``run`` has ended, and under a
         deadline. If the store cannot be reached, this only logs it: the node disappears with the session."""
         if self._node is None and not self._is_in_doubt:
             return

@@ -1,20 +1,20 @@
-"""Repair of a directory with which a bookie does not start.
+"""Repair of a directory that is too damaged for its bookie to start.
 
     1  try: start, read the whole index and stop cleanly, without clients. If that succeeds, nothing is
        repaired
     2  mark the loss, durably: every ledger that exists is fenced and in limbo. If the marks themselves are
-       damaged, they are set aside first; no start takes missing marks for sound ones
+       damaged, they are set aside first; no start mistakes missing marks for sound ones
     3  salvage the files (``bookie.storage.upkeep.salvage``)
 
-The order matters: from step 2 on, the bookie denies no entry that it may have acknowledged and takes no add
+The order matters. From step 2 on, the bookie denies no entry that it may have acknowledged, and takes no add
 that a lost fence would have refused, whatever step 3 finds. While it serves, the repair of ledgers in limbo
-copies what is missing from other bookies (``limbo``), and then what was set aside is removed.
+copies missing entries from other bookies (``limbo``). Then the files that were set aside are removed.
 
-**A damaged index** by itself is no loss, because it can be made from the files (``heal_index``). Only if a
-file is damaged too, the order above holds.
+**A damaged index** by itself is no loss, because it can be made from the files (``heal_index``). The order
+above applies only if a file is damaged too.
 
-**A damaged or lost cookie** comes first, because it says whose files they are (``restore_cookie``). A newer
-format is refused as always, and never taken for damage.
+**A damaged or lost cookie** comes first, because it says which bookie the files belong to
+(``restore_cookie``). A newer format is refused as always, and never mistaken for damage.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def repair_directory(
         config: The settings of the storage. None: the defaults.
 
     Returns:
-        What was done; None if the directory starts as it is.
+        What was done; None if the directory starts without a repair.
 
     Raises:
         IncompatibleVersion: A newer version wrote one of the files. Nothing was changed.
@@ -86,8 +86,8 @@ async def heal_index(
 ) -> bool:
     """Make the index of a directory again, because it was found damaged.
 
-    If a file is damaged as well, no index can be made from the files. Then the directory is salvaged as
-    ``repair_directory`` does it, or left as it is.
+    If a file is damaged as well, no index can be made from the files. Then the directory is salvaged as in
+    ``repair_directory``, or left as it is.
 
     Args:
         store: The metadata store of the cluster that the directory belongs to.
@@ -139,10 +139,10 @@ async def _mark_all_lost(store: MetadataStore, directory: StorageDirectory) -> N
 
 
 async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, place: str = "") -> bool:
-    """Give a directory its cookie back, if that is damaged or missing.
+    """Restore a directory's cookie if it is damaged or missing.
 
     The headers of the files name the bookie's instance, and the metadata store has the cookie of each
-    instance. The lost cookie knew of which generation the directory is (``generations``). Without it, the
+    instance. Only the lost cookie knew the directory's generation (``generations``). Without it, the
     directory may be an old copy, so its loss is marked first.
 
     Args:
@@ -151,11 +151,11 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
         place: Our place (``BookieInfo.place``).
 
     Returns:
-        Whether the cookie was restored. If not, it is sound, or the directory holds no data, and nothing was
-        changed.
+        Whether the cookie was restored. If False, it is sound, or the directory holds no data, and nothing
+        was changed.
 
     Raises:
-        CookieMismatch: The files do not say whose they are, or the store does not know that bookie, or a live
+        CookieMismatch: The files do not name their bookie, or the store does not know that bookie, or a live
             process is registered under its id. Nothing was changed.
         IncompatibleVersion: A newer version wrote the cookie or a file. Nothing was changed.
         StorageError: The disk failed or is full. You may call it again.
@@ -219,7 +219,7 @@ async def _cookie_of(store: MetadataStore, instance: str) -> Cookie | None:
         try:
             cookie = Cookie.decode_untrusted(node.value, bookie_id)
         except (MetadataCorrupt, IncompatibleVersion) as unreadable:
-            logger.warning("%s", unreadable)  # It may be any other bookie's.
+            logger.warning("%s", unreadable)  # It may belong to any other bookie.
             continue
         if cookie.instance == instance:
             return cookie

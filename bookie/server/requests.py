@@ -1,30 +1,30 @@
-"""The requests of one connection that are not adds: each is a task, and all of them are bounded.
+"""The requests of one connection except adds: each request is a task, and their number is bounded.
 
 A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must wait for neither. So
 every request becomes a task in the connection's nursery, and the connection goes on reading frames. Replies
 carry the number of their request and leave in any order.
 
 **Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way, and the bookie
-at most ``limits.BOOKIE_REQUESTS``. The bookie answers one more with TOO_MANY_REQUESTS, and the client waits
-and asks again. If the bookie stopped reading the connection instead, the client's adds would wait for its
-long polls. A quarter of the places is kept from long polls, so entries that exist can be read however many
-long polls wait.
+at most ``limits.BOOKIE_REQUESTS``. If one more comes, the bookie answers TOO_MANY_REQUESTS, and the client
+waits and asks again. If the bookie stopped reading the connection instead, the client's adds would wait for
+its long polls. A quarter of the places is closed to long polls, so clients can read existing entries however
+many long polls wait.
 
-Before it reads, a request takes the bytes that its reply may need from the connection's budget and from the
+Before it reads, a request takes the bytes that its reply may need, from the connection's budget and from the
 bookie's. It gives them back when the reply has been handed to the network. So these budgets bound the memory,
 however many clients ask.
 
 **Long polls.** A READ with ``wait_ms`` waits until the LAC has reached ``first``. A READ_LAC waits until the
 LAC is greater than ``first``. Both wait for at most ``limits.LONG_POLL_S`` and then answer with the present
-state. So "nothing new" is an ordinary answer and not an error. A recovery read never waits: the recoverer
-decides about the ledger's end and needs to know which entries are here now. An answer to READ_LAC contains in
-``last`` the last entry that is durable here, confirmed or not. A client that asks for the end may wait until
-the LAC gets there. Status UNKNOWN means that the ledger is in limbo: the LAC is what the bookie was told
-since its loss, and it may have known a higher one before.
+state. So "nothing new" is an ordinary answer, not an error. A recovery read never waits: the recoverer
+decides about the ledger's end and needs to know which entries are here now. In an answer to READ_LAC,
+``last`` is the last entry that is durable here, confirmed or not. A client that asks for the end may wait
+until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the bookie was told this LAC after
+its loss, and may have known a higher one before.
 
-**Checks.** Frames are well-formed when they get here (``decode_frame_untrusted``). A well-formed request that
-makes no sense (a stride of 0, a range that ends before it starts) gets BAD_REQUEST. A body in a request that
-has none is a WireError and ends the connection. The engine checks everything else.
+**Checks.** Frames are well-formed when they get here (``decode_frame_untrusted``). If a well-formed request
+makes no sense (a stride of 0, a range that ends before it starts), it gets BAD_REQUEST. If a request has a
+body but its kind has none, that is a WireError and ends the connection. The engine checks everything else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 
 
 class Requests:
-    """The requests of one connection that are under way."""
+    """The requests under way of one connection."""
 
     __slots__ = ("_budget", "_changed", "_outbox", "_polls", "_shared", "_taken", "under_way")
 
@@ -163,7 +163,7 @@ class Requests:
         engine = self._shared.engine
         lac, lafr = engine.lac(header.ledger_id)
         last = engine.last_durable(header.ledger_id)
-        # In limbo, the last entry on this bookie says nothing about the last entry that it was sent (A.3).
+        # In limbo, the last entry here does not prove which entry was the last that clients sent (A.3).
         status = Status.UNKNOWN if engine.marks.now.denies_nothing(header.ledger_id) else Status.OK
         self._reply([_encode_reply(header, status, last=last, lac=lac, lafr=lafr)])
 
@@ -255,7 +255,7 @@ class Requests:
 
     def _reply(self, buffers: list[Buffer], *, taken: int = 0) -> None:
         """Send a reply that holds ``taken`` bytes of the budgets. Most replies are smaller: give the rest
-        back now. A single entry may be larger: charge the difference."""
+        back now. A reply of one entry may be larger: charge the difference."""
         if not taken:
             self._outbox.reply(buffers)
             return
@@ -269,8 +269,8 @@ class Requests:
         self._outbox.reply(buffers, lambda: self._give(held))
 
     def _refuse(self, header: Header, status: Status) -> None:
-        # The bookie looked at no entry, so ``argument`` (the last id that the reply speaks about) is below
-        # the first one. The client must not take entries that are missing in this reply for absent (rule 8).
+        # The bookie looked at no entry, so ``argument`` (the last id that the reply covers) is below the
+        # first one. The client must not conclude that entries missing from this reply are absent (rule 8).
         self._outbox.reply([_encode_reply(header, status, argument=header.first - 1)])
 
 
@@ -295,8 +295,8 @@ def _encode_reply(
     argument: int = 0,
     body: bytes = b"",
 ) -> bytes:
-    """A reply without entries. It repeats ledger and range of the request; ``last`` replaces the range's end
-    if it is given."""
+    """Encode a reply without entries. It repeats the request's ledger and range. ``last``, if given, replaces
+    the end of the range."""
     return encode_head(
         header.kind | REPLY,
         status=status,

@@ -1,16 +1,16 @@
-"""Accepting clients: one task accepts, and each client gets a connection with tasks of its own.
+"""Accepting clients: one task accepts, and each client gets a connection with its own tasks.
 
-The server owns the listener, the connections and their shared state. It knows nothing of metadata or of
-directories. Of the engine it uses only the news that a sync is done.
+The server owns the listener, the connections and their shared state. It knows no metadata and no directories.
+From the engine it needs only the news that a sync is done.
 
 **How many.** At most ``connections_max`` connections are open at once. If one more comes, the server closes
 the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer: it
 sends the reason, unless it would have to wait for that, and closes. The client then counts the bookie as
-failed and goes elsewhere, which is better for it than waiting in a queue.
+failed and tries another bookie, which is better for it than waiting in a queue.
 
 **The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
-when the last one is over. Cancelling ``serve`` drops the connections at once. If the listener breaks by
-itself, the whole service fails: a bookie that nobody can reach must not stay registered.
+when the last one is over. If you cancel ``serve``, it drops the connections at once. If the listener breaks
+by itself, the whole service fails: a bookie that clients cannot reach must not stay registered.
 """
 
 from __future__ import annotations
@@ -71,11 +71,12 @@ class BookieServer:
         return dict(self._shared.counts)
 
     async def serve(self, listener: Listener) -> None:
-        """Serve clients until ``stop``, and then until the last one is finished. Closes the listener.
+        """Serve clients until ``stop``, and then until the last one is finished. Then close the listener.
 
         Raises:
             ConnectionLost: The listener broke.
-            ExceptionGroup: It holds the errors that must stop the whole bookie: StorageError, AssertionError.
+            ExceptionGroup: A group of the errors that must stop the whole bookie: StorageError,
+                AssertionError.
         """
         assert self._listener is None, "a server serves once"
         self._listener = listener
@@ -97,7 +98,7 @@ class BookieServer:
             listener.close()
 
     def stop(self) -> None:
-        """Accept nobody any more. ``serve`` returns once all requests under way are answered."""
+        """Accept no more clients. ``serve`` returns once all requests under way are answered."""
         self._stopping.set()
         if self._listener is not None:
             self._listener.close()

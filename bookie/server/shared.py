@@ -1,7 +1,7 @@
 """The state that all connections of one bookie share: the engine, the bookie's identity, and the bounds.
 
-The server makes one ``Shared`` and hands it to every connection. The object also passes on the news of a
-sync: the engine calls ``on_durable`` once, and only the connections with adds under way hear of it, however
+The server makes one ``Shared`` and gives it to every connection. It also spreads the news of a sync: the
+engine calls ``on_durable`` once, and the ``Shared`` tells only the connections with adds under way, however
 many others are open.
 """
 
@@ -35,7 +35,7 @@ class Served(Protocol):
 class Shared:
     engine: Engine
     identity: Hello
-    """Who this bookie is: its id, the instance of its data and its cluster."""
+    """The bookie's identity: its id, the instance of its data and its cluster."""
     complaints: Complaints
     reply_budget: ByteBudget
     listing_key: bytes

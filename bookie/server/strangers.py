@@ -1,10 +1,10 @@
-"""Connections that have not said HELLO, and the choice which of them is closed if there are too many.
+"""Connections that have not said HELLO. If there are too many, one of them is chosen and closed.
 
-The bookie does not know yet who they are, so they hold little: each has a small buffer, for at most
+The bookie does not know these clients yet, so they get little: each has a small buffer, for at most
 ``limits.HANDSHAKE_TIMEOUT_S``, and each address has ``limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS`` places. If one
-more connects, the oldest of its address is closed. An honest client says HELLO in its first packet, so it
-does not stay the oldest for long. Refusing the newcomer instead would shut honest clients out if somebody
-holds all places and says nothing.
+more connects, the oldest connection of its address is closed. An honest client says HELLO in its first
+packet, so it does not stay the oldest for long. If the bookie refused the newcomer instead, an attacker could
+hold all places, say nothing, and shut honest clients out.
 
 For the same reason, a bookie at its limit of connections closes a stranger to make room for a newcomer.
 """

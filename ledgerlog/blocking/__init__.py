@@ -11,10 +11,10 @@
             for record in records:
                 print(record.offset, record.data)
 
-One thread runs the event loop for as long as the cluster is connected; every call is a hop there and back.
-Names, arguments and exceptions are those of the asynchronous library. Nothing here is for coroutines: inside
-of trio, and in a thread in which an asyncio loop runs, a call is refused. Ctrl-C interrupts a call as a
-cancellation would. In a forked child every call raises WrongProcess: connect there anew.
+One thread runs the event loop while the cluster is connected; every call is a hop to it and back. Names,
+arguments and exceptions are those of the asynchronous library. Do not call this from coroutines: inside trio,
+and in a thread that runs an asyncio loop, a call is refused. Ctrl-C interrupts a call as a cancellation
+would. In a forked child every call raises WrongProcess: connect there anew.
 """
 
 from ledgerlog.blocking.connecting import connect

@@ -1,8 +1,8 @@
-"""What the classes of ``ledgerlog.blocking.faces`` stand on.
+"""The base classes of ``ledgerlog.blocking.faces``.
 
-Each of those classes holds an asynchronous object, its *inner* one, and has the loop's thread call it. Their
-methods are made from the asynchronous classes (see ``tools/faces``). Here is what is written by hand: how a
-call crosses over, and what opening and closing mean for a thread."""
+Each face holds an asynchronous object, its *inner* object, and has the loop's thread call it. The faces'
+methods are generated from the asynchronous classes (see ``tools/faces``). This module has the part that is
+written by hand: how a call crosses to the loop, and what opening and closing mean for a thread."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class Face(Generic[A]):
-    """An asynchronous object as threads use it."""
+    """An asynchronous object for use from threads."""
 
     def __init__(self, portal: Portal, inner: A) -> None:
         self._portal = portal
         self._inner = inner
 
     def _check(self) -> None:
-        """Raise why nothing can be asked any more. Most inner objects say so themselves."""
+        """Raise the reason if no call is possible any more. Most inner objects raise it themselves."""
 
     def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()
@@ -39,7 +39,7 @@ class Face(Generic[A]):
 
 
 class Entered(Generic[A, F]):
-    """A context manager that enters an asynchronous one in the loop's thread. For one ``with``."""
+    """A context manager that enters an asynchronous context in the loop's thread. For one ``with``."""
 
     def __init__(
         self, portal: Portal, manager: AbstractAsyncContextManager[A], face: Callable[[Portal, A], F]
@@ -71,7 +71,8 @@ class ConnectedFace(Face[cluster.Cluster]):
         return f"<blocking cluster {redact(self._inner.uri)!r}>"
 
     def close(self) -> None:
-        """Leave what is still open, disconnect, end the thread. Idempotent. Raises what leaving raises."""
+        """Leave all open contexts, disconnect, and end the thread. Idempotent. Raises the errors of
+        leaving."""
         self._portal.close()
 
     def __enter__(self) -> Self:
@@ -92,7 +93,7 @@ class ConnectedFace(Face[cluster.Cluster]):
 
 
 class HeldLedger(Face[writer.LedgerWriter]):
-    """A ledger's writer, which is entered when the ledger is created."""
+    """A ledger's writer. It is entered when the ledger is created."""
 
     def __init__(self, portal: Portal, inner: writer.LedgerWriter, held: Held[writer.LedgerWriter]) -> None:
         super().__init__(portal, inner)

@@ -16,7 +16,6 @@ def connect(uri: str, **options: Any) -> Cluster:
 
     A ``memory:`` or ``file:`` cluster lives in this thread and ends with it. If the program ends without
     closing the cluster, writers and bookies are still stopped in order.
-
     Args:
         uri: The cluster URI, as for ``ledgerlog.connect``.
         options: The other arguments of ``ledgerlog.connect``, for example ``create=True``.
@@ -25,9 +24,9 @@ def connect(uri: str, **options: Any) -> Cluster:
         The cluster. Close it, or use it in a ``with``.
 
     Raises:
-        InvalidArgument: The URI or an option is not valid. Or you called this inside of trio, or in a thread
-            in which an asyncio loop runs: in an asyncio program, and in a notebook. There, call it from
-            another thread: ``await asyncio.to_thread(connect, uri)``.
+        InvalidArgument: The URI or an option is not valid. Or you called this inside trio, or in a thread
+            that runs an asyncio loop (an asyncio program or a notebook). There, call it from another thread:
+            ``await asyncio.to_thread(connect, uri)``.
         LedgerLogError: All other errors of ``ledgerlog.connect``.
     """
     manager = cluster.connect(uri, **options)

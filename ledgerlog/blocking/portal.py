@@ -1,28 +1,28 @@
-"""One thread that runs the event loop, and how other threads have it do things.
+"""One thread that runs the event loop, and the calls of other threads into it.
 
-The library is asynchronous and runs under trio. A ``Portal`` runs trio in a thread of its own and lets any
-other thread hand it work and wait for the outcome. What is raised there is raised here: the same exception,
-of the same class.
+The library is asynchronous and runs under trio. A ``Portal`` runs trio in its own thread. Any other thread
+can give it work and wait for the outcome. An exception of the work is raised in the waiting thread: the same
+exception, of the same class.
 
 **Calls.** ``run`` starts an async function in the loop and waits for its end. The hop costs some tens of
-microseconds, so what is called should do the work of a batch.
+microseconds, so let one call do the work of a batch.
 
 **Interruption.** Ctrl-C reaches the main thread while it waits. The call is then cancelled in the loop, as
-trio would have done it, and KeyboardInterrupt goes on once it has ended; a second Ctrl-C does not wait for
-that. A call that had ended just before may have had its effect: an interrupted append is as unknown as a
+trio would do it. When the call has ended, KeyboardInterrupt is raised; a second Ctrl-C does not wait for that
+end. If the call had ended just before, it may have had its effect: an interrupted append is as unknown as a
 cancelled one.
 
-**Contexts.** ``enter`` enters an async context manager in a task of its own, which stays in it until
-``Held.leave``, so that what it opened (nurseries, cancel scopes) lives where it must. Should its body end by
-itself, because what serves it has failed, the next use raises why. Contexts are left in the reverse of the
-order in which they were entered; closing the portal leaves those that are still held.
+**Contexts.** ``enter`` enters an async context manager in a separate task. The task stays in it until
+``Held.leave``, so the context's nurseries and cancel scopes stay in one task. The context's body may end by
+itself because the service behind it failed; the next use then raises the reason. Contexts are left in the
+reverse order of entering; closing the portal leaves those that are still held.
 
-**Fork.** A child process has the memory of its parent, and not its threads: the loop is not there, and the
-connections belong to two. Every call there raises WrongProcess, and closing does nothing.
+**Fork.** A child process has its parent's memory, but not its threads: the loop does not run there, and the
+connections belong to two processes. In the child every call raises WrongProcess, and closing does nothing.
 
-**From within a loop** a blocking call would stop that loop for as long as it takes, so it is refused: in trio
-always, and in asyncio for ``ledgerlog.blocking``. Spark's own calls block the thread that makes them, in a
-notebook as well, so what is called by them does too."""
+**From within a loop.** A blocking call would stop the caller's loop until the call ends. So it is refused: in
+trio always, and in asyncio for ``ledgerlog.blocking``. Spark's own calls block their thread anyway, also in a
+notebook, so portals that Spark calls allow asyncio."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["Held", "Portal"]
 T = TypeVar("T")
 
 _STOP_S = 30.0
-"""Closing waits for so long for what was left open to end; every path in there is bounded by itself."""
+"""Closing waits this long for open contexts to end; each of them also bounds its own time."""
 
 
 @attrs.frozen
@@ -61,10 +61,11 @@ class _Outcome(Generic[T]):
 
 
 class _Outcomes(Generic[T]):
-    """Where one outcome is waited for.
+    """A queue for one outcome.
 
-    It is told twice. An interruption may come when the waiting thread has taken the outcome and not looked at
-    it yet, and who goes on to wait for the end of what was interrupted has to find it all the same."""
+    ``tell`` puts the outcome in twice. An interruption may come after the waiting thread has taken the
+    outcome, but before it has looked at it. The thread then waits for the end of the interrupted call and
+    must still find an outcome."""
 
     __slots__ = ("_queue",)
 
@@ -80,7 +81,7 @@ class _Outcomes(Generic[T]):
 
 
 class _Call(Generic[T]):
-    """One piece of work, on its way through the loop."""
+    """One piece of work for the loop."""
 
     __slots__ = ("outcomes", "scope", "work")
 
@@ -90,7 +91,7 @@ class _Call(Generic[T]):
         self.outcomes = _Outcomes[T]()
 
     async def serve(self) -> None:
-        """Do it; its outcome is told, whatever happens, and nothing comes out of here."""
+        """Do the work. It always tells its outcome, and raises nothing except a cancellation."""
         outcome: _Outcome[T] = _Outcome(None, ConnectionClosed("the connection was closed during the call"))
         try:
             with self.scope:
@@ -105,12 +106,12 @@ class _Call(Generic[T]):
             self.outcomes.tell(outcome)
 
     def refuse(self) -> None:
-        """The loop has ended before this began."""
+        """The loop ended before this work began."""
         self.outcomes.tell(_Outcome(None, _closed()))
 
 
 class Held(Generic[T]):
-    """An async context that a task of the loop is in."""
+    """An async context that a task of the loop has entered."""
 
     def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T]) -> None:
         self._portal = portal
@@ -124,7 +125,7 @@ class Held(Generic[T]):
         self.done = threading.Event()
 
     async def serve(self) -> None:
-        """Be in the context until told to leave. Nothing comes out of here but cancellation."""
+        """Stay in the context until ``leave``. This raises nothing except a cancellation."""
         entered = False
         outcome: _Outcome[Any] = _Outcome(None, ConnectionClosed("the connection was closed"))
         try:
@@ -152,26 +153,26 @@ class Held(Generic[T]):
             self._portal.forget(self)
 
     def refuse(self) -> None:
-        """The loop has ended before this was entered."""
+        """The loop ended before this context was entered."""
         self._over = _Outcome(None, _closed())
         self._entered.tell(_Outcome(None, _closed()))
         self.done.set()
         self._portal.forget(self)
 
     def wait_entered(self) -> T:
-        """What the context gives; what entering it raises."""
+        """Return the value of the context. Raises the errors of entering it."""
         return self._portal.wait(self._entered, self._scope).unwrap()
 
     def check(self) -> None:
-        """Raise why the context ended by itself, where it has; ConnectionClosed once it was left."""
+        """If the context ended by itself, raise the reason. If it was left, raise ConnectionClosed."""
         over = self._over
         if over is not None:
             raise over.error if over.error is not None else ConnectionClosed("it was left already")
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the context as the body that ended with ``error`` would. Idempotent.
+        """Leave the context, as a body that ended with ``error`` would. Idempotent.
 
-        An exception that is no Exception (KeyboardInterrupt, SystemExit) leaves as a cancellation does."""
+        If ``error`` is not an ``Exception`` (KeyboardInterrupt, SystemExit), the context is cancelled."""
         if not self.done.is_set():
             self._portal.check()
         if not self._is_leaving and not self.done.is_set():
@@ -198,8 +199,10 @@ def _not_entered() -> BaseException:
 
 
 class Portal:
-    """A thread with an event loop. ``close`` ends it. With ``refuses_asyncio`` a call is InvalidArgument in a
-    thread in which an asyncio loop runs, as it always is inside of trio."""
+    """A thread with an event loop. ``close`` ends it.
+
+    A call inside trio raises InvalidArgument. With ``refuses_asyncio``, so does a call in a thread that runs
+    an asyncio loop."""
 
     def __init__(self, *, refuses_asyncio: bool = False) -> None:
         self._refuses_asyncio = refuses_asyncio
@@ -210,7 +213,7 @@ class Portal:
         self._closing: trio.Event | None = None
         self._held: dict[Held[Any], None] = {}
         self._is_closed = False
-        # A daemon, so that a program that forgets to close ends all the same; atexit closes it then.
+        # A daemon thread: a program that forgets to close ends anyway. Then atexit closes it.
         self._thread = threading.Thread(target=self._work, name="ledgerlog-blocking", daemon=True)
         self._thread.start()
         failure = self._ready.get()
@@ -239,7 +242,8 @@ class Portal:
     # --- from other threads -------------------------------------------------------------------
 
     def check(self) -> None:
-        """WrongProcess in a forked child; ConnectionClosed once closed; InvalidArgument inside a loop."""
+        """Raise WrongProcess in a forked child, ConnectionClosed once closed, InvalidArgument inside a
+        loop."""
         if os.getpid() != self._pid:
             raise WrongProcess(self._pid)
         if self._is_closed:
@@ -255,7 +259,7 @@ class Portal:
             refuse_asyncio()
 
     def tell(self, act: Callable[[], object]) -> None:
-        """Have the loop do something soon, without waiting for it."""
+        """Let the loop call ``act`` soon, without waiting for it."""
         assert self._token is not None
         try:
             self._token.run_sync_soon(act)
@@ -263,7 +267,7 @@ class Portal:
             raise ConnectionClosed("the connection is closed") from None
 
     def wait(self, outcomes: _Outcomes[T], scope: trio.CancelScope) -> _Outcome[T]:
-        """Wait for an outcome; if interrupted, cancel, wait for the end, and go on with the interruption."""
+        """Wait for an outcome. On an interruption, cancel the call, wait for its end, and re-raise."""
         try:
             return outcomes.get()
         except BaseException:
@@ -272,14 +276,14 @@ class Portal:
             raise
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What ``work`` returns or raises."""
+        """Return the result of ``work``. Raises the errors of ``work``."""
         self.check()
         call = _Call(work)
         self.tell(lambda: self._start(call))
         return self.wait(call.outcomes, call.scope).unwrap()
 
     def enter(self, manager: AbstractAsyncContextManager[T]) -> tuple[T, Held[T]]:
-        """What the context gives, and the hold on it. What entering it raises."""
+        """Return the value of the context, and the hold on it. Raises the errors of entering it."""
         self.check()
         held = Held(self, manager)
         self._held[held] = None
@@ -287,7 +291,7 @@ class Portal:
         return held.wait_entered(), held
 
     def forget(self, held: Held[Any]) -> None:
-        """The context is over."""
+        """Forget a context that has ended."""
         self._held.pop(held, None)
 
     def _start(self, served: _Call[T] | Held[T]) -> None:
@@ -295,14 +299,14 @@ class Portal:
         try:
             self._nursery.start_soon(served.serve)
         except RuntimeError:
-            # Closed to new arrivals: another thread has closed the connection in this very moment.
+            # The nursery is closed: another thread closed the connection at this moment.
             served.refuse()
 
     def close(self) -> None:
-        """Leave what is still held, newest first, and end the thread. Idempotent; in a forked child nothing.
+        """Leave all held contexts, newest first, and end the thread. Idempotent.
 
-        Called from several threads, the first does it. If interrupted, what is left is cancelled.
-        InvalidArgument inside a loop, and nothing is closed."""
+        In a forked child it does nothing. If several threads call this, the first one closes. If interrupted,
+        the remaining contexts are cancelled. Inside a loop it raises InvalidArgument and closes nothing."""
         if os.getpid() != self._pid or self._is_closed:
             return
         if self._held:

@@ -1,7 +1,7 @@
-"""Reading without ``await``: iterators over what an asynchronous reader gives.
+"""Reading without ``await``: iterators over the results of asynchronous readers.
 
-Reading a log fetches in the loop's thread and hands over whatever has come, many batches at once, so that a
-replay pays for a hop once in a while and not for each record. A reader is for one thread at a time.
+A log's reader fetches in the loop's thread and hands over all batches that have come, many at once. So a
+replay costs one hop for many records, not one for each. A reader is for one thread at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RECORD_COST_BYTES = 48
 
 
 class Fetched:
-    """Batches that have come and were not handed over."""
+    """Batches that have come and are not handed over yet."""
 
     def __init__(self) -> None:
         self.batches: deque[RecordBatch | RecordsLost] = deque()
@@ -38,7 +38,7 @@ class Fetched:
         self.failure: LedgerLogError | None = None
         self.next_offset = 0
         self.given: list[RecordBatch | RecordsLost] = []
-        """What was handed over last, until it is known to have arrived."""
+        """The batches handed over last, until it is known that they arrived."""
         self.given_count = 0
         self.changed = trio.Event()
         self.taken = trio.Event()
@@ -74,8 +74,11 @@ class Fetched:
     async def take(
         self, received: int, timeout_s: float | None = None
     ) -> list[RecordBatch | RecordsLost] | None:
-        """All that has come, at least one batch; none at the end, None once the time is up. ``received`` is
-        how many such answers have arrived: one that was lost to an interruption is given again."""
+        """Return all batches that have come, at least one. The list is empty at the end; None: the time is
+        up.
+
+        ``received`` is how many such answers have arrived. If an interruption lost an answer, it is given
+        again."""
         if received < self.given_count:
             return self.given
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
@@ -122,7 +125,7 @@ class RecordsFace(Face[Fetched]):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record that was given out, or where reading starts."""
+        """The offset after the last record that was returned, or the offset where reading starts."""
         return self._next_offset
 
     def __iter__(self) -> Iterator[Record]:
@@ -138,7 +141,7 @@ class RecordsFace(Face[Fetched]):
         """Read the next record.
 
         Args:
-            timeout_s: Seconds to wait for it; None to wait as long as it takes.
+            timeout_s: Seconds to wait for it; None to wait without a limit.
 
         Returns:
             The record. None at the end of the iteration, or if no record came in time.
@@ -153,7 +156,7 @@ class RecordsFace(Face[Fetched]):
         return self.next()
 
     def batches(self) -> Iterator[RecordBatch]:
-        """The same records by the batch, for replay. Both ways of iterating share one place in the log."""
+        """Iterate by batches, for replay. Both ways of iterating share one place in the log."""
         while True:
             begun, self._batch, self._records = self._batch, None, iter(())
             if begun is not None and self._next_offset < begun.end_offset:
@@ -184,7 +187,7 @@ class EntriesFace(Face[reader.LedgerReader]):
     """The entries of a ledger."""
 
     def follow(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Iterate over the entries of the ledger as they are confirmed, until it is closed and all are read.
+        """Iterate over the ledger's entries as they are confirmed, until it is closed and all are read.
 
         Args:
             first: The first entry.

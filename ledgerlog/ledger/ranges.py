@@ -103,6 +103,7 @@ async def read_range(
         timeout_s: Seconds for the whole call.
         is_patient: Ask a busy bookie again, within ``timeout_s``.
 
+    Returns:
         The answer. None, so nothing is known, if the bookie did not answer, refused to look (its reply is
         ignored then) or said nothing about the first entry.
 

@@ -197,8 +197,8 @@ class RepairQueue:
             version: The version at which it was read.
             wanted: The task as it stands now.
 
-        The task's new version; None if another process changed the task in the meantime.
-            The task's new version; None if somebody changed the task meanwhile.
+        Returns:
+            The task's new version; None if another process changed the task in the meantime.
         """
         if wanted == task:
             return version

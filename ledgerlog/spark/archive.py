@@ -127,8 +127,9 @@ def archive_on_spark(
     accept_destination: bool = False,
     on_progress: Progress | None = None,
 ) -> list[ArchiveStep]:
-    """Do all archive work that is possible now for one log, with Spark tasks
-    (``archive.jobs.job.archive_log``).
+    """Do all archive work that is possible now for one log, with Spark tasks.
+
+    It does what ``archive.jobs.job.archive_log`` does.
 
     Args:
         spark: The session.

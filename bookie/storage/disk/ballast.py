@@ -2,16 +2,17 @@
 
 A bookie on a full disk must still be able to stop cleanly, to start, and to free space. Each of these writes
 a little: the index, the marks, a short segment. The bookie turns read-only long before its disk is full, but
-that does not help if other programs write to the same disk. Above all, LevelDB must never find the disk full.
-If only a part of a batch reached its log and another batch follows it, the index is damaged. So room is kept
+that does not help if other programs write to the same disk. Above all, LevelDB must never find the disk full:
+if only a part of a batch reached its log and another batch follows it, the index is damaged. So room is kept
 in two ways:
 
 * A file, ``PATH/ballast``, of ``size`` bytes, allocated and never written to. It is for starts and stops. If
   less than ``size`` bytes are free, they remove it first (``make_way``). Afterwards the bookie takes the
-  remaining room again at once, before others take it (``leave``). It restores the whole ballast when twice
-  ``size`` is free (``restore``).
+  remaining room again at once, before other programs take it (``leave``). It restores the whole ballast when
+  twice ``size`` is free (``restore``).
 * Large files leave ``size`` bytes free (``check``). These are segments and entry logs, and a bookie can do
-  without the next one. The index may use the bytes that they leave, down to half of ``size`` (``ensure``).
+  without another one for a while. The index may use the bytes that they leave, down to half of ``size``
+  (``ensure``).
 
     free bytes                        2 x size            size        size / 2          0
     segments, entry logs   made                            | refused: DiskFull
@@ -20,13 +21,14 @@ in two ways:
 
 For example, with 16 MiB of ballast, no segment or entry log is made that would leave less than 16 MiB free,
 and the index waits below 8 MiB. So if the bookie itself fills its disk, it stops taking data while the index
-has room to free space. If others fill the disk to the last byte, the bookie still stops and starts cleanly,
-again and again. A start does not ask whether there is enough room. It gives the ballast up and tries.
+still has room to free space. If other programs fill the disk to the last byte, the bookie still stops and
+starts cleanly, again and again. A start does not ask whether there is enough room. It gives the ballast up
+and tries.
 
 If the file system of a directory has no bounds, nothing is kept. The size is at most a sixteenth of the disk,
-because on a small disk the bookie's files are small too. A crash while the file is made leaves one under
-another name, ``PATH/ballast.new``. It is given up together with the ballast, and removed when the ballast is
-taken.
+because on a small disk the bookie's files are small too. If a crash comes while the file is made, it leaves a
+file with another name, ``PATH/ballast.new``. That file is given up together with the ballast, and removed
+when the ballast is taken.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ afterwards."""
 _SHARE = 16
 _SMALL = 16
 """A file this many times smaller than the ballast is not large. For example, a log that only remembers fences
-must be written to free the files that it replaces."""
+must be written, to free the files that it replaces."""
 
 
 class Ballast:
@@ -64,8 +66,8 @@ class Ballast:
         self._directory = directory
         self._path = f"{directory}/ballast"
         self._fresh = f"{self._path}.new"
-        """The name under which the ballast is made. A crash may leave the file under this name; it holds room
-        all the same."""
+        """The temporary name of the ballast. A crash may leave the file under this name; it still holds
+        room."""
         self._lock = trio.Lock()
         self._was_given_up = False
         self._is_ending = False
@@ -88,7 +90,7 @@ class Ballast:
                 await event.wait()
 
     async def make_way(self) -> None:
-        """Give the ballast up, before a start or a stop, if less than its size is free."""
+        """Give the ballast up before a start or a stop, if less than its size is free."""
         free, size = await self._look()
         if free < size:
             await self.give_up(f"{free} bytes are free")
@@ -100,9 +102,9 @@ class Ballast:
         await self.make_way()
 
     async def leave(self, *, free_share: int = 0) -> None:
-        """Take the ballast again after a start or a stop, if it was given up for it.
+        """Take the ballast again after a start or a stop, if it was given up for that.
 
-        Take as much as is free, but leave ``free_share`` halves of the ballast's size. For example, with
+        Take all free bytes, except ``free_share`` halves of the ballast's size. For example, with
         ``free_share=1`` half of its size stays free.
         """
         if self._was_given_up:
@@ -113,7 +115,7 @@ class Ballast:
         """Check that a large file may be made.
 
         Raises:
-            DiskFull: A file of ``size`` bytes would take room that is kept.
+            DiskFull: A file of ``size`` bytes would use room that must be kept.
         """
         free, kept = await self._look()
         if not kept or self._is_ending:
@@ -130,7 +132,7 @@ class Ballast:
         """Check that there is room for small writes that must happen.
 
         Raises:
-            DiskFull: There is not.
+            DiskFull: There is no room.
         """
         free, size = await self._look()
         if free < size // 2:
@@ -150,7 +152,7 @@ class Ballast:
         return is_held
 
     async def restore(self) -> None:
-        """Take the whole ballast if it is not all held and twice its size is free."""
+        """Take the whole ballast if some of it is missing and twice its size is free."""
         free, size = await self._look()
         if free >= 2 * size and not self._is_ending:
             await self._take(size)
@@ -178,7 +180,7 @@ class Ballast:
             self._disk.close(file)
 
     async def _look(self) -> tuple[int, int]:
-        """Return how many bytes are free, and how many of them are to be kept."""
+        """Return how many bytes are free, and how many of them must be kept."""
         if not self.size:
             return 0, 0
         try:

@@ -1,11 +1,11 @@
-"""Descriptors: the process's limit, its division among users, and the behaviour when none is left.
+"""Descriptors: the process's limit, how it is divided, and what happens if none is left.
 
-A bookie opens files all the time: segments, entry logs, tables of its index. If its connections took all
+A bookie often opens files: segments, entry logs, tables of its index. If its connections took all
 descriptors, each open would fail, and a failed file ends the bookie. Three measures prevent this:
 
 - A starting bookie raises its limit as far as the system allows (``raise_limit``).
 - Connections get only the descriptors that ``RESERVE`` leaves (``connections_within``).
-- The bookie never takes EMFILE or ENFILE for a failure of the disk. A caller that can wait tries again
+- The bookie never mistakes EMFILE or ENFILE for a failure of the disk. A caller that can wait tries again
   (``OutOfDescriptors``). A caller that cannot wait uses the one spare descriptor (``SpareDescriptor``).
 """
 
@@ -81,7 +81,7 @@ def connections_within(limit: int, most: int) -> int:
 
 
 class SpareDescriptor:
-    """One descriptor, kept for callers that cannot wait for another. Any thread may use it."""
+    """One descriptor, kept for callers that cannot wait until another is free. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class SpareDescriptor:
         self.keep()
 
     def keep(self) -> None:
-        """Open the spare descriptor if it is not held; do nothing if none can be had."""
+        """Open the spare descriptor if it is not held. If none is available, do nothing."""
         if self._descriptor < 0:
             with self._lock:
                 self._take()
@@ -102,7 +102,7 @@ class SpareDescriptor:
             self._free()
 
     def lend(self, function: Callable[[], T]) -> T:
-        """Call ``function``; if it finds no descriptor, free the spare one and call it again.
+        """Call ``function``. If it finds no descriptor, free the spare one and call it again.
 
         Only one caller at a time makes a second call. If ``function`` leaves a file open, call ``keep`` after
         you close that file.

@@ -1,20 +1,20 @@
-"""The disk capability: every effect that a bookie has on its files goes through it.
+"""The disk capability: a bookie uses its files only through it.
 
 ``RealDisk`` (``bookie.storage.disk.real``) uses the file system, ``MemoryDisk``
 (``bookie.storage.disk.memory``) memory. A recording disk in the tests enumerates the states that a crash can
-leave behind. Code above may rely on these promises, which hold for all of them, and on nothing else:
+leave behind. The code above may rely only on these promises, which hold for all of these disks:
 
-* Data is durable when its ``write_sync`` returns. If a crash comes earlier, each sector of 512 bytes of it
+* Data is durable when its ``write_sync`` returns. If a crash comes earlier, each of its sectors of 512 bytes
   may or may not be found. A sector that was not written reads as before.
 * A file that ``create`` made has its full size and reads as zeros.
 * Changes of names (``create``, ``rename``, ``unlink``, ``make_directory``) are durable after
   ``sync_directory`` of the directory that holds them. If a crash comes earlier, the first few of them may be
-  found, in their order. For example, of three renames the first two.
+  found, in their order: of three renames, for example, the first two.
 * An operation that raises may or may not have happened. Do not retry a failed ``write_sync``: the kernel may
   have dropped the data and report success for the next one.
 
 Offsets are explicit; there is no append. Calls are few: one for each group commit, each batch of reads, each
-file. Paths are made of fixed names and integers only, below the directory that the operator named.
+file. Paths consist only of fixed names and integers, below the directory that the operator named.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Lock(Protocol):
 class Disk(Protocol):
     """Files and directories.
 
-    All methods raise StorageError: DiskFull if there is no room, FileMissing if there is no such file. A
-    cancelled call finishes the operation that it has begun before it returns.
+    All methods raise StorageError: DiskFull if there is no room, FileMissing if there is no such file. If a
+    call is cancelled, it finishes the operation that it has begun before it returns.
     """
 
     # --- directories and names --------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Disk(Protocol):
     # --- small files ------------------------------------------------------------------------------
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Make a file with this content, or replace one of that name. The content is durable, the name is
+        """Make a file with this content, or replace a file of that name. The content is durable, the name is
         not."""
         ...
 
@@ -136,8 +136,8 @@ class Disk(Protocol):
     async def make_buffer(self, size: int) -> memoryview:
         """Return memory that ``write_sync`` can write from.
 
-        It is aligned as ``write_sync`` needs it and already backed by real pages. ``size`` is a multiple of
-        4096.
+        It has the alignment that ``write_sync`` needs, and real pages are assigned already. ``size`` is a
+        multiple of 4096.
         """
         ...
 
@@ -157,8 +157,8 @@ class Disk(Protocol):
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
         """Write durably, as ``write_sync`` does. Use it for data that no caller waits for.
 
-        It never holds up another write, and may end before or after others. A file may have only one such
-        write under way.
+        It never delays another write, and may end before or after others. A file may have only one such write
+        under way.
         """
         ...
 
@@ -204,5 +204,5 @@ class Disk(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release what the disk itself holds, such as threads. No call may follow."""
+        """Release the disk's own resources, such as threads. No call may follow."""
         ...

@@ -3,11 +3,11 @@
 The value is ``bookie.core.loss_marks.LossMarks``. This module reads, replaces and keeps it. To replace the
 file, it writes the new value under another name, syncs and renames that file, and syncs the directory. So
 after a crash the file holds the old value or the new one. The value in memory changes only after the new
-value is durable. So a crash cannot take back marks that an answer was based on.
+value is durable. So if an answer was based on marks, a crash cannot take them back.
 
 Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
 If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``None``). The file
-depends on neither the journal nor the index: making the index again forgets no mark.
+depends on neither the journal nor the index: rebuilding the index forgets no mark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bookie.storage.disk.disk import Disk, FileMissing
 from ledgerlog.limits import MIB
 
 _BYTES_MAX = 64 * MIB
-"""Room for four million ranges. Each range needs a ledger in limbo between ledgers that are not."""
+"""Room for four million ranges. Each range needs a ledger in limbo between ledgers that are not in limbo."""
 
 
 def marks_path(directory: str) -> str:
@@ -45,7 +45,7 @@ async def write_marks(disk: Disk, directory: str, marks: LossMarks) -> None:
 
 
 class LossMarkStore:
-    """The marks of a directory that this process owns: ``now`` is in force and durable."""
+    """The marks of a directory that this process owns. ``now`` has the marks in force; they are durable."""
 
     def __init__(self, disk: Disk, directory: str, now: LossMarks) -> None:
         self.now = now
@@ -57,7 +57,8 @@ class LossMarkStore:
         """Make ``marks`` durable, then put them in force.
 
         Raises:
-            StorageError: The old marks stay in force. After a restart the old or the new ones may be.
+            StorageError: The old marks stay in force. After a restart the old or the new marks may be in
+                force.
 
         Cancelling: as for StorageError.
         """

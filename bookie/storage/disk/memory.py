@@ -1,8 +1,8 @@
 """The disk capability in memory, for bookies without files and for tests that want a quick disk.
 
-Names and contents live as long as the object does. Every call takes effect at once and yields to other tasks,
-as a real one does. Nothing fails unless the caller made a mistake, or ``capacity_bytes`` is set and the space
-is used up.
+Names and contents exist as long as the object. Every call takes effect at once and yields to other tasks, as
+on a real disk. Nothing fails unless the caller made a mistake, or ``capacity_bytes`` is set and the space is
+used up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MemoryDisk:
         self.directories: set[str] = set()
         """The paths of all directories."""
         self.capacity_bytes: int | None = None
-        """How many bytes all files together may have; None: no bound."""
+        """The most bytes that all files together may have; None: no bound."""
         self._locks: set[str] = set()
 
     async def make_directory(self, path: str) -> None:

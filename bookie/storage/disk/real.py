@@ -6,30 +6,30 @@ into the page cache, and no second call flushes it. A trial write finds out once
 file system supports (``_Method``). The fallback is a plain ``pwritev`` and an ``fdatasync``.
 
 The hop goes to a thread that does nothing else, through a SimpleQueue, and comes back by ``run_sync_soon``.
-That takes about 55 microseconds, and ``trio.to_thread.run_sync`` takes 65 to 85 (tests/bench/bench_journal.py
+That takes about 55 microseconds; ``trio.to_thread.run_sync`` takes 65 to 85 (tests/bench/bench_journal.py
 prints both beside the bare call). The thread is a daemon, so it does not hold up a process that dies on an
 exception.
 
-**Small writes on a quick disk skip the hop** (``_Haste``). Handing a single append of a few hundred bytes to
-the thread and back costs about as much as writing it: two wake-ups between processors. So a write of up to
-INLINE_BYTES_MAX is made in the event loop itself as long as the disk answers within INLINE_S. A write that
-takes longer sends the next INLINE_PENALTY writes to the thread. So a slow disk holds up the loop for at most
-one such write in INLINE_PENALTY + 1. Large groups always go to the thread, because the loop can gather the
-next group meanwhile.
+**Small writes on a quick disk skip the hop** (``_Haste``). For a single append of a few hundred bytes, the
+hop costs about as much as the write: two wake-ups between processors. So a write of up to INLINE_BYTES_MAX is
+made in the event loop itself, as long as the disk answers within INLINE_S. If a write takes longer, the next
+INLINE_PENALTY writes go to the thread. So a slow disk holds up the loop for at most one such write in
+INLINE_PENALTY + 1. Large groups always go to the thread, because the loop can gather the next group during
+the write.
 
 **Writes that no caller waits for** (``write_behind``: entry logs) are made in the same way, one piece at a
-time, in a thread of trio's. So they run beside the journal's writes. Each piece is synced by itself.
-Otherwise the pieces would gather in the page cache, and flushing them would hold up the journal's next sync.
+time, in one of trio's threads. So they run beside the journal's writes. Each piece is synced by itself.
+Otherwise the pieces would gather in the page cache, and flushing them would delay the journal's next sync.
 
 **Reads** and everything else go through trio's threads, at most ``_READERS`` at a time. So a slow read never
-holds up the journal.
+delays the journal.
 
 **No descriptor left** (EMFILE, ENFILE) is not a failure of the disk. A call that needs to open a file waits
 until a descriptor is free. A read in the event loop cannot wait, so it uses a descriptor that is kept for
 this case (``SpareDescriptor``).
 
-**A short write** is continued behind the part that was written. With RWF_DSYNC that part is durable, so
-nothing that failed is tried again. After an error, no code above writes the file again.
+**A short write** is continued after the part that was written. With RWF_DSYNC that part is durable, so no
+failed write is repeated. After an error, no code above writes the file again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EN
 
 
 class _Method(enum.Enum):
-    """How a file is written durably, the best method first."""
+    """The way in which a file is written durably, the best method first."""
 
     DIRECT_DSYNC = "O_DIRECT, RWF_DSYNC"
     DSYNC = "RWF_DSYNC"
@@ -104,7 +104,7 @@ class RealFile:
     descriptor: int
     """For reading, and for writing if ``method`` is not DIRECT_DSYNC. -1 once closed."""
     direct: int = -1
-    """Open with O_DIRECT, for writing; -1 if there is none."""
+    """Opened with O_DIRECT, for writing; -1 if there is none."""
     method: _Method | None = None
     """How the file is written, or None if it is open for reading only."""
 
@@ -179,7 +179,7 @@ class _Haste:
 
 
 class RealDisk:
-    """``Disk`` on the file system of this machine. Each bookie has one of its own; ``aclose`` ends its
+    """``Disk`` on the file system of this machine. Each bookie has its own object; ``aclose`` ends its
     thread."""
 
     def __init__(self) -> None:
@@ -396,8 +396,8 @@ def _lock(path: str) -> _RealLock:
         try:
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         except OSError as cause:
-            # The process id is only for an error message, so it may be missing on a full disk. The start has
-            # not given up the ballast yet.
+            # The process id is only for an error message, so it may be missing on a full disk. At this point
+            # the start has not given up the ballast yet.
             if cause.errno not in _NO_ROOM:
                 raise
     except BaseException:

@@ -1,4 +1,4 @@
-r"""Adds: decide about a frame of entries, and put it into the journal or the write cache.
+r"""Adds: the decision about a frame of entries, and its way into the journal or the write cache.
 
     ADD frame --> what the ledger's state says (key, fence, marks) --> the journal's arena --> position
                                                                    \-> the write cache (no journal's copy)
@@ -7,16 +7,16 @@ Nothing here waits. The verdict and the append are one step on one object per le
 comes between the two, and two adds of the same id have an order. The sync comes later, in a task of the
 journal. The bookie acknowledges the add once its position is durable.
 
-**Positions.** The position of an add is the sequence of the journal block that holds its record. An add that
-skips the journal has the position of the record that brought its ledger's key. The first add of a ledger goes
-through the journal, as every fence does. So a crash never makes the bookie forget a ledger of which it has
-acknowledged an entry.
+**Positions.** The position of an add is the sequence of the journal block that holds its record. If an add
+skips the journal, it has the position of the record that brought its ledger's key. The first add of a ledger
+goes through the journal, like every fence. So a crash never makes the bookie forget a ledger if it has
+acknowledged an entry of it.
 
 **Stored ids.** If an add brings ids up to the ledger's last known one, the adder compares their digests with
 the stored entries. If the stored entries are no longer in memory, the adder reads them from the disk at once,
 in the event loop's thread. This is expensive but rare: a writer sends an id again only after it lost a
-connection. Entries that are stored and read well need nothing more. Damaged ones are replaced
-(``bookie.storage.upkeep.read_repair``). The new ones go into a frame of their own (rules 6 and 7).
+connection. Stored entries that read well need nothing more. Damaged ones are replaced
+(``bookie.storage.upkeep.read_repair``). The new ones go into a separate frame (rules 6 and 7).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Adder:
         return verdict
 
     def _append(self, state: BookieLedger, header: Header, raw: bytes | memoryview) -> int | Status:
-        """Append a frame of ids that are not stored yet. Returns its position or a status that refuses it."""
+        """Append a frame of ids that are not stored yet. Return its position, or a status that refuses it."""
         if len(raw) > self._frame_bytes_max:
             return Status.BAD_REQUEST
         if self._write_cache is not None and state.key_sequence is not None:
@@ -152,7 +152,7 @@ class Adder:
     def _append_unsynced(
         self, cache: WriteCache, state: BookieLedger, header: Header, raw: bytes | memoryview
     ) -> int | Status:
-        """Do the same for a frame that skips the journal. A crash may lose it, acknowledged or not."""
+        """Append a frame that skips the journal. A crash may lose it, acknowledged or not."""
         assert state.key_sequence is not None
         place = cache.append(raw)
         if place is None:
@@ -181,7 +181,7 @@ class Adder:
     def _add_some(
         self, state: BookieLedger, header: Header, raw: memoryview, entries: Entries
     ) -> int | Status:
-        """Take an add of which some ids may be stored: compare those, store the others (rules 6 and 7)."""
+        """Take an add with some ids that may be stored: compare those, store the others (rules 6 and 7)."""
         try:
             standing = self._mender.look_now(state, entries.ids)
         except StorageError as error:
@@ -199,7 +199,7 @@ class Adder:
             if refusal is not None:
                 return refusal
             fresh = [index for index in fresh if not standing.is_damaged(entries.ids[index])]
-        # Entries that are here but not yet durable become durable with the newest block at the latest.
+        # If entries are here but not yet durable, they become durable with the newest block at the latest.
         newest = self._commit.newest
         if not fresh:
             return newest
@@ -226,6 +226,6 @@ def _sparse_span_max(entry_count: int) -> int:
     """Return how far apart the first and the last id of a sparse add with ``entry_count`` ids may be.
 
     Striping gives each bookie at least one of ``ENSEMBLE_MAX`` consecutive entries, and a writer's window has
-    gaps if some of its entries are stored already. The cost of adds and of reads grows with this span, so a
-    client must not choose it freely."""
+    gaps if some of its entries are stored already. The cost of adds and of reads grows with this distance, so
+    a client must not choose it freely."""
     return entry_count * ENSEMBLE_MAX + _SPARSE_SLACK

@@ -1,4 +1,4 @@
-"""The settings of a bookie's storage, and the memory and disk that they cost.
+"""The settings of a bookie's storage, and their cost in memory and disk.
 
 Memory:
 
@@ -12,10 +12,10 @@ Memory:
 - if ``journal_write_data`` is off, ``arenas * segment_bytes`` more, for entries that are in no file yet.
 
 Disk: the bookie allocates each segment whole, and one of them in advance. While it refuses ordinary adds, it
-still has to write, and ``disk_reserve_bytes`` stay free for that. It may rewrite, sorted, up to
-``arenas * segment_bytes`` that it accepted before. Fences and recovery adds need a segment or two. Compaction
-makes a log of ``log_bytes_max`` before it removes the files that the log replaces. Once the reserve is used
-up, only the free rest of the existing segments is left.
+still has to write; ``disk_reserve_bytes`` stay free for that. It may have to rewrite, sorted, up to ``arenas
+* segment_bytes`` that it accepted before. Fences and recovery adds need a segment or two. Compaction makes a
+log of ``log_bytes_max`` before it removes the files that the log replaces. Once the reserve is used up, only
+the free rest of the existing segments is left.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class StorageConfig:
     group_bytes_max: int = GROUP_BYTES_MAX
     """About how many bytes one sync covers at most."""
     segment_records_max: int = 128 * 1024
-    """Number of records at which the journal leaves a segment that has room: each record costs memory."""
+    """At this number of records the journal leaves a segment, even with room in it: each record costs
+    memory."""
     ledgers_max: int = 32 * 1024
     """Number of ledger states that stay in memory."""
     journal_write_data: bool = True
@@ -58,7 +59,7 @@ class StorageConfig:
     latest entries, and the bookie comes back through limbo (protocol A.3). Fences and keys are synced either
     way."""
     write_cache_age_s: float = 10.0
-    """If ``journal_write_data`` is off: about how many seconds entries may be in memory only."""
+    """If ``journal_write_data`` is off: about how many seconds entries may be only in memory."""
     read_cache_bytes: int = 32 * MIB
     """Bytes of entries read from files that stay in memory. 0 turns this cache off."""
     read_ahead_bytes: int = 256 * KIB
@@ -69,9 +70,9 @@ class StorageConfig:
     spare_segments: int = 1
     """Number of files of old segments that are kept for new segments to reuse."""
     compact_soon_ratio: float = 0.2
-    """Compaction rewrites a file at its next look if less than this part of it is live."""
+    """Compaction rewrites a file at its next look if less than this share of it is live."""
     compact_eventual_ratio: float = 0.8
-    """Every ``compact_eventual_interval_s``, compaction rewrites files of which less than this is live."""
+    """Every ``compact_eventual_interval_s``, compaction rewrites files with less than this share live."""
     compact_interval_s: float = 60.0
     """Seconds between two looks of compaction."""
     compact_eventual_interval_s: float = 6 * 3600.0
@@ -96,8 +97,8 @@ class StorageConfig:
     disk_writable_ratio: float = 0.9
     """The bookie accepts ordinary adds again once the disk is no fuller than this.
 
-    If ``disk_reserve_bytes`` is the larger bound, the bookie accepts them once this reserve is free, and in
-    addition the difference of the two ratios."""
+    If ``disk_reserve_bytes`` is the larger bound, the bookie accepts them once this reserve is free, plus the
+    difference of the two ratios."""
     disk_reserve_bytes: int = 512 * MIB
     """If fewer bytes than this are free, the bookie refuses ordinary adds, whatever the size of the disk."""
     limbo_bytes_per_s: int = 32 * MIB
@@ -113,7 +114,7 @@ class StorageConfig:
     scrub_bytes_per_s: int = 8 * MIB
     """The highest rate at which scrubbing reads."""
     disk_watch_interval_s: float = 10.0
-    """Seconds between two looks at the free space. The bookie also looks whenever it has made a file."""
+    """Seconds between two looks at the free space. The bookie also looks after it has made a file."""
 
     def __attrs_post_init__(self) -> None:
         if self.segment_bytes % PAGE_BYTES or self.segment_bytes < 4 * PAGE_BYTES:
@@ -158,7 +159,7 @@ class StorageConfig:
         """Return the settings that decide about compaction.
 
         Args:
-            is_journal_apart: Whether the journal has a device of its own.
+            is_journal_apart: Whether the journal has its own device.
         """
         return SpacePolicy(
             small_run_bytes=self.small_run_bytes,

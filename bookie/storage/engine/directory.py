@@ -1,4 +1,4 @@
-"""A bookie's directory: its files, its lock, and the cookie that says which bookie it belongs to.
+"""A bookie's directory: its files, its lock, and the cookie that names its bookie.
 
     PATH/lock        held with flock by the process that uses the directory; its pid
     PATH/cookie      the identity of the data, see below
@@ -8,11 +8,11 @@
     PATH/index/      the index, a LevelDB directory
     PATH/ballast     a file that is given up to make room on a full disk (``ballast``)
 
-**A separate journal.** The journal may lie in another directory (``journal_directory``), on a device of its
-own. That directory is locked too and carries the same cookie. So before the bookie opens anything, it notices
-a journal that is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there
-before it writes the one in PATH. If it is interrupted, it leaves at most a cookie beside an empty journal,
-and the directory is formatted again. Each generation replaces both cookies, first the one in PATH
+**A separate journal.** The journal may lie in another directory (``journal_directory``), on its own device.
+That directory is locked too and has the same cookie. So before the bookie opens anything, it notices if a
+journal is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there before it
+writes the one in PATH. If formatting is interrupted, it leaves at most a cookie beside an empty journal, and
+the directory is formatted again. Each generation replaces both cookies, first the one in PATH
 (``bookie.server.generations``). So their generations may differ, and "the same cookie" means the same bookie,
 instance and cluster.
 
@@ -55,11 +55,11 @@ _HEAD = struct.Struct("<8sI")
 _CHECKSUM = struct.Struct("<I")
 _BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
 _JOURNAL_BALLAST_BYTES = MIB
-"""The ballast in a directory that has nothing but the journal."""
+"""The ballast in a directory that has only the journal."""
 _DATA = frozenset(("journal", "index", "entries"))
 
 NOTHING_YET = JournalPosition(0, 0, 0)
-"""The end of a journal that has not begun."""
+"""The end of a journal that has not begun yet."""
 
 
 class StorageDirectory:
@@ -92,7 +92,7 @@ class StorageDirectory:
 
     @property
     def is_journal_apart(self) -> bool:
-        """Whether the journal has a directory of its own."""
+        """Whether the journal has its own directory."""
         return self._journal_directory is not None
 
     @property
@@ -137,8 +137,8 @@ class StorageDirectory:
         return here
 
     async def read_journal_cookie(self) -> bytes | None:
-        """Read the cookie's bytes in the journal's own directory; None if there is none, or no such
-        directory.
+        """Read the cookie's bytes in the journal's own directory; None if that directory or its cookie is
+        missing.
 
         Its generation may differ from that of the other cookie, because the two are replaced one after the
         other, and because one of the directories may have been rolled back.
@@ -169,9 +169,9 @@ class StorageDirectory:
         return lost
 
     async def replace_cookie(self, cookie: Cookie) -> None:
-        """Replace the cookie durably, in the journal's own directory too. A crash leaves each cookie old or
+        """Replace the cookie durably, also in the journal's own directory. A crash leaves each cookie old or
         new. The unfinished file is not named ``cookie.new``: if the cookie is lost, a directory with
-        ``cookie.new`` would count as one without data.
+        ``cookie.new`` would count as a directory without data.
         """
         for path in (self.path, self._journal_directory):
             if path is not None:
@@ -243,7 +243,7 @@ class StorageDirectory:
 
         Args:
             cookie: The identity of the bookie.
-            marks: The loss marks. None: those of a bookie that never lost anything.
+            marks: The loss marks. None: those of a bookie that has never lost anything.
 
         Raises:
             StorageError: The directory has a cookie already, or has data.
@@ -322,7 +322,7 @@ async def open_directory(
             for each in (path, journal_directory):
                 if each is not None:
                     # A bookie that was killed may have renamed files, such as its marks, without a sync. We
-                    # read the new names now, and a power cut must not bring the old ones back.
+                    # read the new names now, and a power cut must not restore the old ones.
                     await used.sync_directory(each)
             yield directory
             for ballast in directory.ballasts:
@@ -331,7 +331,7 @@ async def open_directory(
             for lock in locks:
                 lock.release()
     except FileMissing as missing:
-        # FileMissing is for callers that can do without the file. To users it is a fault of the disk.
+        # FileMissing is for callers that can do without the file. For users it is a fault of the disk.
         raise StorageError(str(missing)) from missing
     finally:
         if own_disk is not None:

@@ -85,7 +85,7 @@ class Engine:
         frame_bytes_max: int,
     ) -> None:
         self.marks = marks
-        """The loss marks: which answers the bookie must not give because it may have lost data."""
+        """The loss marks: the answers that the bookie must not give because it may have lost data."""
         self._journal = journal
         self._commit = journal.commit
         self._ledgers = ledgers
@@ -99,12 +99,12 @@ class Engine:
         self.replacer = replacer
         """Replaces damaged runs."""
         self.index = index
-        """Tells when it is found damaged."""
+        """The index. It reports when damage in it is found."""
         self.reclaimer = Reclaimer(compactor, collector)
         """Frees space on request."""
         self._arenas = arenas
         self._write_cache = write_cache
-        """The destination of adds that skip the journal; None if no add does."""
+        """The destination of adds that skip the journal; None if all adds use the journal."""
         self._lac_watch = LacWatch()
         self._adder = Adder(
             journal=journal,
@@ -135,7 +135,7 @@ class Engine:
         """Add the entries of an ADD frame.
 
         If a stored entry is damaged and the frame brings it again, the new copy replaces it. An add without
-        entries only tells the LAC and the LAFR. It needs no sync and returns the current durable position;
+        entries only brings the LAC and the LAFR. It needs no sync and returns the current durable position;
         if the ledger is unknown here, the engine does not remember it.
 
         Args:
@@ -153,7 +153,7 @@ class Engine:
             - DISK_FULL: the disk has no room for another file of entries.
             - TOO_MANY_REQUESTS: no memory is free; see ``wait_room``.
             - BAD_REQUEST: the frame is larger than ``frame_bytes_max``, or its sparse ids are too far apart.
-            - CORRUPT or IO_ERROR: stored entries or the index had to be compared and cannot be read, and the
+            - CORRUPT or IO_ERROR: stored entries or the index had to be compared but cannot be read, and the
               frame does not bring all entries that would repair them.
             - IO_ERROR: the engine has failed.
             - NOT_READY: the engine is being closed.
@@ -199,7 +199,7 @@ class Engine:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that were received and are not durable yet."""
+        """How many bytes were received but are not durable yet."""
         return self._commit.pending_bytes
 
     @property
@@ -224,8 +224,8 @@ class Engine:
         Returns:
             The LAC and the LAFR, and a status. OK: the ledger is fenced durably. UNAUTHORIZED: the key is
             wrong, and nothing changed. DISK_FULL: the journal had no room for the fence. The ledger is as
-            before, unless an add was refused because of the fence meanwhile. CORRUPT or IO_ERROR: the index
-            cannot be read, or the engine has failed. NOT_READY: the engine is being closed.
+            before, unless the fence has already refused an add. CORRUPT or IO_ERROR: the index cannot be
+            read, or the engine has failed. NOT_READY: the engine is being closed.
 
         Cancelling: the fence may or may not have happened.
         """
@@ -253,8 +253,8 @@ class Engine:
         except StorageError as error:
             return ReadResult(status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
-        # Ask before the read: if limbo ends meanwhile, the read may have missed entries that repair has just
-        # stored.
+        # Ask before the read: if limbo ends during the read, the read may have missed entries that repair has
+        # just stored.
         in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
@@ -284,9 +284,9 @@ class Engine:
     ) -> ListResult:
         """List the stored entries among first..last of the ledger, as up to ``pairs_max`` ranges.
 
-        One call works for a fraction of a second, however long the ledger is, and says in ``through`` how
-        far it came. Ask again from ``through + 1`` on for the rest. If the status is OK and there is no range
-        at all, the list is complete through ``last``."""
+        One call works for a fraction of a second, however long the ledger is. ``through`` says how far it
+        came; ask again from ``through + 1`` on for the rest. If the status is OK and there is no range at
+        all, the list is complete through ``last``."""
         try:
             state = self._living(ledger_id)
         except StorageError as error:
@@ -322,14 +322,14 @@ class Engine:
         return undenied(found, first) if in_limbo else found
 
     async def list_ledgers(self, first: int, maximum: int) -> tuple[list[LedgerOnBookie], int]:
-        """List the ledgers of which entries are stored, from ledger ``first`` on, in order.
+        """List the ledgers with stored entries, from ledger ``first`` on, in order.
 
         Args:
             first: The first ledger.
             maximum: The most ledgers to return.
 
         Returns:
-            The ledgers, and the id of the ledger up to which the list is complete.
+            The ledgers, and the ledger id up to which the list is complete.
 
         Raises:
             StorageError: The index cannot be read.
@@ -337,7 +337,7 @@ class Engine:
         return await self._ledgers.held_from(first, maximum)
 
     def lac(self, ledger_id: int) -> tuple[int, int]:
-        """Return the greatest LAC and LAFR that this bookie was told, -1 if it was told none.
+        """Return the greatest LAC and LAFR that this bookie was told; -1 if it was told none.
 
         Raises:
             StorageError: The index cannot be read.
@@ -346,8 +346,8 @@ class Engine:
         return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
 
     def last_durable(self, ledger_id: int) -> int:
-        """Return the highest entry that is durable here, -1 if none is. After a crash it may be an entry that
-        was in flight and was lost.
+        """Return the highest entry that is durable here; -1 if there is none. After a crash it may be an
+        entry that was in flight and was lost.
 
         Raises:
             StorageError: The index cannot be read.
@@ -367,7 +367,7 @@ class Engine:
             await self._lac_watch.wait(ledger_id, entry_id)
 
     def _living(self, ledger_id: int) -> BookieLedger | None:
-        """Return the state of a ledger, None if it is unknown or deleted. Raises StorageError if the index
+        """Return the state of a ledger; None if it is unknown or deleted. Raises StorageError if the index
         cannot be read."""
         state = self._ledgers.get(ledger_id)
         return None if state is None or state.is_deleted else state
@@ -378,7 +378,7 @@ class Engine:
         """Wait until everything added so far is durable and in the index.
 
         Raises:
-            DiskFull: The disk has no room. Some entries are still in memory only.
+            DiskFull: The disk has no room. Some entries are still only in memory.
 
         Cancelling: only the wait ends; a task of the engine does the work.
         """
@@ -386,7 +386,7 @@ class Engine:
 
     @property
     def files_changed(self) -> trio.Event:
-        """An event that is set when a file of entries is begun, filled or rewritten from now on."""
+        """Return an event. It is set when a file of entries is begun, filled or rewritten from now on."""
         return self._journal.files_changed
 
     def statistics(self) -> dict[str, int]:

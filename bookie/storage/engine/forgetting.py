@@ -1,11 +1,11 @@
-"""Remove runs from memory once the index has them.
+"""Removing runs from memory once the index has them.
 
 A read asks the index first and memory second (``bookie.storage.engine.reader``). Suppose that a run enters
 the index after the first look and leaves memory before the second. Then neither look would find it, and the
-bookie would deny an entry that it has (rule 8). Two things prevent that:
+bookie would deny an entry that it has (rule 8). Two measures prevent that:
 
 ``given_up`` grows before the first run is forgotten. The reader compares it before and after it asks the
-index, and looks again if it has grown.
+index. If it has grown, the reader looks again.
 
 ``forget`` returns once every read that may have found the runs in memory has ended. Only then may other
 entries overwrite their bytes.
@@ -29,8 +29,8 @@ class Forgetter:
         self._pool = pool
 
     async def forget(self, resident: InMemory) -> None:
-        """Make the ledgers forget the runs of a segment or an arena, which the index must have. Returns once
-        no read uses them in memory any more."""
+        """Make the ledgers forget the runs of a segment or an arena. The index must have these runs. This
+        returns once no read uses them in memory any more."""
         self.given_up += 1
         await self._ledgers.forget(resident)
         await self._pool.retire(())

@@ -1,11 +1,11 @@
-"""Rebuild ledger states from files that the index does not know yet.
+"""Rebuilding ledger states from files that the index does not know yet.
 
-Replay passes in the facts of segments; the take-over of entry logs passes in those of logs. The resulting
+Replay passes in the facts of segments; the take-over of entry logs passes in the facts of logs. The resulting
 states go to the index at once. They hold only bounds and refusals, so a crash in between costs nothing, and
 taking the same file again gives the same states.
 
-A segment lists its runs in the order in which they came, and each run carries its ledger's key. An entry log
-begins each ledger with a record of the ledger's state at the time when the log was written.
+A segment lists its runs in the order in which they came, and each run carries its ledger's key. In an entry
+log, each ledger begins with a record of its state at the time when the log was written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgerlog.limits import LEDGER_KEY_BYTES
 
 
 class FoundLedgers:
-    """The ledger states that a file's facts lead to, starting from those in the index."""
+    """The ledger states that result from a file's facts, starting from those in the index."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         # No journal runs: a fence is durable because a file says so.
@@ -31,7 +31,7 @@ class FoundLedgers:
         """Apply one fact from the file at ``path``.
 
         Returns:
-            The run that the fact describes, None if it describes no run.
+            The run in the fact, or None if the fact has no run.
 
         Raises:
             StorageCorrupt: An entry log has entries of a ledger before the ledger's own record.
@@ -55,7 +55,7 @@ class FoundLedgers:
                 self._state(fact.ledger_id, fact.key).on_fence_found()
             case Deletion(ledger_ids):
                 for ledger_id in ledger_ids:
-                    # The files that told the ledger's state, its key included, may be gone already.
+                    # The files with the ledger's state, its key included, may be gone already.
                     self._state(ledger_id, bytes(LEDGER_KEY_BYTES)).on_delete()
             case LoggedLedger():
                 state = self._state(fact.ledger_id, fact.key)
@@ -74,7 +74,7 @@ class FoundLedgers:
         return state
 
     def is_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger is deleted. Some fact before must have been about it."""
+        """Whether a ledger is deleted. An earlier fact must have been about it."""
         return self._ledgers.loaded[ledger_id].is_deleted
 
     async def save(self) -> None:
@@ -82,7 +82,7 @@ class FoundLedgers:
         await self._ledgers.save()
 
     def logged(self) -> dict[int, LoggedLedger]:
-        """Return the states in the form in which an entry log carries them."""
+        """Return the states in the form in which an entry log stores them."""
         found: dict[int, LoggedLedger] = {}
         for ledger_id in self._ledgers.loaded:
             stored = self._ledgers.stored(ledger_id)

@@ -1,8 +1,8 @@
-"""Long polls: wake the callers that wait for a ledger's LAC to grow.
+"""Long polls: waking the callers that wait for a ledger's LAC to grow.
 
 Every kind of add brings a LAC. The adder puts it into the ledger's state and wakes the callers of
-``Engine.wait_lac``. They are kept by ledger, so an add to a ledger without waiters costs one look into a
-dictionary.
+``Engine.wait_lac``. They are kept by ledger. If a ledger has no waiting callers, an add to it costs one look
+into a dictionary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LacWatch:
                 event.set()
 
     async def wait(self, ledger_id: int, entry_id: int) -> None:
-        """Wait until the ledger's LAC has reached ``entry_id``. It must be below that now."""
+        """Wait until the ledger's LAC has reached ``entry_id``. The LAC must be below it now."""
         waiter = (entry_id, trio.Event())
         self._waiters.setdefault(ledger_id, []).append(waiter)
         try:

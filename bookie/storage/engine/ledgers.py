@@ -3,11 +3,11 @@
 Loading a state never waits, and the verdict that needs it follows in the same step. So a ledger never has two
 objects, and no lock is needed (rule 3; in Apache BookKeeper, two objects for one ledger have lost
 acknowledged entries, #4701). The price: the first use of a ledger reads the index in the event loop's thread.
-That takes a few microseconds if the row is cached or the filter rules the key out, and a disk read otherwise.
+That takes a few microseconds if the row is cached or the filter excludes the key, and a disk read otherwise.
 
-If there are more than ``maximum`` states, those not used since the last look leave memory, oldest first,
-unless they hold something that would be lost (``BookieLedger.is_evictable``). Each new state triggers a look
-at a few others, which spreads the work. When a segment leaves memory, many states that it held there become
+If there are more than ``maximum`` states, those that were not used since the last look leave memory, oldest
+first, unless they hold facts that would be lost (``BookieLedger.is_evictable``). Each new state triggers a
+look at a few others, which spreads the work. When a segment leaves memory, many states with runs in it become
 free to leave; then the sweep looks at all of them.
 """
 
@@ -42,7 +42,7 @@ class InMemory(Protocol):
 
 
 def _nobody() -> None:
-    """Do nothing. For callers that bring a bounded number of ledgers and save them at the end."""
+    """Do nothing. For callers that load a bounded number of ledgers and save them at the end."""
 
 
 class LedgerTable:
@@ -50,7 +50,7 @@ class LedgerTable:
 
     Args:
         catalogue: The index, for states that are not in memory.
-        maximum: The number of states that should stay in memory.
+        maximum: The most states that should stay in memory.
         durable: Returns the sequence of the last durable journal block.
         on_crowded: Called for each new state while ``is_crowded``: the dirty states should be saved.
     """
@@ -66,7 +66,7 @@ class LedgerTable:
         self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
         """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
-        """Number of new states since the last ``save`` that found no other state able to leave memory."""
+        """Number of new states since the last ``save`` that left no other state able to leave memory."""
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
@@ -75,11 +75,11 @@ class LedgerTable:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many states cannot leave memory that it is worth saving the dirty ones."""
+        """Whether so many states cannot leave memory that saving the dirty ones is worth it."""
         return self.unsaved > self._maximum // 4
 
     def get(self, ledger_id: int) -> BookieLedger | None:
-        """Return the state of a ledger, None if the ledger is unknown.
+        """Return the state of a ledger; None if the ledger is unknown.
 
         Raises:
             StorageError: The index cannot be read.
@@ -100,7 +100,7 @@ class LedgerTable:
         self._put(state)
 
     def drop(self, state: BookieLedger) -> None:
-        """Remove a ledger that was added and whose state stayed blank."""
+        """Remove a ledger that was added but whose state stayed blank."""
         assert state.is_blank
         assert not state.pins
         del self.loaded[state.ledger_id]
@@ -114,7 +114,7 @@ class LedgerTable:
             self._on_crowded()
 
     def _sweep(self, count: int) -> int:
-        """Evict those of the ``count`` oldest states that may leave. Returns how many did."""
+        """Evict those of the ``count`` oldest states that may leave. Return how many did."""
         loaded, durable = self.loaded, self._durable()
         evicted = 0
         for _ in range(min(count, len(loaded))):
@@ -123,11 +123,11 @@ class LedgerTable:
                 evicted += 1
             else:
                 state.was_used = False
-                loaded[ledger_id] = state  # Now the youngest.
+                loaded[ledger_id] = state  # It is the youngest now.
         return evicted
 
     async def shrink(self) -> None:
-        """Sweep until there are at most ``maximum`` states, looking at each state once at most."""
+        """Sweep until there are at most ``maximum`` states. Look at each state at most once."""
         left = len(self.loaded)
         while left > 0 and len(self.loaded) > self._maximum:
             self._sweep(_STEP)
@@ -135,14 +135,14 @@ class LedgerTable:
             await trio.lowlevel.checkpoint()
 
     async def held_from(self, first: int, maximum: int) -> tuple[list[LedgerOnBookie], int]:
-        """List the ledgers of which entries are durable, from ``first`` on, in order.
+        """List the ledgers with durable entries, from ``first`` on, in order.
 
         Args:
             first: The first ledger.
             maximum: The most ledgers to return.
 
         Returns:
-            The ledgers, and the id of the ledger up to which the list is complete.
+            The ledgers, and the ledger id up to which the list is complete.
 
         Raises:
             StorageError: The index cannot be read.
@@ -171,7 +171,7 @@ class LedgerTable:
         return found, through
 
     def stored(self, ledger_id: int) -> StoredLedger | None:
-        """Return what the index should say of a ledger, without loading its state.
+        """Return the state that the index should have for a ledger, without loading the ledger.
 
         Raises:
             StorageError: The index cannot be read.
@@ -195,12 +195,12 @@ class LedgerTable:
             batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
             # Any later change makes it dirty again. It stays dirty if its fence is not written yet.
             state.is_dirty = state.is_fence_unwritten
-            state.pins += 1  # It must not be evicted and read back before it is written.
+            state.pins += 1  # Do not evict it and read it back before it is written.
         try:
             await self._catalogue.write(batch)
         except BaseException:
             for state in piece:
-                state.is_dirty = True  # The index may or may not have it.
+                state.is_dirty = True  # The index may or may not have this version.
             raise
         finally:
             for state in piece:

@@ -1,28 +1,28 @@
-"""Open a bookie's storage: replay the journal, start a segment, build the parts and run their tasks.
+"""Opening a bookie's storage: replay the journal, start a segment, build the parts and run their tasks.
 
-``open_engine`` replays the part of the journal that the index does not have yet and goes on in a fresh
-segment. It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work.
-It stops cleanly if its body ends without an exception. A clean stop brings everything into the index and
-notes there where the journal ends. The next start then reads no journal, and damage in it shows only when
-the damaged entry is read.
+``open_engine`` replays the part of the journal that the index does not have yet and goes on in a new segment.
+It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work. If its
+body ends without an exception, it stops cleanly. A clean stop brings everything into the index and notes the
+journal's end there. The next start then reads no journal, and damage in it shows only when the damaged entry
+is read.
 
 **The order of a start**, each step durable before the next:
 
-    0  sync the names of all files: a bookie that was killed may have left them in a cache only
+    0  sync the names of all files: a bookie that was killed may have left them only in a cache
     1  take over entry logs that the index does not know; replay the journal (``startup_cleanup``, ``replay``)
-    2  write a START block into the new segment: it says where the journal ended, so a later start never takes
-       the remains of a torn write there for records
+    2  write a START block into the new segment. It says where the journal ended, so a later start never
+       mistakes the remains of a torn write there for records
     3  write the mark which says that this segment counts
     4  remove files that nothing names any more; trim the segments before the new one
     5  set the unclean bit if adds will be acknowledged before they are synced (D27.10)
 
-Clients come only after that. After a crash in between, the next start repeats all steps.
+Clients come only after that. If a crash comes in between, the next start repeats all steps.
 
 **Failures.** If the disk or the index fails in any task, the engine refuses everything from then on and the
 body is cancelled. ``open_engine`` raises the first StorageError; later ones are its consequences. An
 exception of the body comes out unchanged.
 
-``open_engine`` refuses a directory that may have lost data and has no loss marks that say so.
+``open_engine`` refuses a directory that may have lost data but has no loss marks that say so.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _FIRST_SEGMENT_BYTES_MIN = 128 * KIB
 
 
 def random_nonce() -> bytes:
-    """Return a nonce for a segment. Clients must not know it."""
+    """Return a nonce for a segment. Clients must not learn it."""
     return os.urandom(NONCE_BYTES)
 
 
@@ -112,7 +112,7 @@ async def open_engine(
         new_nonce: Makes nonces for segments. Clients must not be able to guess them.
         marks: The loss marks from phase one of the boot (``bookie.server.identity``). None: they are read,
             and the directory must not have lost data.
-        oracle: The deletion oracle, which asks the metadata store which ledgers are gone. None: this bookie
+        oracle: The deletion oracle, which asks the metadata store which ledgers are gone. None: the bookie
             deletes nothing.
 
     Raises:
@@ -131,7 +131,8 @@ async def open_engine(
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
         try:
-            # Durable before the first request, so that the next start can tell what a crash may have lost.
+            # Make it durable before the first request, so that the next start knows whether a crash may have
+            # lost entries.
             await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
             engine, tasks = await _assemble(ground, journal, arenas, config, marks, oracle)
             async with _running(engine, tasks, ground):
@@ -144,8 +145,8 @@ async def open_engine(
 async def refuse_newer(directory: StorageDirectory) -> None:
     """Raise IncompatibleVersion if a journal segment or an entry log has a newer format.
 
-    Call this before anything is written, even before phase one of a boot. It does not check for damage, or to
-    which bookie a file belongs: the code that reads the files later does.
+    Call this before anything is written, even before phase one of a boot. It does not check for damage, nor
+    whose files these are: the code that reads the files later does.
     """
     disk = directory.disk
     headers = (
@@ -236,8 +237,8 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
         mark = ReplayStart(active.number, commit.durable, is_optional=False, end=replayed.end)
         await catalogue.write([encode_mark(mark)])
         await remove_replaced(ground.files, catalogue, first_segment=active.number)
-        # Trim the segments that were just replayed. Also trim those that an earlier run of the bookie moved
-        # its mark past but did not trim.
+        # Trim the segments that were just replayed. Also trim segments that an earlier run passed with its
+        # mark but did not trim.
         for row in await catalogue.segments():
             if row.file < active.number and await segments.size(row.file) > row.end:
                 await segments.trim(row.file, row.end)
@@ -258,8 +259,8 @@ async def _assemble(
     marks: LossMarkStore,
     oracle: DeletionOracle | None,
 ) -> tuple[Engine, list[Task]]:
-    """Build the engine, and the tasks that must run while it is used. Each part gets only parts that were
-    made before it, so reading from top to bottom shows what each part can reach."""
+    """Build the engine, and the tasks that run while it is used. Each part gets only parts that were made
+    before it. So if you read from top to bottom, you see what each part can reach."""
     disk, files, catalogue, pool = ground.disk, ground.files, ground.catalogue, ground.pool
     policy = config.space_policy(is_journal_apart=ground.directory.is_journal_apart)
     ledgers = LedgerTable(
@@ -454,7 +455,8 @@ async def _running(engine: Engine, tasks: Sequence[Task], ground: _Ground) -> As
         except BaseException as error:
             if holds_cancellation(error):
                 raise
-            # Raised below, outside the nursery, which would wrap the caller's exception in a group.
+            # This is raised below, outside the nursery: the nursery would wrap the caller's exception in a
+            # group.
             body_error = error
         engine.stop(Status.NOT_READY)
         nursery.cancel_scope.cancel()

@@ -1,13 +1,13 @@
-"""Read entries: recent ones from arenas, others from the read cache or from files.
+"""Reading entries: recent ones from arenas, others from the read cache or from files.
 
 A ledger's runs are listed in two places. Its ``BookieLedger`` lists the runs in segments that are in memory;
-the index lists all older ones. The address of a run (file, offset, length) is valid as long as its file
-exists, and a file exists while a read that may use it is under way (``FilePool.reading``). So a list of runs
-never goes stale. But a run may move from memory to the index during the search, and the search must not miss
-it. Therefore the reader asks the index first and memory second. It asks both again if a segment left memory
-in between. It also does so if runs were merged into one with gaps: the merged run may begin further before
-an entry than any run did (``straddle``). While a segment is flushed, both places may list the same entries,
-in runs that are cut differently; ``RangeReader`` takes each entry once.
+the index lists all older ones. The address of a run (file, offset, length) is valid while its file exists,
+and a file exists while a read that may use it is under way (``FilePool.reading``). So a list of runs never
+goes stale. But a run may move from memory to the index during the search, and the search must not miss it. So
+the reader asks the index first and memory second. If a segment left memory in between, it asks both again. It
+also asks again if runs were merged into one with gaps: the merged run may begin further before an entry than
+any run did (``straddle``). While a segment is flushed, both places may list the same entries, in runs that
+are cut differently; ``RangeReader`` takes each entry once.
 
 Bytes in an arena were verified when they came, except in runs that replaced damaged ones
 (``bookie.storage.upkeep.read_repair``). The reader verifies those runs and all bytes from files: the frame's
@@ -46,10 +46,10 @@ from ledgerlog.wire.scrub import ScrubReport
 
 _RUNS_PER_FETCH = 256
 _RUNS_PER_LOOK = 512
-"""Number of runs in memory that one look finds without a wait: about a millisecond of work."""
+"""How many runs in memory one look finds without a wait: about a millisecond of work."""
 
 _LIST_EFFORT = 16 * 1024
-"""The effort that one list may take, a tenth of a second of work at most. A run without gaps counts 1. A run
+"""The effort that one list may take, at most a tenth of a second of work. A run without gaps counts 1. A run
 with gaps counts ``_LIST_SPARSE``, plus 1 for every four entries, because its ids have to be read."""
 
 _LIST_SPARSE = 32
@@ -58,7 +58,7 @@ _LIST_PIECE = 64
 """How many runs a list reads the ids of at once."""
 
 _GAP_BYTES = 4096
-"""Runs in a file are read together if no more bytes than this lie between them."""
+"""Runs in a file are read together if at most this many bytes lie between them."""
 
 
 class Resident(Protocol):
@@ -80,7 +80,7 @@ class Reader:
         residents: The segments and arenas in memory, by the number that runs name as their file.
         cache: Entries that were read from files.
         read_ahead_bytes: The bytes that one read takes from files if they are there, even if fewer are
-            asked for.
+            requested.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class Reader:
             indexed, horizon = await self._catalogue.runs(
                 state.ledger_id, first=first, last=last, straddle=straddle
             )
-            # A run that was merged meanwhile may begin before the part of the index that was searched.
+            # A run that was merged during the search may begin before the part of the index that was
+            # searched.
             if given_up == forgetter.given_up and straddle == state.straddle:
                 resident, horizon = self._resident(state, first, horizon)
                 durable = self._journal.commit.durable
@@ -164,13 +165,13 @@ class Reader:
                     if reader.is_over:
                         break
                     if reader.horizon >= first:
-                        await trio.lowlevel.checkpoint()  # Runs in memory are found without one.
+                        await trio.lowlevel.checkpoint()  # Finding runs in memory has no checkpoint.
                     runs, horizon = await self._find(state, reader.horizon + 1, last)
                     reader.extend(runs, horizon)
                     continue
                 content = fetched.pop(run) if run in fetched else self._cached(run)
                 if content is None:
-                    # The rest of the last fetch was read ahead; keep it for the next read.
+                    # The rest of the last fetch was read ahead. Keep it for the next read.
                     self._keep(fetched)
                     fetched = await self._fetch(list(reader.upcoming), bytes_max)
                     content = fetched.pop(run)
@@ -185,8 +186,8 @@ class Reader:
         return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
 
     async def _fetch(self, runs: Sequence[EntryRun], bytes_max: int) -> dict[EntryRun, bytes | Status]:
-        """Fetch the frames of the first few runs, as many as ``bytes_max`` payload bytes may need. All of
-        them lie in one segment in memory, or all lie in files."""
+        """Fetch the frames of the first few runs, as many as ``bytes_max`` payload bytes may need. Either all
+        of them lie in one segment in memory, or all lie in files."""
         resident = self._residents.get(runs[0].file)
         if resident is not None:
             number, view = runs[0].file, resident.image.view
@@ -283,7 +284,8 @@ class Reader:
                 for at, run in enumerate(runs):
                     if not lister.settle(run.first):
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
-                    # An empty list says that no entry is there, so a list that ends early must have a range.
+                    # If the list is empty, it claims that there are no entries. So a list that ends early
+                    # must have a range.
                     if effort <= 0 and lister.pairs:
                         return ListResult(Status.OK, lister.pairs, run.first - 1)
                     if not run.is_dense and run not in ids:
@@ -313,7 +315,7 @@ class Reader:
             if segment is None:
                 by_file.setdefault(run.file, []).append(run)
             else:
-                # Copy before another task runs: the arena may be reused for another segment afterwards.
+                # Copy before another task runs: afterwards the arena may be reused for another segment.
                 heads[run] = bytes(segment.image.view[run.offset : run.offset + run.head_length])
         if by_file:
             found = await self._pool.read_many(
@@ -330,7 +332,7 @@ class Reader:
     async def scrub(
         self, state: BookieLedger, *, first: int, last: int, classes: int, bytes_max: int
     ) -> ScrubResult:
-        """Do ``Engine.scrub``. Calls run one after the other, so the disk stays free for other work."""
+        """Do ``Engine.scrub``. Calls run one after the other, so the disk has time for other work."""
         last = min(last, ENTRY_ID_MAX)
         examination = Examination(first=first, last=last, classes=classes, bytes_max=bytes_max)
         async with self._scrubbing:
@@ -346,12 +348,12 @@ class Reader:
     async def _examine(self, state: BookieLedger, examination: Examination, bytes_max: int) -> int:
         """Examine the runs from the first entry on, until the examination has no more room.
 
-        This neither uses nor fills the read cache, because its subject is the disk.
+        This neither uses nor fills the read cache, because it must check the disk.
 
         Returns:
             The id up to which no run is missing.
         """
-        # Look once only. A second look would find the runs that reach over the end of the first one again.
+        # Look only once. A second look would find the runs again that span the end of the first look.
         runs, horizon = await self._find(state, examination.first, examination.last)
         upcoming = deque(run for run in runs if run.last >= examination.first)
         while upcoming:
@@ -375,7 +377,7 @@ class Reader:
 
 
 def _first_few(runs: Iterable[EntryRun], bytes_max: int) -> list[EntryRun]:
-    """Return the first run, and the following ones as long as the sum is at most ``bytes_max`` bytes."""
+    """Return the first run, and the following ones while the sum is at most ``bytes_max`` bytes."""
     batch: list[EntryRun] = []
     size = 0
     for run in runs:

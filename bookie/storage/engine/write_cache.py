@@ -1,22 +1,22 @@
-"""The write cache: adds that skip the journal are acknowledged from memory and written once, sorted, later.
+"""The write cache: adds that skip the journal are acknowledged from memory, and written sorted, once, later.
 
     add ---> frame copied into the active arena ---> acknowledged at once
     active arena full, or old ---> sealed ---> one sorted entry log, synced, indexed (``Rewriter.flush``)
                                           ---> its runs leave the ledgers' memory, the arena is free
 
 A bookie with a write cache writes every entry once. A crash loses the entries that were not flushed. The
-bookie knows that from the unclean bit (``bookie.core.loss_marks``) and comes back through limbo. The cache
-takes entries only: fences go to the journal, and so does the first add of each ledger, because it brings the
+unclean bit tells the bookie so (``bookie.core.loss_marks``), and it comes back through limbo. The cache takes
+entries only: fences go to the journal, and so does the first add of each ledger, because it brings the
 ledger's key.
 
 **Addresses.** A run in memory names its arena by a number that no file has, from ``_FIRST_NUMBER`` on.
-Readers find the arena in ``residents``, as they find the segments of the journal that are in memory. Once the
-arena's entries are in an entry log and in the index, the ledgers forget its runs. The arena is reused once
-every read that may have found these runs has ended.
+Readers find the arena in ``residents``, like the segments of the journal in memory. Once the arena's entries
+are in an entry log and in the index, the ledgers forget its runs. The arena is reused once every read that
+may have found these runs has ended.
 
 **Room.** While one arena is flushed, another takes adds. If all are full, adds wait (``has_room``). If the
-disk has no room for the entry log, the flush is tried again every ``disk_full_retry_s`` seconds, and the
-bookie refuses ordinary adds meanwhile.
+disk has no room for the entry log, the flush is tried again every ``disk_full_retry_s`` seconds, and until
+then the bookie refuses ordinary adds.
 
 **Age.** Entries that are in memory for ``age_s`` seconds are flushed even if their arena is not full. So a
 bookie with few adds loses little in a crash.
@@ -53,7 +53,7 @@ class CachedArena:
     used: int = 0
     """Bytes of entries in it."""
     begun_at: float = 0.0
-    """The trio time at which its first run came."""
+    """The trio time when its first run came."""
     restored: frozenset[tuple[int, int]] = frozenset()
     """Always empty: replacements of rotten runs go through the journal."""
 
@@ -134,7 +134,7 @@ class WriteCache:
         return active.number, at
 
     def on_run(self, run: EntryRun) -> None:
-        """Take note of the run of the frame that was appended last."""
+        """Note the run of the last appended frame."""
         active = self._active
         assert run.file == active.number
         if not active.runs:
@@ -142,7 +142,7 @@ class WriteCache:
         active.runs.append(run)
 
     def _roll(self) -> bool:
-        """Go on in the next arena. False if no next arena is ready."""
+        """Go on in the next arena. Return False if no next arena is ready."""
         if self._next is None:
             return False
         self._sealed.append(self._active)

@@ -1,8 +1,8 @@
-"""Find what a file holds before compaction rewrites it: from the file if it is sound, otherwise from the
+"""Finding a file's contents before compaction rewrites it: from the file if it is sound, otherwise from the
 index.
 
 A sound file has everything in its records: its runs, the ledgers that the records are about, and in an entry
-log, the replaced files. Damage hides some of that. The bookie then recovers the rest from elsewhere:
+log, the replaced files. Damage hides some of that. The bookie then gets the rest from elsewhere:
 
     runs       The rows of the index that name the file, for each ledger that uses it. A run without a row
                does not count: its ledger is deleted, or its entries were stored again elsewhere.
@@ -13,8 +13,8 @@ log, the replaced files. Damage hides some of that. The bookie then recovers the
                replaces it.
 
 These rows can be trusted, because a bookie does not run on an index that lost rows. This module does not
-check that the runs can be read. The caller finds out when it copies them, and it keeps the file as long as a
-run that a row names cannot be read.
+check that the runs can be read. The caller finds out when it copies them, and it keeps the file while a run
+named by a row cannot be read.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FileContents:
     # --- by the index -----------------------------------------------------------------------------
 
     async def read_by_index(self, row: FileRow) -> FileRuns:
-        """Return the contents of a damaged file that still count, as the index knows them.
+        """Return the contents of a damaged file that still count, according to the index.
 
         Raises:
             StorageCorrupt: The index is damaged.

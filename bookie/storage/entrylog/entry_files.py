@@ -2,7 +2,7 @@
 
 One number names a file: a segment has its own number, an entry log its negative number. For example, 7 is
 segment 7 and -7 is entry log 7. ``EntryFiles`` finds the path of a file, removes it, and reads through it:
-``facts`` yields everything that a file says up to an end that the index knows, each part verified.
+``facts`` yields every fact of a file up to an end that the index knows, each part verified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgerlog.concurrency.pace import Pace
 from ledgerlog.limits import KIB
 
 _STEP_BYTES = 256 * KIB
-"""Look at this many bytes without a pause, because adds wait meanwhile."""
+"""Look at this many bytes without a pause. Adds wait during that time."""
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class EntryFiles:
 
         Args:
             file: The number of the file.
-            used: How many of a segment's first bytes were ever written, if you know it.
+            used: How many bytes from the start of a segment were ever written, if you know it.
         """
         if file > 0:
             await self.segments.remove(file, used=used)

@@ -1,10 +1,10 @@
-"""Entry logs as files: name, write and read them. ``bookie.core.entry_log`` defines their bytes.
+"""Entry logs as files: naming, writing and reading them. ``bookie.core.entry_log`` defines their bytes.
 
-A log is written in pieces of ``_PIECE_BYTES``, under a temporary name. When the bookie starts, it does not
-open files with such names. Each piece is durable when its write returns. The header is written last, and then
-the log gets its final name, durably. So a log under its final name is complete.
+A log is written in pieces of ``_PIECE_BYTES``, under a temporary name. When the bookie starts, it ignores
+files with such names. Each piece is durable when its write returns. The header is written last, and then the
+log gets its final name, durably. So a log under its final name is complete.
 
-A log's number is one more than that of the log before it. It is chosen together with the final name. So
+A log's number is one more than that of the previous log. It is chosen together with the final name. So
 writing leaves no gaps in the numbers, even if several logs are written at once, or if some are abandoned.
 
 The size of a log is known before its first byte is written. The writer allocates all of it at once, so a full
@@ -60,7 +60,7 @@ _FETCH_BYTES = MIB
 _FETCH_RUNS = 2048
 
 Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
-"""Returns the verified frames of some runs, in their order. Raises UnreadableSource if one cannot be read."""
+"""Returns the verified frames of some runs, in order. Raises UnreadableSource if one cannot be read."""
 
 
 class UnreadableSource(StorageError):
@@ -107,7 +107,7 @@ class EntryLogFiles:
         self.instance = instance
         self._new_nonce = new_nonce
         self._ballast = ballast
-        """The room on the disk that must stay free; None for no limit."""
+        """The amount of room on the disk that must stay free; None for no limit."""
         self._next = 1
         self._begun = 0
         self._naming = trio.Lock()
@@ -169,7 +169,7 @@ class EntryLogFiles:
             replaced: The files that the log replaces, and the files that those had replaced.
             ledgers: The state of each ledger. It contains every ledger that has a run.
             runs: The runs, sorted by ledger and first entry id.
-            usage: For each ledger that has runs, how many bytes its runs have.
+            usage: The bytes of runs, by ledger.
             fetch: Reads the frames of runs from their source.
             pace: Limits the speed of writing; None for no limit.
 
@@ -209,7 +209,8 @@ class EntryLogFiles:
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
         except (UnreadableSource, DiskFull):
-            # The disk still works. A flush without room tries again every second, so free the room now.
+            # The disk still works. If a flush finds no room, it is tried again every second, so free the room
+            # now.
             with contextlib.suppress(FileMissing):  # It may have its final name already.
                 await self.disk.unlink(unfinished)
             raise
@@ -253,8 +254,8 @@ class EntryLogFiles:
 
         Args:
             number: The number of the log.
-            passes_rot: Accept an ADD with a damaged payload if the head of its frame is sound. The head has a
-                checksum of its own. The head says which entries the frame holds, and how long the frame is.
+            passes_rot: Accept an ADD with a damaged payload if the head of its frame is sound. The head has
+                its own checksum, and says which entries the frame holds and how long the frame is.
             pace: Limits the speed of reading; None for no limit.
 
         Raises:
@@ -358,7 +359,7 @@ async def _write_ledgers(
     begun = -1
 
     async def begin(ledger_id: int) -> None:
-        """Put the LEDGER records up to and including that of ``ledger_id``."""
+        """Put the LEDGER records up to that of ``ledger_id``, included."""
         nonlocal begun
         while begun < ledger_id:
             following = next(waiting, None)

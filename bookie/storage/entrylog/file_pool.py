@@ -1,13 +1,12 @@
-"""Open files for reading entries, and wait until nobody reads from them any more.
+"""Open files for reading entries, and waiting until no read uses them any more.
 
 A run names its file by one number: a segment of the journal by its own number, an entry log by its negative
 number. ``FilePool`` opens a file when a read asks for it and keeps it open. If more than ``_OPEN_FILES_MAX``
 are open, it closes the least recently used ones, but never one that a read is using.
 
-**Retiring.** If the entries of a file were written again elsewhere, the file goes. But a read that looked
-into the index before that may be about to ask for it. Each read therefore runs within ``reading``, and
-``retire`` waits until all reads that began earlier are done. Reads that begin later find the entries in their
-new place.
+**Retiring.** If the entries of a file were written again elsewhere, the file is removed. But a read that
+looked into the index earlier may be about to ask for it. So each read runs within ``reading``, and ``retire``
+waits until all earlier reads are done. Later reads find the entries in their new place.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class FilePool:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep the files that the index names during the block readable until the block's end."""
+        """Until the end of the body, keep the files readable that the index names during it."""
         era = self._era
         self._readers[era] += 1
         try:
@@ -107,7 +106,7 @@ class FilePool:
             self._disk.close(self._open.pop(file).file)
 
     async def retire(self, files: Iterable[int]) -> None:
-        """Wait until nobody reads from these files, and close them. The index must not name them any more."""
+        """Wait until no read uses these files, and close them. The index must not name them any more."""
         era, self._era = self._era, self._era + 1
         while any(begun <= era for begun in self._readers):
             await self._done.park()

@@ -1,4 +1,4 @@
-"""Move entries from memory or from files into a new entry log, and point the index at it.
+"""Moving entries from memory or from files into a new entry log, and pointing the index at it.
 
 All code that stores entries a second time uses ``Rewriter``: the flush of a full segment whose runs do not
 stay in it, the flush of a write cache that no journal backs, and compaction. They all make things durable in
@@ -11,19 +11,18 @@ this order:
        the batch with the new row also removes the old rows.
     4  One last batch adds the log's own row and the caller's changes (for example, it moves the replay mark),
        and removes the rows of the replaced files.
-    5  The replaced files are removed as soon as nobody reads from them.
+    5  The replaced files are removed as soon as no read uses them.
 
 A crash before step 4 leaves a log that the index does not know. The next start takes the log over: it does
 steps 3 and 4 again. A crash after step 4 leaves files that the index does not know, and a log that says it
-replaced them. The next start removes these files (``bookie.storage.upkeep.startup_cleanup``). So each run
-that counts is in an existing file at any time.
+replaced them. The next start removes these files (``bookie.storage.upkeep.startup_cleanup``). So at any time,
+each run that counts is in an existing file.
 
 **Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
 it out. Each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
-for its batches.
-
-**Ledger states go along.** A replaced file may hold the only record of a fence besides the index, and it must
-be possible to rebuild the index. So each log has a LEDGER record for every ledger that has a record in a file
+**Ledger states are copied too.** A replaced file may hold the only record of a fence besides the index, and a
+rebuild of the index must find it. So each log has a LEDGER record for every ledger that has a record in a
+file that it replaces. Deleted ledgers are included, because the bookie must go on refusing them.
 that it replaces. Deleted ledgers are included, because the bookie must go on refusing them.
 """
 
@@ -50,7 +49,7 @@ from ledgerlog.concurrency.pace import Pace
 _PIECE_ROWS = 1024
 _STEP_RUNS = 1024
 _STEP_LEDGERS = 128
-"""How many ledgers are handled between two checkpoints. Adds wait meanwhile, about a millisecond."""
+"""How many ledgers are handled between two checkpoints. Adds wait about a millisecond during that time."""
 
 
 async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:
@@ -84,13 +83,13 @@ class Rewriter:
     # --- deletions --------------------------------------------------------------------------------
 
     def on_deleted(self, ledger_ids: Iterable[int]) -> None:
-        """Tell the writes under way that these ledgers are deleted. Call it under the catalogue's lock."""
+        """Tell the current writes that these ledgers are deleted. Call it under the catalogue's lock."""
         for gone in self._watching:
             gone.update(ledger_ids)
 
     @contextmanager
     def _watch(self) -> Iterator[set[int]]:
-        """A set that collects the ledgers that are deleted from now on."""
+        """Return a set that collects the ledgers that are deleted from now on."""
         gone: set[int] = set()
         self._watching.append(gone)
         try:
@@ -116,7 +115,7 @@ class Rewriter:
         Args:
             runs: The runs to write.
             marked: Ledgers with records other than adds in the same memory.
-            view: The memory; each run lies in it at its offset.
+            view: The memory. Each run lies in it at the run's offset.
             replaced: The segment that holds the runs; empty if no file holds them yet.
             indexed: How many runs, counted from the first, have a row in the index already.
             changes: Returns changes of the index. They are written in one batch with the log's row.
@@ -197,7 +196,7 @@ class Rewriter:
         pace: Pace | None,
         changes: Callable[[], Sequence[Change]],
     ) -> WrittenLog:
-        """Write the log and the index. ``old_keys`` are ledger and first entry id of the runs that have a
+        """Write the log and the index. ``old_keys`` has ledger and first entry id of the runs that have a
         row; None if all runs have one."""
         with self._watch() as gone:
             by_ledger = await _by_ledger(runs)
@@ -296,7 +295,7 @@ class Rewriter:
 
         Args:
             files: The numbers of the files.
-            used: How many bytes from the beginning of a segment were ever written; None if it is not known.
+            used: How many bytes from the start of a segment were ever written; None if it is not known.
         """
         await self._pool.retire(files)
         for file in files:

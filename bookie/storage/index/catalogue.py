@@ -97,8 +97,8 @@ class Catalogue:
                 ]
 
     async def ledgers_from(self, first: int, maximum: int) -> tuple[list[tuple[int, StoredLedger]], int]:
-        """Return up to ``maximum`` ledgers from ``first`` on, in order, and the id of the ledger up to which
-        the result is complete."""
+        """Return up to ``maximum`` ledgers from ``first`` on, in order, and the ledger id up to which the
+        result is complete."""
         start, stop = rows.ledger_key(first), rows.ledger_key(2**64 - 1)
         page = await self.index.scan(start, stop, floor=start, limit=maximum)
         found = [(rows.ledger_of_key(key), rows.decode_ledger(key, value, self.path)) for key, value in page]
@@ -122,7 +122,7 @@ class Catalogue:
         return rows.decode_file(*part[0], self.path) if part else None
 
     async def usage(self, file: int) -> dict[int, int]:
-        """The ledgers with runs in a file that count, and the bytes of these runs."""
+        """The ledgers with runs that count in a file, and the bytes of these runs."""
         key = rows.usage_key(file)
         part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
         return rows.decode_usage(*part[0], self.path) if part else {}
@@ -140,8 +140,8 @@ class Catalogue:
                 (``bookie.core.ledger``).
 
         Returns:
-            The runs, sorted, and an entry id from ``first`` to ``last``: up to this id, the runs are all that
-            the index has. It is less than ``last`` if the range has many runs; call again from there.
+            The runs, sorted, and an entry id from ``first`` to ``last``: up to this id, these are all runs in
+            the index. It is less than ``last`` if the range has many runs; call again from there.
         """
         limit = _SCAN_ROWS
         while True:
@@ -175,7 +175,7 @@ class Catalogue:
         async with aclosing(self.pages(b"", rows.BEHIND_ALL_KEYS)) as pages:
             async for page in pages:
                 for key, value in page:
-                    if not key.startswith(b"\0"):  # Those are the index's own rows.
+                    if not key.startswith(b"\0"):  # Rows with such keys are the index's own.
                         rows.check_row(key, value, self.path)
                 if pace is not None:
                     await pace.pass_through(sum(len(key) + len(value) for key, value in page))
@@ -203,7 +203,7 @@ class _RunSearch:
         self.is_done = False
 
     def take(self, part: list[Row], limit: int) -> None:
-        """Take the rows that a scan for at most ``limit`` rows from ``start`` on has found."""
+        """Take the rows found by a scan for at most ``limit`` rows from ``start`` on."""
         runs = [rows.decode_run(key, value, self._path) for key, value in part]
         self.runs = [run for run in runs if run.last >= self._first]
         if len(part) < limit:

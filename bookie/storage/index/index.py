@@ -45,7 +45,7 @@ class Index(Protocol):
 
     @property
     def if_behind(self) -> str:
-        """The text for messages if the last batches are missing: where to look, and the remedy."""
+        """Text for messages if the last batches are missing: where to look, and the remedy."""
         ...
 
     def get_now(self, key: bytes) -> bytes | None:
@@ -57,14 +57,14 @@ class Index(Protocol):
 
         Args:
             start: The smallest key.
-            stop: The key behind the last one.
+            stop: The first key after the range.
             floor: Also return, in front, the last row below ``start``, if its key is at least ``floor``.
             limit: Read at most this many rows with ``start <= key < stop``.
         """
         ...
 
     async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        """Do as ``scan_now``, while other tasks run."""
+        """Like ``scan_now``, but other tasks run in the meantime."""
         ...
 
     async def write(self, rows: Sequence[Change]) -> None:
@@ -73,8 +73,8 @@ class Index(Protocol):
         ...
 
     async def refresh(self) -> None:
-        """Forget what is kept in memory, so that the next reads come from the disk. This finds the damage
-        that a start would find. The event loop stands still for a few milliseconds.
+        """Forget the rows that are kept in memory, so that the next reads come from the disk. This finds the
+        damage that a start would find. The event loop stands still for a few milliseconds.
 
         Raises:
             StorageCorrupt: The index is damaged, and nothing can be read from it any more.
@@ -87,7 +87,7 @@ class Index(Protocol):
 
 
 class MemoryIndex:
-    """An ``Index`` in memory. Its rows outlive the bookie that closes it, as files do."""
+    """An ``Index`` in memory. Its rows survive when a bookie closes it, like files."""
 
     def __init__(self, path: str = "the index in memory") -> None:
         self.path = path

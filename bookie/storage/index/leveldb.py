@@ -1,45 +1,45 @@
 """The index capability on LevelDB, through plyvel.
 
 Every call that may touch the disk runs in a thread, one hop for each batch; plyvel releases the interpreter's
-lock inside LevelDB. Every batch is written with ``sync``. Of several unsynced batches only an ordered prefix
-would survive a power cut, and not even that if LevelDB changed its log file in between.
+lock inside LevelDB. Every batch is written with ``sync``. If several batches were unsynced, only an ordered
+prefix of them would survive a power cut, and not even that if LevelDB changed its log file in between.
 
 **Damage.** Reads verify the checksums of blocks (``verify_checksums``). ``paranoid_checks`` makes opening
 fail if the log or the manifest is damaged.
 
-If an iterator meets a damaged block, LevelDB goes on behind the block and remembers the error, and plyvel
-raises the error when it arrives at the next row. If no row follows, plyvel ends the iteration like that of a
-sound range. So every iteration here must end at a row. Behind all rows stands one with the key ``_END_KEY``;
-before all rows stand those of the tally. An index of version 0.1 has no row at the end; the first batch
-brings it.
+If an iterator meets a damaged block, LevelDB goes on after the block and remembers the error, and plyvel
+raises the error at the next row. If no row follows, plyvel ends the iteration as if the range were sound. So
+every iteration here must end at a row. After all other rows comes the row with the key ``_END_KEY``; before
+all other rows come those of the tally. An index of version 0.1 has no row at the end; the first batch adds
+it.
 
-LevelDB takes one kind of damage for the normal end of a file: a record near the end of its log or manifest
+LevelDB mistakes one kind of damage for the normal end of a file: a record near the end of its log or manifest
 whose *length* is damaged. It looks like a record that was being written when the power went, and LevelDB
 silently drops it and everything after it. In the log, this loses the newest batches. That is the same as an
 older replay mark: the journal is replayed from there. In the manifest, it can lose a whole table from the
 middle of the history.
 
-The *tally* detects this. Batches are numbered, and each contains a row (0x00, "tally", number) of its own. On
-opening, the numbers found must run without a gap up to the newest. If a table is missing, the tally rows of
-its batches are missing too.
+The *tally* detects this. Batches are numbered, and each contains its own row (0x00, "tally", number). On
+opening, the numbers found must have no gap up to the newest. If a table is missing, the tally rows of its
+batches are missing too.
 
 A damaged end of a manifest hides the newest table. A table holds at most _KEPT batches, because each batch
 takes about ninety bytes and a table is made from four megabytes. So older tally rows prove nothing. They are
-removed, because a start should not read one row for each batch of the bookie's life. The row (0x00, "since")
+removed, so that a start does not read one row for each batch of the bookie's life. The row (0x00, "since")
 holds the number of the last batch whose tally row is gone. It is written with the batch that removes the
 tally rows up to this number.
 
-**A full disk.** A batch that found no room may be in the log in part. LevelDB would write the next batch
-behind that part, and no later opening could read it. So before the next batch, the database is opened again:
+**A full disk.** If a batch found no room, a part of it may be in the log. LevelDB would write the next batch
+after that part, and no later opening could read it. So before the next batch, the database is opened again:
 LevelDB moves the whole batches of the log into a table and begins another log. If there is no room for that
 either, nothing can be read. ``bookie.storage.disk.ballast`` keeps room free to prevent this.
 
 **No descriptor left.** LevelDB opens tables and logs when it needs them. If a read finds no descriptor, it is
 tried once more with a descriptor that is kept for it. If a batch finds none, it is not written. If LevelDB's
 own compaction found none, no later batch is written either until the database is opened again. So this is
-treated like a full disk.
+handled like a full disk.
 
-This module alone translates plyvel's exceptions, to StorageCorrupt and StorageError. The message names the
+Only this module translates plyvel's exceptions, to StorageCorrupt and StorageError. The message names the
 remedy, because the index can always be rebuilt from the journal.
 """
 
@@ -89,7 +89,7 @@ _OF_THE_MANIFEST = "descriptor"
 
 @attrs.define
 class _Opened:
-    """An open database, and what is known of its rows."""
+    """An open database, and known facts about its rows."""
 
     database: plyvel.DB
     since: int
@@ -108,9 +108,9 @@ class LevelDbIndex:
         self.if_behind = f"the index has lost its last batches ({log} was cut): {remedy(path)}"
         self._opened = opened
         self._is_torn = False
-        """Whether a batch failed for want of room or of a descriptor. The log may end in the middle of it."""
+        """Whether a batch failed for lack of room or of a descriptor. The log may end in the middle of it."""
         self._failure: StorageError | None = None
-        """The reason why the database could not be opened again, if so."""
+        """The reason if the database could not be opened again."""
         self._limiter = trio.CapacityLimiter(_READERS)
         self._writer = trio.CapacityLimiter(1)
         self._writing = trio.Lock()
@@ -145,7 +145,7 @@ class LevelDbIndex:
         rows: list[Row] = []
         tally, has_end = self._opened.tally, self._opened.has_end  # Before the snapshot is taken.
         # Both iterators must see the same rows. A batch between them could remove the first one's row and put
-        # another below the beginning of the second.
+        # another row below the beginning of the second.
         with self._database.snapshot() as snapshot:
             # No lower end: plyvel 1.5.1 misses rows if a reverse iterator has both ends.
             with snapshot.iterator(stop=start, reverse=True, verify_checksums=True) as below:
@@ -206,8 +206,8 @@ class LevelDbIndex:
 
     async def _open_again(self) -> None:
         """Open the database again, which begins another log. First wait until no thread reads. Then block the
-        event loop, so that no other task reads meanwhile. StorageError if it fails: later reads raise it too,
-        and the next batch tries again."""
+        event loop, so that no other task reads in the meantime. If it fails, it raises StorageError: later
+        reads raise it too, and the next batch tries again."""
         readers = [object() for _ in range(_READERS)]
         for reader in readers:
             await self._limiter.acquire_on_behalf_of(reader)
@@ -248,7 +248,7 @@ class LevelDb:
         def open_it() -> LevelDbIndex:
             if not os.path.isfile(os.path.join(path, "CURRENT")):
                 raise FileMissing(f"there is no {path}/CURRENT; {remedy(path)}")
-            log = _newest_log(path)  # Before opening: that begins another log and removes this one.
+            log = _newest_log(path)  # Look before opening: that begins another log and removes this one.
             return LevelDbIndex(path, _reopened(path), log)
 
         return await trio.to_thread.run_sync(open_it)
@@ -257,8 +257,8 @@ class LevelDb:
         await self._disk.remove_directory(path)
 
     async def replace(self, source: str, target: str) -> None:
-        """A crash in the middle leaves no index at ``target``. The next start notices that; nothing else is
-        lost."""
+        """Replace an index. A crash in the middle leaves no index at ``target``. The next start notices that;
+        nothing else is lost."""
         await self._disk.remove_directory(target)
         await self._disk.rename(source, target)
         await self._disk.sync_directory(os.path.dirname(target))
@@ -281,9 +281,9 @@ def _checked(path: str, database: plyvel.DB) -> _Opened:
 
 
 def _newest_log(path: str) -> str:
-    """The log that holds the newest batches. StorageCorrupt if there is none. LevelDB itself would take a
-    missing log for an empty one. It always begins a log before its manifest names it, so a sound index has
-    one."""
+    """Return the log that holds the newest batches. StorageCorrupt if there is none. LevelDB itself would
+    mistake a missing log for an empty one. It always begins a log before its manifest names it, so a sound
+    index has one."""
     names = [name for name in os.listdir(path) if name.endswith(".log")]
     if not names:
         raise StorageCorrupt(path, None, f"the index's log, {path}/*.log, is missing; {remedy(path)}")
@@ -354,7 +354,7 @@ def _check_tally(path: str, database: plyvel.DB, *, has_end: bool) -> tuple[int,
 
 
 def _said(path: str, cause: plyvel.Error) -> str:
-    """LevelDB's message, with the path of the manifest if the message is about it and does not name it."""
+    """LevelDB's message. If it is about the manifest and does not name the file, the path is added."""
     said = cause.args[0] if cause.args else ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     if _OF_THE_MANIFEST in text:

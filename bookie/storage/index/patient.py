@@ -1,23 +1,23 @@
 """An index that waits while the disk has no room for its writes.
 
-Other files that a bookie writes, such as a segment or an entry log, may fail for lack of room and be written
-again. Index writes are different: the index must not fall behind the other files, and the caller is in the
-middle of a larger step. While the bookie serves, a batch therefore waits for room
-(``bookie.storage.disk.ballast``), and its checkpoint, flush or collection waits with it. Fences and recovery
-go on in the journal while that has room. Ordinary adds are refused at once (``on_stuck``).
+A bookie's other files, such as a segment or an entry log, may fail for lack of room and be written again.
+Index writes are different: the index must not fall behind the other files, and the caller is in the middle of
+a larger step. So while the bookie serves, a batch waits for room (``bookie.storage.disk.ballast``), and its
+checkpoint, flush or collection waits with it. Fences and recovery go on in the journal while that has room.
+Ordinary adds are refused at once (``on_stuck``).
 
-At a start and at a stop nobody waits for room. The batch is tried, then once more without the ballast, and
-then it fails. A stop that fails in this way is not a clean one: the next start replays the journal.
+A start and a stop do not wait for room. The batch is tried, then once more without the ballast, and then it
+fails. If a stop fails in this way, it is not a clean one: the next start replays the journal.
 
 If no file descriptor is left for the index, a batch waits too, even at a start and at a stop, because the
 disk has room for it.
 
-**Damage.** The index also remembers the first damage that anything met in it (``damage``, ``damaged``). All
-reads and writes pass here, so it makes no difference whether a reader, a flush or scrubbing met the damage.
+**Damage.** The index also remembers the first damage that was found in it (``damage``, ``damaged``). All
+reads and writes pass here, so it makes no difference whether a reader, a flush or scrubbing found the damage.
 ``bookie.server.healing`` waits for the event.
 
-If a batch finds no room, the index underneath raises DiskFull and stays whole. Nothing of the batch counts,
-and the index takes the next one (``LevelDbIndex``).
+If a batch finds no room, the inner index raises DiskFull and stays whole. Nothing of the batch counts, and
+the index takes the next batch (``LevelDbIndex``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class PatientIndex:
-    """An ``Index`` on top of another one, with writes that wait for room."""
+    """An ``Index`` around another one. Its writes wait for room."""
 
     def __init__(self, inner: Index, ballast: Ballast, *, retry_s: float) -> None:
         self.path = inner.path
@@ -48,9 +48,9 @@ class PatientIndex:
         self.on_stuck: Callable[[bool], None] | None = None
         """Called with True when batches begin to wait, and with False when they no longer do."""
         self.damage: StorageCorrupt | None = None
-        """The first damage that was met in the index; None if there was none."""
+        """The first damage that was found in the index; None if there was none."""
         self.damaged = trio.Event()
-        """Set when ``damage`` is."""
+        """Set when ``damage`` is set."""
         self._inner = inner
         self._ballast = ballast
         self._retry_s = retry_s
@@ -95,7 +95,7 @@ class PatientIndex:
 
     @contextmanager
     def noting_damage(self) -> Iterator[None]:
-        """Remember a damage of the index that the body raises. It is raised all the same."""
+        """If the body raises damage of the index, remember it. The exception is still raised."""
         try:
             yield
         except StorageCorrupt as damage:

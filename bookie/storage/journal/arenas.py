@@ -1,8 +1,8 @@
-"""Arenas: the memory that segments are written from and recent entries are read from.
+"""Arenas: the memory from which segments are written and recent entries are read.
 
-An arena is as large as a segment and is used again. Nobody reads the bytes that an earlier segment left in
-it, because blocks are written whole and each run names its own bytes. There are at most ``count`` arenas.
-Their size bounds the memory that a bookie spends on recent data.
+An arena is as large as a segment and is used again. Bytes that an earlier segment left in it are never read,
+because blocks are written whole and each run names its own bytes. There are at most ``count`` arenas. Their
+size bounds the memory that a bookie spends on recent data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from bookie.storage.disk.disk import Disk
 
 
 class Arenas:
-    """Up to ``count`` arenas of ``size`` bytes each. An arena for a segment of another size has that size."""
+    """Up to ``count`` arenas of ``size`` bytes each. For a segment of another size, an arena has that
+    size."""
 
     def __init__(self, disk: Disk, *, count: int, size: int) -> None:
         self.bytes_held = 0
@@ -40,7 +41,7 @@ class Arenas:
         return await self._disk.make_buffer(size)
 
     def give_back(self, view: memoryview) -> None:
-        """Return an arena that nobody reads or writes any more."""
+        """Return an arena that is not read or written any more."""
         if len(view) == self._size:
             self._free.append(view)
         else:

@@ -1,4 +1,4 @@
-"""Checkpoints: bring full segments into the index, so that replay can begin behind them.
+"""Checkpoints: bring full segments into the index, so that replay can begin after them.
 
 The entries of a full segment may stay in it for good (``bookie.core.space`` decides). Then the checkpoint
 tells the index where in the segment each run lies. The order of durability:
@@ -7,19 +7,20 @@ tells the index where in the segment each run lies. The order of durability:
     2  rows of its runs                     each batch synced, in pieces
     3  rows of all ledgers that changed
     4  the segment's row and the mark       from here on replay begins at the next segment
-    5  the segment's file is trimmed        space that was allocated and never written is given back
+    5  the segment's file is trimmed        space that was allocated but never written is given back
 
 If the entries do not stay, the segment is *flushed*: its entries are written from memory into an entry log,
 sorted (``bookie.storage.entrylog.rewriting``). One batch adds the log to the index and moves the mark. Then
-the segment's file is removed. If the disk has no room for the log, the entries stay in the segment after all.
+the segment's file is removed. If the disk has no room for the log, the entries do stay in the segment.
 
 A crash in between repeats some of the steps. That is safe: the rows are the same again, and ledger states
-only grow. States may run ahead of the mark and may include adds that are not durable yet. As bounds they are
-still right (``BookieLedger``). They include a fence only if the journal has it durably. Otherwise only the
-index might have a fence: the bookie would announce it after a restart, and forget it if the index is rebuilt.
+only grow. States may be ahead of the mark and may include adds that are not durable yet. As bounds they are
+still right (``BookieLedger``). They include a fence only if it is durable in the journal. Otherwise only the
+index might have the fence: the bookie would announce it after a restart, and forget it if the index is
+rebuilt.
 
-Checkpoints run beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never hold
-it up.
+Checkpoints run beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never delay
+it.
 """
 
 from __future__ import annotations
@@ -107,8 +108,7 @@ class Checkpointer:
             await self._ledgers.save()
 
     async def close(self) -> None:
-        """Finish a clean stop: make everything durable, index it, and store in the index where the journal
-        ends.
+        """Finish a clean stop: make everything durable, index it, and store the journal's end in the index.
 
         Nothing may be appended any more.
         """
@@ -136,8 +136,8 @@ class Checkpointer:
         self._journal.on_files_changed()
 
     async def _flush(self, segment: JournalSegment) -> bool:
-        """Move the entries of a full segment into an entry log, and the mark behind it. Return False if they
-        stay."""
+        """Move the entries of a full segment into an entry log, and move the mark past the segment. Return
+        False if the entries stay."""
         runs = segment.runs
         if self._policy.stays(len(runs), sum(map(_LENGTH, runs))):
             return False
@@ -163,7 +163,7 @@ class Checkpointer:
         return True
 
     async def _pass(self, segment: JournalSegment, *, is_optional: bool) -> None:
-        """Bring the rest of a segment that takes no more records into the index. Move the mark behind it."""
+        """Bring the rest of a segment that takes no more records into the index. Move the mark past it."""
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
         await self._index_runs(segment, segment.final_sequence)
@@ -192,5 +192,5 @@ class Checkpointer:
             segment.indexed += len(piece)
 
     def _is_deleted(self, ledger_id: int) -> bool:
-        # A state with runs in memory is itself in memory.
+        # If a state has runs in memory, it is in memory itself.
         return self._ledgers.loaded[ledger_id].is_deleted

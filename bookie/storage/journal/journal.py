@@ -2,26 +2,26 @@
 
 ``append`` copies a record into the current segment's arena and wakes the writer. Two tasks serve it:
 
-* ``run_writer`` takes all records that have gathered as one block, writes it with one sync, and wakes
-  everybody who waits: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for
-  adds that are about to come. A connection that appends its adds over several passes of the event loop calls
+* ``run_writer`` takes all records that have gathered as one block, writes it with one sync, and wakes all
+  waiting tasks: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for adds that
+  are about to come. A connection that appends its adds over several passes of the event loop calls
   ``more_follows`` after each pass. It then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds
-  instead of one sync for each pass. If somebody else waits too (``release``), the delay ends. A caller that
-  says ``more_follows`` and appends nothing delays the sync by two passes of the event loop. The task that
-  appends a small group may also write it (``hold`` and ``release``). Handing a single append to the writer
+  instead of one sync for each pass. If another caller waits too (``release``), the delay ends. A caller that
+  says ``more_follows`` but appends nothing delays the sync by two passes of the event loop. The task that
+  appends a small group may also write it (``hold`` and ``release``). Passing a single append to the writer
   and back takes one more pass of the event loop, which costs as much as the whole append.
 * ``run_supply`` keeps the next segment ready: an arena, and a file that is allocated and named durably. An
-  arena comes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
-  segment and find them in the index from there on.
+  arena becomes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
+  segment and find them in the index from then on.
 
-A write that fails is not tried again. The error leaves ``run_writer``, which ends the engine. Nothing in that
-write is ever acknowledged.
+If a write fails, it is not tried again. The error leaves ``run_writer``, which ends the engine. Nothing in
+that write is ever acknowledged.
 
 **Room.** A record is refused if it does not fit into the current segment and no next one is ready.
 ``has_room`` turns false earlier: it is true only if a next segment is ready, or if the current one has space
 for two of the largest frames. So in ordinary operation no add is refused. If the disk has no room for another
-segment, ``is_disk_full`` is set and the supply tries again from time to time. Ordinary adds are refused from
-then on. The rest of the existing segments is the reserve for fences and recovery.
+segment, ``is_disk_full`` is set and the supply tries again from time to time. From then on, ordinary adds are
+refused. The rest of the existing segments is the reserve for fences and recovery.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Journal:
         self.bytes_written = 0
         """The bytes of these blocks."""
         self.progress = trio.lowlevel.ParkingLot()
-        """Woken when a segment is sealed or indexed, or the next one is ready. The few tasks that look after
-        segments park here. A block that becomes durable does not wake them, because they would wake for
-        nothing."""
+        """Woken when a segment is sealed or indexed, or the next one is ready. The few tasks that manage
+        segments park here. A block that becomes durable does not wake them, because they would have nothing
+        to do."""
         self.room = trio.lowlevel.ParkingLot()
         """Woken whenever ``has_room`` may have turned true."""
         self.files_changed = trio.Event()
@@ -103,7 +103,7 @@ class Journal:
         self._follows = False
         """Whether a caller said ``more_follows`` since the writer last looked."""
         self._is_urgent = False
-        """Whether somebody else waits for the records that have gathered."""
+        """Whether a caller other than those of ``more_follows`` waits for the gathered records."""
         self._failure: StorageError | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._waiters: list[tuple[int, trio.Event]] = []
@@ -137,7 +137,7 @@ class Journal:
         return offset
 
     def hold(self) -> None:
-        """Let appends wake nobody until ``release``. Call ``release`` in the same step."""
+        """From now on, appends wake no task until ``release``. Call ``release`` in the same step."""
         self._is_held = True
 
     def release(self, *, at_once: bool) -> None:
@@ -170,7 +170,7 @@ class Journal:
         try:
             self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
-            # The block stays taken, so nothing is written any more before the writer has ended the engine.
+            # The block stays taken, so nothing more is written until the writer has ended the engine.
             self._failure = error
         else:
             self._on_written(block)
@@ -200,7 +200,7 @@ class Journal:
         return self._is_disk_full or self.is_index_stuck
 
     def on_index_stuck(self, is_stuck: bool) -> None:
-        """The index began to wait for room, or found some."""
+        """The index began to wait for room, or stopped waiting."""
         self.is_index_stuck = is_stuck
         self.wake_all()
 
@@ -241,7 +241,7 @@ class Journal:
     def stop(self, status: Status) -> None:
         """Refuse adds and fences from now on, with this status.
 
-        Records that do not come from clients are still appended, for example the end of a clean stop.
+        Records that do not come from clients are still appended, for example the CLOSE of a clean stop.
         """
         self.stopped = status
         self.wake_all()
@@ -252,7 +252,7 @@ class Journal:
         self.room.unpark_all()
 
     def on_files_changed(self) -> None:
-        """The bookie's files hold more than before, or less."""
+        """The bookie's files hold more bytes than before, or fewer."""
         changed, self.files_changed = self.files_changed, trio.Event()
         changed.set()
 
@@ -279,8 +279,8 @@ class Journal:
             self._follows = False
             await trio.lowlevel.checkpoint()
             if not self._follows and not self._is_urgent:
-                # Trio runs tasks in any order. A caller that ran last in one pass and first in the next needs
-                # one more.
+                # Trio runs tasks in any order. If a caller ran last in one pass and first in the next, it
+                # needs one more pass.
                 await trio.lowlevel.checkpoint()
         self._follows = self._is_urgent = False
 
@@ -316,7 +316,7 @@ class Journal:
             event.set()
 
     async def run_supply(self, forgetter: Forgetter) -> None:
-        """Keep the next segment ready, for ever. A full disk is waited for.
+        """Keep the next segment ready, for ever. If the disk is full, wait.
 
         Args:
             forgetter: Makes ledgers forget the runs of a segment that leaves memory.

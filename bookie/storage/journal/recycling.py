@@ -1,12 +1,12 @@
-"""Recycle the files of segments whose entries went to entry logs: fill them with zeros.
+"""Recycling the files of segments whose entries went to entry logs: fill them with zeros.
 
 If all blocks of a file were written before, a sync takes half as long as for a file that is only allocated,
-because the file system has no metadata to update. So the recycler keeps the files of segments that are not
-needed any more, up to ``count``, for later segments.
+because the file system has no metadata to update. So the recycler keeps up to ``count`` files of segments
+that are not needed any more, for later segments.
 
 The unwritten part of a segment must read as zeros, because zeros distinguish a torn write from damage
-(``bookie.core.block``). So the recycler first overwrites a spare with zeros, durably, at most at
-``_BYTES_PER_S``, while nobody waits for it. The file has a spare's name until it becomes the next segment. A
+(``bookie.core.block``). So the recycler first overwrites a spare with zeros, durably, at no more than
+``_BYTES_PER_S``, while no task waits for it. The file has a spare's name until it becomes the next segment. A
 start removes all files with such names, so an unfinished spare is never used.
 """
 
@@ -41,7 +41,7 @@ class Recycler:
         self._wake = trio.lowlevel.ParkingLot()
 
     async def take_in(self, path: str, used: int) -> bool:
-        """Durably rename the file of a segment that is not needed any more to a spare.
+        """Durably rename the file of a segment that is not needed any more: it becomes a spare.
 
         Args:
             path: The segment's file.
@@ -66,14 +66,14 @@ class Recycler:
         return True
 
     def take_out(self, size: int) -> str | None:
-        """Hand over a spare of ``size`` bytes that reads as zeros: its path, or None if there is none."""
+        """Remove a spare of ``size`` bytes that reads as zeros. Return its path, or None if there is none."""
         if size != self._size or not self._ready:
             return None
         self.recycled += 1
         return self._ready.popleft()
 
     async def run(self) -> None:
-        """Fill the files taken in with zeros, for ever. StorageError if the disk fails."""
+        """Fill the files that were taken in with zeros, for ever. StorageError if the disk fails."""
         while True:
             if not self._used:
                 await self._wake.park()

@@ -1,16 +1,16 @@
-"""Replay: bring the journal that a bookie left, cleanly or not, into the index.
+"""Replay: bring the journal of the bookie's previous run into the index, even if that run ended in a crash.
 
 ``replay`` follows the journal from the mark to its end (``bookie.core.boot``), one segment at a time:
 
     1  scan the segment; damage is StorageCorrupt
     2  write its last valid block again, durably. Every earlier block is known to be synced, because another
-       block followed it. The last one may be in a cache only, and nobody may see it before it is on the
+       block followed it. The last one may only be in a cache, and no client may see it before it is on the
        disk. A sync alone is not enough: after a failed sync the cache may hold data that never reached the
        disk
     3  take its runs, fences, LACs and LAFRs, and write them to the index
 
-Then it moves the mark to the end. If a crash interrupts it anywhere, doing all of it again gives the same
-result. It needs memory for one segment's image, the runs of one segment, and the states of the ledgers in it.
+Then it moves the mark to the end. If a crash interrupts it anywhere, a second replay gives the same result.
+It needs memory for one segment's image, the runs of one segment, and the states of the ledgers in it.
 
 ``bookie.storage.upkeep.rebuild`` does the same from the first segment on, into a new index.
 """
@@ -41,11 +41,11 @@ class Replayed:
     """Where a journal goes on after replay."""
 
     end: JournalPosition
-    """Where the journal ends."""
+    """The end of the journal."""
     next_segment: int
-    """The segment to go on in. If it exists, it is in ``pristine``; otherwise it must be made."""
+    """The next segment to use. If it exists, it is in ``pristine``; otherwise it must be made."""
     pristine: tuple[SegmentHeader, ...]
-    """The headers of segments behind the end that were never written to. All but the first may hold
+    """The headers of segments after the end that were never written to. All but the first may hold
     garbage."""
     segments: int
     """How many segments were replayed."""
@@ -54,7 +54,7 @@ class Replayed:
 
 
 class Replay:
-    """Follow a journal, one segment at a time, and write what it holds to the index.
+    """Follow a journal, one segment at a time, and write its records to the index.
 
     Args:
         disk: Where the journal is.
@@ -81,7 +81,7 @@ class Replay:
         self.runs = 0
         self.pristine: list[SegmentHeader] = []
         self.is_closed = True
-        """False if the last block seen should be the CLOSE of a clean stop and is not. A trimmed file must
+        """False if the last block seen should be the CLOSE of a clean stop but is not. A trimmed file must
         end with a CLOSE, unless a later START record says where it ends."""
         self._disk = disk
         self._files = files
@@ -90,8 +90,8 @@ class Replay:
         self._passes_rot = passes_rot
 
     async def take_segment(self, number: int, seal: int | None) -> None:
-        """Take the next segment. ``seal`` is where its last valid block ends, if a later START record says
-        so."""
+        """Take the next segment. ``seal`` is the end of its last valid block, if a later START record gives
+        it."""
         path = self._files.path(number)
         header, image = await self._files.read(number)
         scan = scan_segment(
@@ -123,7 +123,7 @@ class Replay:
         facts = (fact for block in scan.blocks for fact in block_facts(image, block, path))
         found = [run for fact in facts if (run := ledgers.take(fact, path)) is not None]
         if number in self._replaced:
-            await ledgers.save()  # The index has its runs already, from the entry log.
+            await ledgers.save()  # The index has the segment's runs already, from the entry log.
             return
         for start in range(0, len(found), _PIECE_ROWS):
             await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])

@@ -2,8 +2,8 @@
 
 ``bookie.storage.entrylog.file_pool`` reads single entries from them.
 
-A new segment is made under a name that a boot ignores. There the file gets its size and its header. Only then
-it gets its real name, durably. So a segment that exists has its full size and a valid header, whatever
+A new segment is made under a name that a start ignores. The file gets its size and its header. Only then does
+it get its real name, durably. So if a segment exists, it has its full size and a valid header, whatever
 happened.
 """
 
@@ -39,16 +39,16 @@ class JournalSegment:
     runs: list[EntryRun] = attrs.field(factory=list)
     """Its runs, in the order in which they were appended."""
     marked: set[int] = attrs.field(factory=set)
-    """The ledgers that have records other than adds in it."""
+    """The ledgers that have records in it which are not adds."""
     restored: set[tuple[int, int]] = attrs.field(factory=set)
-    """Ledger and first id of runs in it whose entries rotted and are stored elsewhere already
+    """Ledger and first id of runs in it whose entries rotted and are already stored elsewhere
     (``bookie.storage.upkeep.scrub``)."""
     records: int = 0
     """How many records were appended to it."""
     indexed: int = 0
     """How many of ``runs`` the index has."""
     end: int = SEGMENT_HEADER_BYTES
-    """Where the last durable block ends."""
+    """The end of the last durable block."""
     last_sequence: int = 0
     """The sequence of the last durable block."""
     final_sequence: int | None = None
@@ -95,7 +95,7 @@ class SegmentFiles:
         return f"{self.directory}/{number:016x}.journal"
 
     async def numbers(self) -> list[int]:
-        """Return the numbers of all segments, sorted. Files with other names are left alone."""
+        """Return the numbers of all segments, sorted. Files with other names are ignored."""
         names = await self._names()
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
 
@@ -110,9 +110,9 @@ class SegmentFiles:
     async def prepare(self) -> None:
         """Clean the directory up before anything is built on its segments.
 
-        It makes the names durable: if the last process was killed between a name and its sync, the name may
-        be in a cache only. And it removes the leftovers of an interrupted ``create``, and spare files,
-        because nobody knows how far they are filled with zeros.
+        It makes the names durable: if the last process was killed between a rename and its sync, the name may
+        only be in a cache. And it removes the leftovers of an interrupted ``create``, and spare files,
+        because nobody knows which part of them is filled with zeros.
         """
         names = await self._names()
         await self.disk.sync_directory(self.directory)
@@ -128,7 +128,7 @@ class SegmentFiles:
 
         Args:
             number: The segment's number.
-            view: Its memory, as large as the file is to be.
+            view: Its memory, as large as the file shall be.
             nonce: 16 random bytes.
             is_last_resort: The file may take room that is kept for others.
 
@@ -177,7 +177,7 @@ class SegmentFiles:
             await self.disk.sync_directory(self.directory)
 
     async def trim(self, number: int, end: int) -> None:
-        """Give back the space behind the last block of a segment that the mark has passed."""
+        """Give back the space after the last block of a segment. The mark must have passed the segment."""
         await self.disk.truncate(self.path(number), end)
 
     async def size(self, number: int) -> int:
@@ -199,7 +199,7 @@ class SegmentFiles:
 
         Args:
             number: The segment's number.
-            bytes_max: Read only so many first bytes; None: the whole file.
+            bytes_max: Read only this many bytes from the start; None: the whole file.
             pace: Read piece by piece at this pace; None: all at once.
 
         Returns:

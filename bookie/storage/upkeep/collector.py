@@ -1,27 +1,27 @@
-"""Garbage collection: delete ledgers that the metadata store no longer has.
+"""Garbage collection: deleting ledgers that the metadata store no longer has.
 
-Nobody tells a bookie about deletions, so it looks for them. A *pass* goes through the ledgers of the index, a
-page at a time, and asks the deletion oracle (``DeletionOracle``) which of them are gone for sure. After it
-has asked about all of them, it deletes. A ledger is deleted only if the oracle says that it is gone (rule
-25). If the store cannot be asked, a listing is cut short, a record does not parse, or an id was never given
-out, the ledger stays until a later pass.
+Nobody tells a bookie about deletions, so it looks for them. A *pass* goes through the ledgers of the index,
+page by page, and asks the deletion oracle (``DeletionOracle``) which of them are certainly gone. After it has
+asked about all of them, it deletes. A ledger is deleted only if the oracle says that it is gone (rule 25). If
+the store cannot be asked, a listing is cut short, a record does not parse, or an id was never given out, the
+ledger stays until a later pass.
 
 **A mass deletion waits.** Suppose that more than ``MASS_LEDGERS`` ledgers are newly gone, and more than one
-in ``MASS_SHARE`` of those that the bookie holds. For example, 150 of 1,000 are. Then the store itself may be
+in ``MASS_SHARE`` of those that the bookie holds: for example, 150 of 1,000. Then the store itself may be
 damaged without knowing it. These ledgers stay, the bookie logs a warning, and the next pass deletes those
 that are still gone.
 
-A ledger is deleted in steps. After a crash, each step may be done again:
+A ledger is deleted in steps. Each step may be repeated after a crash:
 
     1  write a DELETE record to the journal and wait until it is durable. It fences the ledger for good: the
        bookie refuses all its adds, recovery adds included, and no file may forget that (rule 4)
-    2  mark the state as deleted, in memory and in the index: reads find nothing any more
+    2  mark the state as deleted, in memory and in the index: from now on reads find nothing
     3  subtract the ledger from the live bytes of the files with its runs; compaction does the rest
     4  delete the rows of its runs from the index
     5  mark the state as purged. A later pass does steps 3 to 5 for deleted states without this mark
 
 Only the state stays, about sixty bytes in the index. A pass needs memory for one page of ledgers, for one
-file's list of ledgers, and eight bytes for each ledger that it finds gone.
+file's list of ledgers, and eight bytes for each ledger that is gone.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ _PIECE_ROWS = 1024
 
 
 class DeletionOracle(Protocol):
-    """The deletion oracle: asks the metadata store which ledgers are gone. The store's owner hands it in."""
+    """The deletion oracle: asks the metadata store which ledgers are gone. The store's owner provides it."""
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
-        """Return the ledgers that are gone for sure.
+        """Return the ledgers that are certainly gone.
 
-        A ledger counts if its id was given out, and if the store itself says, in an answer that is no older
-        than this call, that the ledger does not exist.
+        A ledger is certainly gone if its id was given out and the store itself says that it does not exist,
+        in an answer that is no older than this call.
 
         Args:
-            ledger_ids: The ledgers to ask about, in growing order.
+            ledger_ids: The ledgers to ask about, in ascending order.
 
         Raises:
             MetadataUnavailable: The store does not say.
@@ -95,7 +95,8 @@ class Collector:
         self._rewriter = rewriter
         self.oracle = oracle
         self._suspected = array("Q")
-        """The ledgers that the last pass found gone and left for the next to confirm, in growing order."""
+        """The ledgers that the last pass found gone and left for the next pass to confirm, in ascending
+        order."""
         self._lock = trio.Lock()
         self._passing = trio.CancelScope()
         """The cancel scope of the current pass, or of the last one."""
@@ -150,10 +151,10 @@ class Collector:
         return len(gone)
 
     async def _find_gone(self) -> tuple[int, array[int]]:
-        """Ask about all ledgers, and purge those that were deleted before and not purged.
+        """Ask about all ledgers, and purge those that were deleted earlier but not purged.
 
         Returns:
-            The number of ledgers that were asked about, and those that are gone, in growing order.
+            The number of ledgers that were asked about, and those that are gone, in ascending order.
         """
         held, gone = 0, array("Q")
         async with aclosing(self._catalogue.ledgers()) as pages:
@@ -210,7 +211,7 @@ class Collector:
         logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
 
     async def _purge(self, ledger_ids: Sequence[int]) -> None:
-        """Do steps 3 to 5 for ledgers in growing order."""
+        """Do steps 3 to 5 for ledgers in ascending order."""
         gone = frozenset(ledger_ids)
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
             await self._discharge(row.file, gone)
@@ -226,7 +227,7 @@ class Collector:
         async with self._catalogue.lock:
             row = await self._catalogue.file(file)
             if row is None:
-                return  # Compaction has removed the file meanwhile.
+                return  # Compaction has removed the file in the meantime.
             usage = await self._catalogue.usage(file)
             if usage.keys().isdisjoint(gone):
                 return
@@ -250,6 +251,6 @@ class Collector:
                 return
             last_key = part[-1][0]
             last = rows.ledger_of_run_key(last_key)
-            # Skip what is left of a ledger that stays.
+            # Skip the remaining rows of a ledger that stays.
             following = ledger_ids[bisect_right(ledger_ids, last)] if last not in gone else None
             start = last_key + b"\0" if following is None else rows.run_key(following, 0)

@@ -1,4 +1,4 @@
-"""Compaction: rewrite files in which little is live, or in which the runs are small.
+"""Compaction: rewriting files that are mostly dead, or whose runs are small.
 
 ``bookie.core.space`` decides what to rewrite. This module does it, one job at a time:
 
@@ -8,16 +8,16 @@
        live if the index names it and its ledger exists
     3  remove the sources
 
-Threads read the files, in ranges. Writes go in pieces, and the journal's writes go before them. The work in
+Threads read the files, in ranges. Writes are made in pieces, and the journal's writes come first. The work in
 between runs in steps of about a millisecond. At any time the memory holds at most the image of one segment,
 the list of a job's runs (the policy bounds it) and one piece. Every frame is verified before it is copied.
 
 **Corruption.** If a file fails its checks, the list of its live runs comes from the index
 (``bookie.storage.entrylog.contents``). If all live runs can be read, the file is rewritten, and the
-corruption goes with the old file: it was in runs that do not count any more. If a live run cannot be read,
-the file may be the only trace of its entries. Then the file stays as it is, and the bookie logs that it is
-damaged, until the index no longer names that run. A reader of a damaged entry is told so, and repairs it from
-another bookie. A file that is known to hold corruption (``suspect``) is rewritten as soon as possible,
+corruption disappears with the old file: it was in runs that do not count any more. If a live run cannot be
+read, the file may be the only trace of its entries. Then the file stays as it is, and the bookie logs that it
+is damaged, until the index no longer names that run. A reader of a damaged entry is told so, and repairs it
+from another bookie. If a file is known to hold corruption (``suspect``), it is rewritten as soon as possible,
 however much of it is live: while it exists, the index cannot be rebuilt from the files.
 
 A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
@@ -64,7 +64,7 @@ class UnreadableFile:
 
 
 class Compactor:
-    """Rewrites files, and knows which files it must leave alone."""
+    """Rewrites files. It also knows the files that it must leave alone."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Compactor:
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
         while (job := await self._next_job(is_eventual=is_eventual)) is not None:
-            # No await since ``_next_job`` checked that the files are not busy.
+            # There was no await since ``_next_job`` checked that the files are not busy.
             self._sources = frozenset(row.file for row in job.sources)
             try:
                 await self._do(job)
@@ -299,7 +299,7 @@ def verify_frame(run: EntryRun, frame: bytes, path: str) -> None:
     """Check that these bytes are the run's frame, and that each of its entries matches its digest.
 
     Raises:
-        StorageError: They are not; the error names the file and the offset.
+        StorageError: They are not, or do not match; the error names the file and the offset.
     """
     try:
         entries = decode_run(run, frame)

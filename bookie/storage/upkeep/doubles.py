@@ -6,20 +6,20 @@ file until compaction rewrites the file. The live index forgets the damaged run 
 row overwrites its row. But an index that is rebuilt from the files finds both runs. If it kept both, a reader
 could meet the damaged copy, and one run could hide another that begins before it.
 
-So a run is *forgotten* if newer runs hold all of its entries. That is also what the live index did. It does
-not matter which run is damaged. No entry is denied, because the newest run that holds it stays. After a crash
-that lost a part of the copies, two runs with the same first id may be left, but only one can have the row. It
-goes to the newest one that, together with all other runs, holds every entry.
+So a run is *forgotten* if newer runs hold all of its entries. The live index did the same. It does not matter
+which run is damaged. No entry is denied, because the newest run that holds it stays. After a crash that lost
+a part of the copies, two runs with the same first id may be left, but only one can have the row. The row goes
+to the newest one that holds every entry together with all other runs.
 
 **Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
-was written to a later segment. If a run was moved to an entry log since, the last segment that the log
+was written to a later segment. If a run was later moved to an entry log, the last segment that the log
 replaced counts instead. If both runs are in logs that replaced the same last segment, the copy is in the
-later log. One case cannot be told: the entries stayed in a segment, and the bookie was configured not to
+later log. One case cannot be decided: the entries stayed in a segment, and the bookie was configured not to
 write data to its journal before it made the copy. Then the damaged run may stay. Its entry is damaged again,
 and scrubbing restores it again.
 
-The search goes through all rows once, in order. It holds in memory the runs that reach over the next one, and
-the doubles among them.
+The search goes through all rows once, in order. In memory it holds the runs that reach beyond the next run's
+beginning, and the doubles among them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Doubles:
     Args:
         index: The index, with all runs of all files.
         pool: The files.
-        newness: Returns how new a run is. Greater is newer.
+        newness: Returns the age of a run. Greater is newer.
     """
 
     def __init__(self, index: AllRuns, pool: FilePool, newness: Callable[[EntryRun], Age]) -> None:
@@ -143,7 +143,7 @@ class Doubles:
         assert stored is not None, "a run without its ledger"
         width = max((held.run.last - held.run.first for held in kept), default=0)
         stored = attrs.evolve(stored, straddle=max(stored.straddle, width))
-        # Bypass the override, which puts runs aside: the decision about the row was made just now.
+        # Bypass the override, which puts runs aside: the row was just decided.
         await Catalogue.write(self._index, [*batch, rows.encode_ledger(ledger_id, stored)])
 
     def _without_forgotten(self, doubled: Iterable[_Held]) -> list[_Held]:

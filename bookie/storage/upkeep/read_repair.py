@@ -1,33 +1,33 @@
 """Read repair: if an add brings stored entries again, verify the stored copies and replace damaged ones.
 
-An add may bring ids that are stored already. Acknowledging the add says that this bookie has the entries. So
-the bookie reads and verifies the stored copies; finding them in the index is not enough. A damaged copy does
-not count, and an add that brings the entry again, as recovery and repair do, replaces it. ``ReadRepair`` does
-both in the same step as the add's verdict, so nothing gets between the look and the append (rule 3).
+An add may bring ids that are stored already. If the bookie acknowledges the add, it promises that it has the
+entries. So it reads and verifies the stored copies; finding them in the index is not enough. A damaged copy
+does not count, and an add that brings the entry again, as recovery and repair do, replaces it. ``ReadRepair``
+does both in the same step as the add's verdict, so nothing gets between the look and the append (rule 3).
 
     look_now   return the digests of the stored entries among the ids, and the runs with damage
     repair_now   replace each of these runs by one with the same entries, in the journal
 
-**Conflicts.** If the head of a frame is sound, it says which digest each entry had, even if the payload is
-damaged. An add with another digest for such an entry is a conflict (rule 6). If the head is damaged, an entry
-whose payload matches its digest still counts as stored. The add replaces only entries that are proved in
-neither way.
+**Conflicts.** If the head of a frame is sound, it gives the digest of each entry, even if the payload is
+damaged. If an add has another digest for such an entry, that is a conflict (rule 6). If the head is damaged,
+an entry whose payload matches its digest still counts as stored. The add replaces only entries that neither
+the head nor a matching payload proves.
 
 **The replacing run** (``bookie.storage.upkeep.replacing``) holds every entry of the damaged run. If one frame
-is too small, several runs do. It takes the entries that the add brings, and copies the other sound ones. It
-also copies damaged entries that the add does not bring, unchanged, with the digest that they do not match.
+is too small, several runs do. It takes the entries that the add brings, and copies the other sound entries.
+It also copies damaged entries that the add does not bring, unchanged, with the digest that they do not match.
 These stay damaged and are reported so until an add brings them too. Some entries can be neither copied nor
 replaced, because the frame does not say what they were or their bytes cannot be read. Then nothing is
 replaced and the add is refused: otherwise the entry would lose its row in the index, and the bookie would
 deny an entry that the index names. Scrubbing then has the whole run restored.
 
-**Runs that move** are not replaced either: a run in a file that compaction is rewriting, and a replacing run
-that is still in memory. Such a run may be merged with the runs after it under one row, and the row of its
-replacement would overwrite that row, so the runs after it would be lost. The add is refused and may come
-again.
+**Runs that move** are not replaced either. These are runs in a file that compaction is rewriting, and
+replacing runs that are still in memory. Such a run may be merged with the runs after it under one row. The
+row of its replacement would overwrite that row, so the runs after it would be lost. The add is refused and
+may come again.
 
-The cost is a read of each run on the disk that holds some of the ids. Runs in memory need none: they were
-verified when they came, except replacing runs.
+The cost is one read of each run on the disk that holds some of the ids. Runs in memory need no read: they
+were verified when they came, except replacing runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Damaged:
 
     run: EntryRun
     ids: Sequence[int] | None
-    """The entries that it holds; None if nothing proves them."""
+    """The entries in the run; None if nothing proves them."""
     kept: Mapping[int, tuple[int, bytes]]
     """Digest and payload of the entries that can be copied as they are, by id."""
     error: StorageError
@@ -96,7 +96,7 @@ class Standing:
     """The damaged runs that hold, or may hold, some of the ids."""
 
     def is_damaged(self, entry_id: int) -> bool:
-        """Whether one of the damaged runs is known to hold the entry."""
+        """Whether a damaged run is known to hold the entry."""
         return any(
             damaged.ids is not None
             and (at := bisect_left(damaged.ids, entry_id)) < len(damaged.ids)
@@ -132,13 +132,13 @@ class ReadRepair:
     def look_now(self, state: BookieLedger, ids: Sequence[int]) -> Standing:
         """Look up the stored entries among these ids, durable or pending.
 
-        Other tasks do not run meanwhile, because an add's verdict depends on the result (rule 3). If the
-        entries have left memory, this reads the disk. That happens only if an old entry is sent again or
+        Other tasks do not run during this call, because an add's verdict depends on the result (rule 3). If
+        the entries have left memory, this reads the disk. That happens only if an old entry is sent again or
         repaired.
 
         Args:
             state: The ledger.
-            ids: The ids, in growing order, at least one.
+            ids: The ids, in ascending order, at least one.
 
         Raises:
             StorageError: The index cannot be read, or bytes in memory that were verified are damaged now.
@@ -173,14 +173,14 @@ class ReadRepair:
             ids, digests = decode_head(run, self._bytes_now(run, run.head_length), path)
         except StorageError as error:
             if is_verified:
-                raise  # The memory is failing. Nothing done here would help.
+                raise  # The memory is failing; a repair would not help.
             return self._look_without_head(run, error)
         known = dict(zip(ids, digests, strict=True))
         if is_verified or wanted.isdisjoint(known):
             return known, None
         try:
             entries = decode_run(run, self._bytes_now(run, run.length))
-        except WireError as error:  # For example, this read returned other bytes than the one before.
+        except WireError as error:  # For example, this read returned other bytes than the previous one.
             return known, Damaged(run, ids, {}, StorageCorrupt(path, run.offset, str(error)))
         except StorageError as error:
             return known, Damaged(run, ids, {}, error)

@@ -1,8 +1,8 @@
-"""Rebuild the index from the files that hold the entries.
+"""Rebuilding the index from the files that hold the entries.
 
-Everything that the index says can be found again: the place of each run, and the key, fence, LAC and LAFR of
-each ledger. Each entry log stores them for all ledgers that had a record in the files that it replaced. Only
-one thing is forgotten: LACs and LAFRs that came without an entry, after the last entry. That is safe, because
+Everything in the index can be found again: the place of each run, and the key, fence, LAC and LAFR of each
+ledger. Each entry log stores them for all ledgers that had a record in the files that it replaced. Only one
+thing is forgotten: LACs and LAFRs that came without an entry, after the last entry. That is safe, because
 both are lower bounds.
 
     1  entry logs: each names the files that it replaced. Those files do not count, and their numbers may be
@@ -10,19 +10,19 @@ both are lower bounds.
     2  every other number, of segments and of logs, must be present. If one is missing, the file was lost, and
        the bookie would deny entries that it acknowledged
     3  read the segments that count in order, as replay does. If entry logs replaced the segments between two
-       of them, the chain of blocks is broken there. Within each stretch without gaps it is followed
+       of them, the chain of blocks is broken there. Within each stretch without gaps, the chain is followed
     4  if two files hold the same entry, name one run (``bookie.storage.upkeep.doubles``)
-    5  put the new index in the place of the old one
+    5  replace the old index by the new one
 
-**Corruption.** A corrupted payload does not stop the rebuild if the heads around it are valid, because the
-heads say which entries there are. A run with a corrupted payload gets a row like any other. So its damaged
-entries are not denied, as before, and scrubbing restores them. If an entry was stored again already, the
-index names the copy. Corruption in a head, or in a record that is not an ADD, hides which entries there were.
-Then the rebuild fails.
+**Corruption.** If the heads around a corrupted payload are valid, the rebuild goes on, because the heads say
+which entries exist. A run with a corrupted payload gets a row like any other. So its damaged entries are not
+denied, as before, and scrubbing restores them. If an entry was stored again already, the index names the
+copy. Corruption in a head, or in a record that is not an ADD, hides which entries existed. Then the rebuild
+fails.
 
-START records say where torn blocks were cut, as long as the segments that begin with them still exist. If the
-newest segments or logs are lost, nothing shows it without an index. Only the loss of all segments is noticed;
-then the rebuild fails. A crash during a rebuild leaves the old index, or none; then call it again.
+START records say where torn blocks were cut, while the segments that begin with them still exist. Without an
+index, the loss of the newest segments or logs does not show. Only the loss of all segments is noticed; then
+the rebuild fails. If a rebuild crashes, the old index is left, or none; then call it again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ledgerlog.errors import StorageCorrupt
 
 
 async def rebuild_index(directory: StorageDirectory) -> int:
-    """Rebuild the index, and put it in the place of the damaged or lost one.
+    """Rebuild the index, and replace the damaged or lost one by it.
 
     The files must be complete, and undamaged except for payloads; see the module's docstring.
 
@@ -127,7 +127,7 @@ def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterabl
 async def _follow(
     directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, numbers: Sequence[int]
 ) -> tuple[int, ReplayStart]:
-    """Add the segments' records to the index. Return how many runs, and where the journal goes on."""
+    """Add the segments' records to the index. Return the number of runs, and where the journal goes on."""
     seals = await _seals(files, numbers)
     runs = 0
     end = NOTHING_YET
@@ -177,7 +177,7 @@ def _stretches(numbers: Sequence[int]) -> list[list[int]]:
 async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPosition) -> ReplayStart:
     """Return the mark from which to read a stretch whose preceding segment is gone.
 
-    ``end`` is where the part of the journal that was read before ends.
+    ``end`` is the end of the part of the journal that was read before.
     """
     if stretch[0] == 1:
         return ReplayStart(1, NOTHING_YET.sequence + 1, is_optional=False, end=NOTHING_YET)
@@ -186,7 +186,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
         header, image = await files.read(number)
         block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
         if block is not None:
-            # This may be a torn block. That is fine: the block that replaced it has the same number.
+            # This may be a torn block. That is no problem: the block that replaced it has the same number.
             before = block.sequence - 1
             break
     place = JournalPosition(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
@@ -194,7 +194,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
 
 
 async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:
-    """Return where the last valid block of each segment ends, as far as START records say."""
+    """Return the end of the last valid block of each segment, if START records give it."""
     seals: dict[int, int] = {}
     for number in numbers:
         # A START record is alone in its block, so the block has one page.

@@ -1,4 +1,4 @@
-"""Free space on request.
+"""Freeing space on request.
 
 Collection and compaction run at their own intervals. If the disk is short of space, the watch on the disk
 asks for both at once (``prompt``). First the bookie deletes the ledgers that the metadata store no longer
@@ -6,8 +6,8 @@ has. Then it compacts every file that is worth it, including files that could wa
 at the usual intervals, under the same locks and the same limit of rate.
 
 All prompts during a round lead to one more round. The next round begins at least ``_PAUSE_S`` seconds after
-the last one ended: a round asks the metadata store about every ledger, and a second later it would free
-nothing more.
+the last one ended. The reason: a round asks the metadata store about every ledger, and a second later it
+would free nothing more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replace a damaged run: store its entries again in the journal.
+"""Replacing a damaged run: store its entries again in the journal.
 
 The index names a run by its ledger and its first id. So a new run with the same first id overwrites the
 damaged run's row. Until the new run is indexed, readers use it from memory instead of that row
@@ -15,7 +15,7 @@ because it would overwrite that run's row (``fits``).
 
 **The file stays unchanged** until the copies are indexed (``Compactor.hold``). Bytes that cannot be read now
 may be readable a second later. Compaction could then merge the damaged run with the runs after it under one
-row, and the row of the copies would overwrite that row: the runs after the damaged one would be lost. Once
+row, and the row of the copies would overwrite that row. The runs after the damaged one would be lost. Once
 the copies are indexed, compaction rewrites the file as soon as all its live entries can be read
 (``Compactor.suspect``).
 """
@@ -48,7 +48,7 @@ class Replacer:
 
     def __init__(self, journal: Journal, catalogue: Catalogue, compactor: Compactor) -> None:
         self.rotten: dict[tuple[int, int], DamagedRun] = {}
-        """Runs that were found damaged and were not replaced yet, by ledger and first id."""
+        """Damaged runs that are not replaced yet, by ledger and first id."""
         self.replaced = 0
         """Number of runs that were replaced."""
         self._journal = journal
@@ -68,7 +68,7 @@ class Replacer:
     def replace(
         self, state: BookieLedger, run: EntryRun, parts: list[Entries], *, lac: int, lafr: int
     ) -> bool:
-        """Append the parts that replace a run. Other tasks do not run meanwhile.
+        """Append the parts that replace a run. Other tasks do not run during this call.
 
         The run is replaced once the appended parts are durable.
 
@@ -80,8 +80,8 @@ class Replacer:
             lafr: The LAFR that the new records carry.
 
         Returns:
-            False if the journal has no room now. Then ``parts`` holds the parts that are left, and the run is
-            not replaced yet.
+            False if the journal has no room now. Then ``parts`` holds the remaining parts, and the run is not
+            replaced yet.
         """
         for part in parts[::-1]:
             if not self._append(state, part, lac, lafr):

@@ -1,24 +1,24 @@
-"""Salvage a damaged directory: keep all sound records, set damaged files aside, make a new index.
+"""Salvaging a damaged directory: keep all sound records, set damaged files aside, make a new index.
 
-The caller has marked the loss durably (``bookie.server.repairing``), so from now on no answer depends on
-which records were lost: every ledger that exists is fenced and in limbo. Salvage then only has to keep as
-much as it can, because whatever it keeps need not be copied from other bookies.
+The caller has marked the loss durably (``bookie.server.repairing``): every ledger that exists is fenced and
+in limbo. So from now on no answer depends on which records were lost. Salvage then only has to keep as much
+as it can: entries that it keeps need not be copied from other bookies.
 
 If the index alone is damaged, ``rebuild_index`` makes a new one, and no file moves. Otherwise:
 
-    1  remove the index. All that it says can be found in the files. Until step 4 the bookie does not start
+    1  remove the index. All that it says is in the files. Until step 4 the bookie does not start
     2  for each damaged entry log, then for each segment, damaged or not: write its sound records into a new
        entry log that replaces it. Then set a damaged file aside, and remove a sound one
     3  one more entry log, without entries, replaces every number that is gone, also those of missing files
     4  a new index is made from the entry logs. The journal goes on behind the last number
 
 The segments go into entry logs so that nothing depends on the chain of blocks, which the damage has broken.
-Each log is as large as what it holds, and a sound segment goes as soon as its log is durable. So the disk
-needs room for one more segment and for a copy of each damaged file. A crash in between leaves a directory
-without an index; call it again.
+Each log is as large as its contents, and a sound segment is removed as soon as its log is durable. So the
+disk needs room for one more segment and for a copy of each damaged file. A crash in between leaves a
+directory without an index; call it again.
 
-**Set aside** means a new name in the same directory: ``000000000000002a.journal.damaged``. No start looks at
-these names, and no number is used twice. They are removed once nothing is in limbo (``drop_set_aside``).
+**Set aside** means a new name in the same directory: ``000000000000002a.journal.damaged``. A start ignores
+these names, and no number is used twice. The files are removed once nothing is in limbo (``drop_set_aside``).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from ledgerlog.errors import StorageCorrupt
 logger = logging.getLogger(__name__)
 
 ASIDE = ".damaged"
-"""The end of the name of a file that was set aside."""
+"""The ending of the name of a file that was set aside."""
 
 
 @attrs.frozen
 class Salvaged:
-    """What a salvage did."""
+    """The result of a salvage."""
 
     set_aside: tuple[str, ...]
     """The new paths of the damaged files."""
@@ -76,7 +76,7 @@ async def salvage(directory: StorageDirectory, new_nonce: Callable[[], bytes]) -
         new_nonce: Makes nonces for entry logs. Clients must not be able to guess them.
 
     Raises:
-        IncompatibleVersion: A newer version wrote a file. The files before it may be salvaged already.
+        IncompatibleVersion: A newer version wrote a file. Earlier files may be salvaged already.
         StorageError: The disk failed, or is full. You may call it again.
     """
     await directory.disk.make_directory(directory.journal_path)
@@ -157,7 +157,7 @@ class _Salvage:
         return True
 
     async def _move(self, file: int, image: memoryview, *, is_damaged: bool) -> None:
-        """Write what a file proves into a new entry log, then set the file aside or remove it."""
+        """Write the facts that a file proves into a new entry log, then set the file aside or remove it."""
         path = self._segments.path(file) if file > 0 else self._logs.path(-file)
         ledgers = FoundLedgers(Catalogue(MemoryIndex("salvage")))
         found: dict[tuple[int, int], EntryRun] = {}
@@ -178,9 +178,9 @@ class _Salvage:
             await self._disk.sync_directory(path.rpartition("/")[0])
 
     def _facts(self, file: int, image: memoryview, path: str) -> Iterable[Fact]:
-        """Yield what a file proves; nothing if its header is damaged or is another bookie's."""
+        """Yield the facts that a file proves; none if its header is damaged or is another bookie's."""
         page = bytes(image[:PAGE_BYTES])
-        number = own_number(page)  # Not that of its name, if two files were exchanged.
+        number = own_number(page)  # It differs from the number in the name if two files were exchanged.
         try:
             if file < 0:
                 log = LogHeader.decode(page, path=path, number=number, instance=self._instance)
@@ -250,7 +250,7 @@ class _Salvage:
 
 
 async def set_aside(directory: StorageDirectory, path: str) -> None:
-    """Give a damaged file a name that no start looks at, durably."""
+    """Give a damaged file a name that a start ignores, durably."""
     await directory.disk.rename(path, path + ASIDE)
     await directory.disk.sync_directory(path.rpartition("/")[0])
 

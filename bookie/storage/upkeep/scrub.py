@@ -1,28 +1,28 @@
-"""Scrubbing: read everything that is stored at intervals, and replace what is damaged.
+"""Scrubbing: read all stored entries at intervals, and replace damaged ones.
 
-A disk can return other bytes than were written, or none, without telling anyone. Other copies help only as
-long as they exist, so damage must be found before it reaches every copy. A *pass* goes through every run that
-the index names, in the order of the index. It reads each run from its segment or entry log, at no more than
+A disk can return other bytes than were written, or none, without an error. Other copies help only while they
+exist, so damage must be found before it reaches every copy. A *pass* goes through every run that the index
+names, in the order of the index. It reads each run from its segment or entry log, at no more than
 ``bytes_per_s``, and checks the frame checksum, the ids and the digest of each entry, as for a reader. It
-skips runs that are in memory, because they are yet to be written.
+skips runs that are in memory, because they are still to be written.
 
-A run that fails is *rotten*: ``rotten`` remembers it, and the log says so. Nothing else changes. The run
+If a run fails, it is *rotten*: ``rotten`` remembers it, and the log reports it. Nothing else changes. The run
 stays in the index, because a bookie never denies an entry that its index names (rule 8). Readers get CORRUPT
 or IO_ERROR for the damaged entries, and turn to another bookie. The run counts as rotten until it reads well
 again, its ledger is deleted, or it is restored.
 
-**Restoring** needs intact copies from other bookies. ``bookie.server.corruption`` fetches them and hands all
-entries of the run to ``restore``. ``restore`` appends them to the journal as an add does, although the bookie
+**Restoring** needs intact copies from other bookies. ``bookie.server.corruption`` fetches them and gives all
+entries of the run to ``restore``. ``restore`` appends them to the journal like an add, although the bookie
 has stored them already, and they replace the damaged run (``bookie.storage.upkeep.replacing``). The order is:
 hold the file of the run, wait for the current compaction job, and only then check the run's row for the last
 time.
 
-**The index** is read whole as well. If a row or a block of it is damaged, the index remembers that
+**The index** is read completely too. If a row or a block of it is damaged, the index remembers that
 (``bookie.storage.index.patient``), and the bookie makes the index again (``bookie.server.healing``).
 
-**Parts of files that no row names** are read as well, one file at a time, because the index can be rebuilt
-only from files that are wholly intact. Compaction rewrites a file with damage in such a part, and a file
-whose damaged runs were restored (``suspect``).
+**Parts of files that no row names** are read too, one file at a time, because the index can be rebuilt only
+from files that are wholly intact. Compaction rewrites a file with damage in such a part, and a file whose
+damaged runs were restored (``suspect``).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Scrubber:
         self.runs_checked = 0
         self.bytes_checked = 0
         self.rotten = replacer.rotten
-        """Runs that were found damaged and are not restored yet, by ledger and first id."""
+        """Damaged runs that are not restored yet, by ledger and first id."""
         self.found = trio.Event()
         """Set at the end of a pass that leaves damaged runs; a new event then takes its place."""
         self._journal = journal
@@ -101,8 +101,8 @@ class Scrubber:
     # --- finding ----------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float) -> None:
-        """Scrub every ``interval_s`` seconds, until cancelled. It does not raise if something cannot be
-        read."""
+        """Scrub every ``interval_s`` seconds, until cancelled. If something cannot be read, this does not
+        raise."""
         await trio.sleep(min(interval_s, _FIRST_PASS_S))
         while True:
             await self.scrub()
@@ -131,7 +131,7 @@ class Scrubber:
             pace: Read no faster than this allows. None: as fast as the disk allows.
 
         Raises:
-            StorageCorrupt: The index is damaged. It remembers that, too.
+            StorageCorrupt: The index is damaged. It remembers that too.
         """
         await self._index.refresh()
         with self._index.noting_damage():
@@ -163,9 +163,10 @@ class Scrubber:
             del self.rotten[gone]
 
     async def _check_files(self) -> None:
-        """Read each file whole, to find damage that no row names: in a head, or in a run of a deleted ledger.
+        """Read each file completely, to find damage that no row names.
 
-        No reader would find it, but an index could not be rebuilt from the file. Compaction frees the file.
+        Such damage lies in a head, or in a run of a deleted ledger. No reader would find it, but the index
+        could not be rebuilt from the file. Compaction removes the file.
         """
         with_rotten_runs = {rotten.run.file for rotten in self.rotten.values()}
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
@@ -174,7 +175,7 @@ class Scrubber:
             try:
                 await self._contents.read(row, pace=self._pace)
             except StorageError as damage:
-                # Since the row was read, the file may have been rewritten: it may be gone or have a new row.
+                # The file may have been rewritten after the row was read: it may be gone or have a new row.
                 if await self._catalogue.file(row.file) == row:
                     logger.error("rotten: in a part of the file that no live entry needs: %s", damage)
                     self._compactor.suspect(row.file)
@@ -202,7 +203,7 @@ class Scrubber:
     def _is_superseded(self, run: EntryRun) -> bool:
         """Whether the run's entries were stored again; the row of the copy will overwrite this run's row."""
         state = self._ledgers.loaded.get(run.ledger_id)
-        # A ledger with runs in memory has its state in memory.
+        # If a ledger has runs in memory, its state is in memory.
         return state is not None and state.is_replaced(run.first, self._journal.commit.newest)
 
     # --- restoring --------------------------------------------------------------------------------

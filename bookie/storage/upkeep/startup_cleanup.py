@@ -1,11 +1,11 @@
-"""Clean up at a start after a crash that interrupted the rewriting of files.
+"""The cleanup at a start after a crash that interrupted the rewriting of files.
 
 An entry log under its final name is complete. It is valid until another log replaces it, even if the index
 does not know it. A start takes over each valid log that the index does not know: it writes the rows of the
-log's runs, and deletes the rows of the files that the log replaced. This finishes the work that the crash
-interrupted (``bookie.storage.entrylog.rewriting``). Afterwards, the start removes files that some log
-replaced and the index does not know. Segments among them go once replay has moved the mark past them. If a
-file is neither in the index nor replaced by any log, the bookie cannot judge it: it keeps the file and logs a
+log's runs, and deletes the rows of the files that the log replaced. This finishes the interrupted work
+(``bookie.storage.entrylog.rewriting``). Then the start removes files that some log replaced and the index
+does not know. If such a file is a segment, it is removed after replay has moved the mark past it. If a file
+is neither in the index nor replaced by any log, the bookie cannot judge it: it keeps the file and logs a
 warning.
 """
 
@@ -53,7 +53,7 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
     replaced, gone = await _read_replaced(logs, numbers, known)
     taken = FileSet()
     for number in numbers:
-        # If another log replaced it, the index knew it once, and its entries have moved since.
+        # If another log replaced it, the index knew it once, and its entries have moved since then.
         if number not in known and -number not in gone:
             await take_over_log(logs, catalogue, number, replaced[number])
             taken |= replaced[number]
@@ -77,7 +77,7 @@ async def _read_replaced(
         try:
             replaced[number] = await logs.read_replaced(number)
         except StorageCorrupt as damage:
-            # A log replaces older files only. If the index knows this log and each older one, or a newer log
+            # A log replaces only older files. If the index knows this log and each older one, or newer logs
             # replaced them, nothing depends on this log, and it may be damaged.
             if any(low not in known and -low not in gone for low in numbers if low <= number):
                 raise
@@ -101,7 +101,7 @@ async def take_over_log(
         logs: The entry logs.
         catalogue: The index.
         number: The number of the log.
-        replaced: The files that the log replaced. Their rows go.
+        replaced: The files that the log replaced. Their rows are deleted.
         passes_rot: Whether to take runs with damaged payloads too.
 
     Returns:
@@ -147,8 +147,8 @@ async def _superseded(catalogue: Catalogue, run: EntryRun, replaced: FileSet) ->
 
 
 async def remove_replaced(files: EntryFiles, catalogue: Catalogue, *, first_segment: int) -> None:
-    """Remove files that the index does not know and that some log replaced. The journal still uses the
-    segments from ``first_segment`` on, so they stay."""
+    """Remove files that the index does not know and that some log replaced. Segments from ``first_segment``
+    on stay, because the journal still uses them."""
     known = {row.file for row in (*await catalogue.segments(), *await catalogue.logs())}
     present = [number for number in await files.segments.numbers() if number < first_segment]
     present += [-number for number in await files.logs.numbers()]
