@@ -139,7 +139,7 @@ class LimboRepair:
         """By ledger id, the ranges of entries that no bookie had at the last look at the ledger."""
         self._bookie_id = bookie_id
         self._engine = engine
-        self._marks = engine.marks
+        self._marks = engine.loss_marks
         self._open_peers = open_peers
         self._pace = Pace(bytes_per_s)
         self._is_done = trio.Event()

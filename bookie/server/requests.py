@@ -164,7 +164,7 @@ class Requests:
         lac, lafr = engine.lac(header.ledger_id)
         last = engine.last_durable(header.ledger_id)
         # In limbo, the last entry here does not prove which entry was the last that clients sent (A.3).
-        status = Status.UNKNOWN if engine.marks.now.denies_nothing(header.ledger_id) else Status.OK
+        status = Status.UNKNOWN if engine.loss_marks.now.denies_nothing(header.ledger_id) else Status.OK
         self._reply([_encode_reply(header, status, last=last, lac=lac, lafr=lafr)])
 
     async def _list(self, header: Header) -> None:
@@ -212,7 +212,7 @@ class Requests:
         await self._take(bytes_max)
         engine = self._shared.engine
         held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
-        status = Status.UNKNOWN if engine.marks.now.limbo else Status.OK
+        status = Status.UNKNOWN if engine.loss_marks.now.limbo else Status.OK
         body = encode_ledgers(held)
         self._reply([_encode_reply(header, status, argument=through, body=body)], taken=bytes_max)
 
@@ -224,8 +224,8 @@ class Requests:
             "requests_under_way": shared.requests,
             "reply_bytes": shared.reply_budget.used,
             "is_read_only": int(shared.engine.is_read_only),
-            "fenced_through": shared.engine.marks.now.fenced_through,
-            "ledgers_in_limbo": shared.engine.marks.now.limbo_count,
+            "fenced_through": shared.engine.loss_marks.now.fenced_through,
+            "ledgers_in_limbo": shared.engine.loss_marks.now.limbo_count,
         }
         self._reply([_encode_reply(header, Status.OK, body=encode_record(figures))])
 

@@ -44,6 +44,7 @@ from typing import Self
 import attrs
 
 from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.model.checks import require
 from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -56,12 +57,6 @@ _OFFSET_MAX = 2**63 - 1
 
 DIGEST_BYTES = 32
 MARKER_BYTES = 8
-
-
-def _require(holds: bool, rule: str) -> None:
-    """Raise AssertionError unless ``holds``, also under ``python -O``: decoding relies on it."""
-    if not holds:
-        raise AssertionError(rule)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,19 +92,19 @@ class ArchivedFile:
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
-        _require(bool(self.ledgers), "an archived file holds a ledger at least")
+        require(bool(self.ledgers), "an archived file holds a ledger at least")
         for ledger in self.ledgers:
-            _require(ledger.first_offset < ledger.end_offset, "an archived ledger holds records")
-            _require(0 <= ledger.last_entry <= ENTRY_ID_MAX, "an archived ledger has entries")
+            require(ledger.first_offset < ledger.end_offset, "an archived ledger holds records")
+            require(0 <= ledger.last_entry <= ENTRY_ID_MAX, "an archived ledger has entries")
         for one, other in itertools.pairwise(self.ledgers):
-            _require(one.end_offset == other.first_offset, "the ledgers of a file adjoin each other")
+            require(one.end_offset == other.first_offset, "the ledgers of a file adjoin each other")
         ids = {ledger.ledger_id for ledger in self.ledgers}
-        _require(len(ids) == len(self.ledgers), "no ledger is in a file twice")
+        require(len(ids) == len(self.ledgers), "no ledger is in a file twice")
         span = self.end_offset - self.first_offset
-        _require(0 <= self.record_count <= span, "a file holds at most one record for each offset")
-        _require(self.compacted or self.record_count == span, "only a compacted file has gaps")
+        require(0 <= self.record_count <= span, "a file holds at most one record for each offset")
+        require(self.compacted or self.record_count == span, "only a compacted file has gaps")
         for digest in (self.digest, self.footer):
-            _require(len(digest) == DIGEST_BYTES, f"a digest has {DIGEST_BYTES} bytes")
+            require(len(digest) == DIGEST_BYTES, f"a digest has {DIGEST_BYTES} bytes")
 
     @property
     def ledger_id(self) -> int:

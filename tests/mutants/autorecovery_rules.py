@@ -360,7 +360,7 @@ MUTANTS = (
         "_FragmentShell._write",
         "self._copying.registry.attempt(intent, tuple(self._registrations.values()))",
         "self._copying.registry.attempt(intent)",
-        "tests/scenarios/test_repair_beside_others.py::"
+        "tests/scenarios/test_repair_and_rival_writes.py::"
         "test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied",
     ),
     mutant(

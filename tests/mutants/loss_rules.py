@@ -251,7 +251,7 @@ MUTANTS = (
         found = await self._reader.read(
             state, first=first, last=last, stride=stride, bytes_max=bytes_max
         )
-        in_limbo = self.marks.now.denies_nothing(ledger_id)
+        in_limbo = self.loss_marks.now.denies_nothing(ledger_id)
         """,
         f"{_TEST_VERDICTS}::test_a_look_that_began_in_limbo_denies_nothing_though_limbo_ended_meanwhile",
     ),
@@ -290,7 +290,7 @@ MUTANTS = (
             await self._write_cache.flush()
         """,
         """
-        await self.marks.replace(self.marks.now.serving(acknowledges_unsynced=False))
+        await self.loss_marks.replace(self.loss_marks.now.serving(acknowledges_unsynced=False))
         if self._write_cache is not None:
             await self._write_cache.flush()
         """,
@@ -490,7 +490,7 @@ MUTANTS = (
         "a_bookie_in_limbo_tells_its_last_entry_as_the_last",
         "A.3",
         "Requests._read_lac",
-        "Status.UNKNOWN if engine.marks.now.denies_nothing(header.ledger_id) else Status.OK",
+        "Status.UNKNOWN if engine.loss_marks.now.denies_nothing(header.ledger_id) else Status.OK",
         "Status.OK",
         f"{_TEST_REPAIR}::"
         "test_a_bookie_in_limbo_gives_what_it_has_and_says_of_the_rest_that_it_does_not_know",

@@ -249,7 +249,9 @@ async def test_a_log_of_ledgers_goes_on_while_a_bookie_comes_back_empty(clock: M
             await client.ledgers.recover(ledger_id)
             assert (await client.contents(ledger_id))[: len(acknowledged)] == acknowledged
         # Only a closed ledger can be whole. By now all ledgers are closed.
-        await eventually(lambda: not any(b.node.engine.marks.now.limbo for b in cluster.bookies.values()))
+        await eventually(
+            lambda: not any(b.node.engine.loss_marks.now.limbo for b in cluster.bookies.values())
+        )
         for ledger_id, _ in done:
             assert (await client.ledgers.verify(ledger_id)).unreadable == []
 
@@ -273,7 +275,7 @@ async def test_after_a_power_failure_of_all_bookies_nothing_is_guessed_and_an_op
         metadata = await client.ledgers.metadata(writer.ledger_id)
         assert not metadata.is_closed, "nobody knows where it ends"
         for bookie in cluster.bookies.values():
-            assert bookie.node.engine.marks.now.denies_nothing(writer.ledger_id)
+            assert bookie.node.engine.loss_marks.now.denies_nothing(writer.ledger_id)
         found = await client.ledgers.recover_accepting_loss(writer.ledger_id)
         assert found.metadata.last_entry == 9
         assert found.lost_from == 10

@@ -102,8 +102,8 @@ async def test_an_index_that_was_made_again_marks_nothing_as_lost(autojump_clock
         damage_row(bookie, rows.run_key(ledger_id, 0))
         await before.engine.scrubber.scrub()
         await healed(bookie, before)
-        assert bookie.node.engine.marks.now.fenced_through < ledger_id
-        assert not bookie.node.engine.marks.now.denies_nothing(ledger_id)
+        assert bookie.node.engine.loss_marks.now.fenced_through < ledger_id
+        assert not bookie.node.engine.loss_marks.now.denies_nothing(ledger_id)
 
 
 async def test_a_read_that_meets_damage_of_the_index_has_it_made_again(
@@ -152,7 +152,7 @@ async def test_if_a_file_is_damaged_too_the_directory_is_salvaged_only_by_leave(
         await before.engine.scrubber.scrub()
         await healed(bookie, before)
         assert bookie.node.has_sound_index is may_salvage
-        assert (bookie.node.engine.marks.now.fenced_through >= ledger_id) is may_salvage
+        assert (bookie.node.engine.loss_marks.now.fenced_through >= ledger_id) is may_salvage
         if may_salvage:
             await bookie.node.repair.wait_done()
             await check_copies(bookie, ledger_id)

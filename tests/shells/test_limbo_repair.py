@@ -33,7 +33,7 @@ R332 = Replication(3, 3, 2)
 
 
 def marks(cluster: MemoryCluster, bookie_id: str) -> LossMarks:
-    return cluster.bookies[bookie_id].node.engine.marks.now
+    return cluster.bookies[bookie_id].node.engine.loss_marks.now
 
 
 async def written(client: Client, count: int, replication: Replication = R332, *, close: bool = True) -> int:
@@ -453,15 +453,15 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
         await bookie.lose_disk()
         await bookie.start()
         engine = bookie.node.engine
-        original = engine.marks.replace
+        original = engine.loss_marks.replace
         pending: list[int] = []
 
         async def replace(marks: LossMarks) -> None:
-            if engine.marks.now.denies_nothing(ledger_id) and not marks.denies_nothing(ledger_id):
+            if engine.loss_marks.now.denies_nothing(ledger_id) and not marks.denies_nothing(ledger_id):
                 pending.append(engine.pending_bytes + engine.statistics()["unflushed_bytes"])
             await original(marks)
 
-        engine.marks.replace = replace
+        engine.loss_marks.replace = replace
         cluster.network.heal()
         await whole_again(cluster, "b1")
         assert bookie.node.repair.copied == 30

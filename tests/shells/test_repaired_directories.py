@@ -197,7 +197,7 @@ async def test_damaged_marks_are_set_aside_and_all_is_marked(damage: str, clock:
         cluster.network.cut("b1", "b2")
         cluster.network.cut("b1", "b3")
         await start_repaired(bookie)
-        now = bookie.node.engine.marks.now
+        now = bookie.node.engine.loss_marks.now
         assert all(now.refuses_adds(each) and now.denies_nothing(each) for each in ledgers)
         assert "/b1/marks" + ASIDE in bookie.disk.files
         cluster.network.heal()
@@ -212,7 +212,7 @@ async def test_a_lost_index_is_made_anew_and_the_loss_is_marked(clock: MockClock
         with pytest.raises(StorageCorrupt, match="index is missing"):
             await bookie.start()
         await start_repaired(bookie)
-        assert bookie.node.engine.marks.now.refuses_adds(ledgers[-1])
+        assert bookie.node.engine.loss_marks.now.refuses_adds(ledgers[-1])
         await check_all_is_back(cluster, client, ledgers)
 
 
@@ -238,7 +238,7 @@ async def test_what_was_lost_is_unknown_and_never_denied(clock: MockClock) -> No
         cluster.network.cut("b1", "b3")
         await start_repaired(bookie)
         await wait_all_tasks_blocked()
-        now = bookie.node.engine.marks.now
+        now = bookie.node.engine.loss_marks.now
         assert all(now.refuses_adds(each) and now.denies_nothing(each) for each in ledgers)
         assert any(path.endswith(ASIDE) for path in bookie.disk.files)
 
@@ -248,7 +248,7 @@ async def test_a_sound_directory_is_left_as_it_is(clock: MockClock) -> None:
         ledgers = await fill(cluster, client)
         bookie = cluster.bookies["b1"]
         await start_repaired(bookie)
-        assert not bookie.node.engine.marks.now.limbo
+        assert not bookie.node.engine.loss_marks.now.limbo
         assert bookie.node.repair.copied == 0
         await check_all_is_back(cluster, client, ledgers)
 
@@ -290,7 +290,7 @@ async def test_a_lost_cookie_is_restored_and_all_is_marked(damage: str | None, c
         cluster.network.cut("b1", "b2")
         cluster.network.cut("b1", "b3")
         await start_repaired(bookie)
-        now = bookie.node.engine.marks.now
+        now = bookie.node.engine.loss_marks.now
         assert all(now.refuses_adds(each) and now.denies_nothing(each) for each in ledgers)
         cluster.network.heal()
         await check_all_is_back(cluster, client, ledgers)
@@ -422,4 +422,4 @@ async def test_the_cookie_of_a_journal_of_its_own_is_restored_too(lost: str, clo
                 pass
         async with node(repair_damage=True) as bookie:
             assert bookie.cookie.instance == instance
-            assert bookie.engine.marks.now.fenced_through == -1, "no ledger was made yet"
+            assert bookie.engine.loss_marks.now.fenced_through == -1, "no ledger was made yet"

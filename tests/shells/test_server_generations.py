@@ -41,7 +41,7 @@ def copied(machine: Machine) -> Machine:
 async def is_rolled_back(machine: Machine) -> bool:
     """Start the bookie. Return whether it takes its data for lost."""
     async with machine.bookie() as bookie:
-        return bool(bookie.node.engine.marks.now.limbo)
+        return bool(bookie.node.engine.loss_marks.now.limbo)
 
 
 @pytest.fixture

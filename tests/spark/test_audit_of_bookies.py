@@ -184,7 +184,7 @@ async def test_a_bookie_that_is_down_and_one_in_limbo_are_not_called_empty(autoj
         assert ailments.ledgers == []
         cluster.network.heal()
         await cluster.bookies["b2"].start()
-        marks = cluster.bookies["b3"].node.engine.marks
+        marks = cluster.bookies["b3"].node.engine.loss_marks
         while marks.now.limbo_count:  # noqa: ASYNC110 (mock time)
             await trio.sleep(1)
         assert await audit(cluster, client) == []

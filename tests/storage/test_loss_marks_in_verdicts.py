@@ -105,7 +105,7 @@ async def test_a_look_that_began_in_limbo_denies_nothing_though_limbo_ended_mean
             partial(engine.list_entries, 3, first=0, pairs_max=9),
         ):
             begun, go_on = trio.Event(), trio.Event()
-            engine.marks.now = marks
+            engine.loss_marks.now = marks
             found: list[Status] = []
 
             async def begin(look: Callable[[], Awaitable[Any]], found: list[Status]) -> None:
@@ -114,7 +114,7 @@ async def test_a_look_that_began_in_limbo_denies_nothing_though_limbo_ended_mean
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(begin, look, found)
                 await begun.wait()
-                engine.marks.now = marks.cleared([(3, 3)])
+                engine.loss_marks.now = marks.cleared([(3, 3)])
                 go_on.set()
             assert found == [Status.UNKNOWN]
             assert (await look()).status is Status.OK
@@ -157,6 +157,6 @@ async def test_marks_that_could_not_be_written_are_not_in_force() -> None:
 
         machine.disk.rename = rename
         with pytest.raises(StorageError):
-            await engine.marks.replace(LossMarks().after_loss(3))
-        assert engine.marks.now == LossMarks()
+            await engine.loss_marks.replace(LossMarks().after_loss(3))
+        assert engine.loss_marks.now == LossMarks()
         machine.disk.rename = original

@@ -85,7 +85,7 @@ async def test_what_was_not_flushed_is_lost_in_a_crash_and_the_bookie_knows_it()
         async with opened(PATH, machine.disk, machine.indexes) as directory, open_engine(directory, UNSYNCED):
             pass
     async with machine.running() as engine:
-        assert engine.marks.now == LossMarks().after_loss(9)
+        assert engine.loss_marks.now == LossMarks().after_loss(9)
         found = await read(engine, 7)
         assert found.status is Status.UNKNOWN, "nothing is denied"
         assert list(found.entries.ids) == [0], "what brought the key was synced"
@@ -127,7 +127,7 @@ async def test_fences_and_keys_are_synced_all_the_same() -> None:
         assert (await engine.fence(8, KEY)).status is Status.OK
         add(engine, 8, [0], recovery=True)
     async with machine.running(highest=-1) as engine:
-        assert engine.marks.now.fenced_through == -1, "no mark helps here"
+        assert engine.loss_marks.now.fenced_through == -1, "no mark helps here"
         assert engine.add(*add_frame(7, [1])) is Status.FENCED
         assert engine.add(*add_frame(8, [1])) is Status.FENCED
         assert engine.add(*add_frame(7, [1], key=OTHER_KEY, recovery=True)) is Status.UNAUTHORIZED
@@ -197,10 +197,10 @@ async def test_after_a_crash_without_the_journals_copy_a_bookie_with_it_is_in_li
         await engine.wait_durable(add(engine, 7, [0]))
         add(engine, 7, range(1, 5))
     async with machine.running(SMALL) as engine:
-        assert engine.marks.now.denies_nothing(7)
-        assert not engine.marks.now.is_unclean, "from here on a crash loses nothing"
+        assert engine.loss_marks.now.denies_nothing(7)
+        assert not engine.loss_marks.now.is_unclean, "from here on a crash loses nothing"
     async with machine.running(SMALL) as engine:
-        assert engine.marks.now.denies_nothing(7), "limbo ends by repair alone"
+        assert engine.loss_marks.now.denies_nothing(7), "limbo ends by repair alone"
 
 
 async def test_who_waits_for_a_flush_and_is_cancelled_does_not_interrupt_it() -> None:

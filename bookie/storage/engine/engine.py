@@ -84,7 +84,7 @@ class Engine:
         write_cache: WriteCache | None,
         frame_bytes_max: int,
     ) -> None:
-        self.marks = marks
+        self.loss_marks = marks
         """The loss marks: the answers that the bookie must not give because it may have lost data."""
         self._journal = journal
         self._commit = journal.commit
@@ -255,7 +255,7 @@ class Engine:
         self._reads += 1
         # Ask before the read: if limbo ends during the read, the read may have missed entries that repair has
         # just stored.
-        in_limbo = self.marks.now.denies_nothing(ledger_id)
+        in_limbo = self.loss_marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
             nothing = no_entries(ledger_id)
@@ -291,7 +291,7 @@ class Engine:
             state = self._living(ledger_id)
         except StorageError as error:
             return ListResult(status_of(error), [], first - 1)
-        in_limbo = self.marks.now.denies_nothing(ledger_id)
+        in_limbo = self.loss_marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
             found = ListResult(Status.NO_SUCH_LEDGER, [], last)
@@ -310,7 +310,7 @@ class Engine:
             state = self._living(ledger_id)
         except StorageError as error:
             return ScrubResult(status_of(error), nothing, first - 1)
-        in_limbo = self.marks.now.denies_nothing(ledger_id)
+        in_limbo = self.loss_marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
             found = ScrubResult(Status.NO_SUCH_LEDGER, nothing, last)
@@ -437,4 +437,4 @@ class Engine:
         if self._write_cache is not None:
             await self._write_cache.flush()
         await self._checkpointer.close()
-        await self.marks.replace(self.marks.now.serving(acknowledges_unsynced=False))
+        await self.loss_marks.replace(self.loss_marks.now.serving(acknowledges_unsynced=False))
