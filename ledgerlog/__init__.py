@@ -55,6 +55,7 @@ from ledgerlog.errors import (
     NotLeader,
     OffsetMismatch,
     OutOfSequence,
+    PermissionDenied,
     PropertiesConflict,
     RecordsLost,
     RecordTooLarge,
@@ -68,6 +69,7 @@ from ledgerlog.errors import (
     TooManyProducers,
     Truncated,
     TruncationPinned,
+    Unauthenticated,
     Unauthorized,
     WireError,
     WriteQuorumUnavailable,
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from ledgerlog.machine.replica import Replica
     from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
     from ledgerlog.model.command import Command
+    from ledgerlog.model.credentials import TLS
     from ledgerlog.model.cursor import CursorState
     from ledgerlog.model.ids import Position
     from ledgerlog.model.ledger import LedgerMetadata, LedgerState
@@ -105,6 +108,7 @@ __version__ = "0.1.0"
 __all__ = [
     # connecting
     "Cluster",
+    "TLS",
     "connect",
     # elections
     "Election",
@@ -177,6 +181,7 @@ __all__ = [
     "NotLeader",
     "OffsetMismatch",
     "OutOfSequence",
+    "PermissionDenied",
     "PropertiesConflict",
     "RecordTooLarge",
     "RecordsLost",
@@ -193,6 +198,7 @@ __all__ = [
     "ArchiveUnavailable",
     "ArchiveCorrupt",
     "ArchiveSupportMissing",
+    "Unauthenticated",
     "Unauthorized",
     "WireError",
     "WriteQuorumUnavailable",
@@ -216,6 +222,7 @@ _HOMES = {
     "ledgerlog.machine.replica": ("Replica",),
     "ledgerlog.machine.snapshots": ("LedgerSnapshots", "SnapshotInfo", "SnapshotStore"),
     "ledgerlog.model.command": ("Command",),
+    "ledgerlog.model.credentials": ("TLS",),
     "ledgerlog.model.cursor": ("CursorState",),
     "ledgerlog.model.ids": ("Position",),
     "ledgerlog.model.ledger": ("LedgerMetadata", "LedgerState"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -18,9 +19,11 @@ from ledgerlog.log.sweep import Orphan, sweep
 from ledgerlog.loops import refuse_other_loops
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
+from ledgerlog.model.credentials import TLS, Credentials, FilePath
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
-from ledgerlog.net.tcp import TcpNetwork, own_host_towards
+from ledgerlog.net.tcp import own_host_towards
+from ledgerlog.net.tls import network_of
 
 
 class Cluster:
@@ -232,6 +235,9 @@ async def connect(
     default_replication: Replication | None = None,
     append_deadline_s: float = APPEND_DEADLINE_S,
     create: bool = False,
+    tls: TLS | None = None,
+    secret_file: FilePath | None = None,
+    zk_auth_file: FilePath | None = None,
 ) -> AsyncIterator[Cluster]:
     """Connect to a cluster for the body of an ``async with``.
 
@@ -262,6 +268,13 @@ async def connect(
         append_deadline_s: An append fails if it has not reached its ack quorum after this many seconds. It
             must be above 0; the default is 20.
         create: Create the cluster's metadata if there is none. This starts no bookies.
+        tls: The certificate, the key and the authorities of this program. With it, every connection to a
+            bookie is encrypted, and both ends prove who they are. The default is in the environment variables
+            ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
+            clusters use no network, so they ignore this and the next two arguments.
+        secret_file: The file with the cluster's shared secret. The default is in ``LEDGERLOG_SECRET_FILE``.
+        zk_auth_file: The file with the credentials for ZooKeeper. The default is in
+            ``LEDGERLOG_ZK_AUTH_FILE``.
 
     Yields:
         The cluster.
@@ -276,6 +289,29 @@ async def connect(
             cluster.
         MetadataUnavailable: The metadata store cannot be reached.
     """
+    credentials = Credentials.completed(
+        os.environ, tls=tls, secret_file=secret_file, zk_auth_file=zk_auth_file
+    )
+    async with open_cluster(
+        uri,
+        credentials,
+        default_replication=default_replication,
+        append_deadline_s=append_deadline_s,
+        create=create,
+    ) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def open_cluster(
+    uri: str,
+    credentials: Credentials,
+    *,
+    default_replication: Replication | None = None,
+    append_deadline_s: float = APPEND_DEADLINE_S,
+    create: bool = False,
+) -> AsyncIterator[Cluster]:
+    """Connect with exactly these credentials, whatever the environment says. Otherwise as ``connect``."""
     refuse_other_loops("ledgerlog.connect")
     if not append_deadline_s > 0:
         raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
@@ -299,13 +335,14 @@ async def connect(
                 yield Cluster(uri, client)
         return
     async with (
-        open_store(parsed, create=create) as store,
+        open_store(parsed, create=create, credentials=credentials) as store,
         open_client(
             store,
-            TcpNetwork(),
+            network_of(credentials, cluster=store.cluster),
             environment=environment,
             default_replication=default_replication,
             append_deadline_s=append_deadline_s,
+            credentials=credentials,
         ) as client,
     ):
         yield Cluster(uri, client)

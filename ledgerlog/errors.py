@@ -81,6 +81,8 @@ __all__ = [
     "BookieReadOnly",
     "NotEnoughRacks",
     "Unauthorized",
+    "Unauthenticated",
+    "PermissionDenied",
     "WireError",
     "StorageError",
     "StorageLocked",
@@ -755,6 +757,21 @@ class NotEnoughRacks(NotEnoughBookies):
 
 class Unauthorized(LedgerLogError):
     """The ledger key or the identity of the peer is wrong. Nothing was changed."""
+
+
+class Unauthenticated(LedgerLogError):
+    """This process or its peer did not prove who it is. Nothing was done.
+
+    The message says which proof failed: a certificate of another authority, an expired certificate, a missing
+    or wrong secret, and the like. To try again helps only after the files or the clock were corrected.
+    """
+
+
+class PermissionDenied(LedgerLogError):
+    """This process proved who it is, and may not do this. Nothing was done.
+
+    An admin can grant the right with ``ledgerlog access grant``.
+    """
 
 
 class WireError(LedgerLogError):

@@ -36,7 +36,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -51,12 +51,16 @@ from bookie.storage.disk.descriptors import connections_within, raise_limit
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
 from ledgerlog.concurrency.nurseries import open_nursery
+from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
+from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import check_bookie_id
-from ledgerlog.net.tcp import TcpNetwork, parse_address
+from ledgerlog.net.tcp import parse_address
+from ledgerlog.net.tls import network_of
+from ledgerlog.net.transport import Network
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
 
@@ -68,6 +72,20 @@ _journal_dir = click.option(
     type=click.Path(file_okay=False),
     help="Where the journal lies, if not in PATH.",
 )
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _metadata(function: F) -> F:
+    """Add ``--metadata``, and the options that name files of credentials."""
+    option = click.option(
+        "--metadata",
+        required=True,
+        envvar="LEDGERLOG_URI",
+        help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
+    )
+    return option(credential_options(function))
+
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
@@ -81,12 +99,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("path", type=click.Path(file_okay=False))
-@click.option(
-    "--metadata",
-    required=True,
-    envvar="LEDGERLOG_URI",
-    help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
-)
+@_metadata
 @click.option(
     "--listen", default="127.0.0.1:0", show_default=True, help="Where to serve; port 0: any free one."
 )
@@ -195,6 +208,7 @@ def run(
         }
         storage = attrs.evolve(storage, **{name: value for name, value in given.items() if value is not None})
         placement = _parse_labels(labels)
+        credentials = given_credentials()
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level.upper(),
@@ -212,7 +226,7 @@ def run(
                 path,
                 store,
                 bookie_id=bookie_id,
-                network=TcpNetwork(),
+                network=network,
                 listen=again_at or listen,
                 advertise=advertise,
                 random_bytes=os.urandom,
@@ -223,7 +237,7 @@ def run(
                 fix_cookie=fix_cookie,
                 repair_damage=repair_damage,
                 heals_index=again_at is not None,
-                peers=partial(_open_peers, store),
+                peers=partial(_open_peers, store, network, credentials),
                 connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
             )
 
@@ -243,9 +257,10 @@ def run(
             if not auto_recovery:
                 await stop.wait()
                 return
-            await _look_after_the_cluster(store, node.bookie_id, stop)
+            await _look_after_the_cluster(store, network, credentials, node.bookie_id, stop)
 
-        async with open_store(uri) as store:
+        async with open_store(uri, credentials=credentials) as store:
+            network = network_of(credentials, cluster=store.cluster)
             await serve_and_heal(open_node, body)
 
     with _failures():
@@ -276,19 +291,23 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
 # Load the client only if something needs it: with it, a start takes one and a half times as long.
 
 
-def _open_peers(store: MetadataStore) -> AbstractAsyncContextManager[Peers]:
+def _open_peers(
+    store: MetadataStore, network: Network, credentials: Credentials
+) -> AbstractAsyncContextManager[Peers]:
     """Open the access to the other bookies, for copying lost entries from them."""
     from ledgerlog.repair.peers import open_peers
 
-    return open_peers(store, TcpNetwork())
+    return open_peers(store, network, credentials=credentials)
 
 
-async def _look_after_the_cluster(store: MetadataStore, name: str, stop: trio.Event) -> None:
+async def _look_after_the_cluster(
+    store: MetadataStore, network: Network, credentials: Credentials, name: str, stop: trio.Event
+) -> None:
     """Run auto-recovery until ``stop`` is set."""
     from ledgerlog.ledger.client import open_client
     from ledgerlog.repair.service import AutoRecovery
 
-    async with open_client(store, TcpNetwork()) as client, open_nursery() as nursery:
+    async with open_client(store, network, credentials=credentials) as client, open_nursery() as nursery:
         nursery.start_soon(AutoRecovery(client, name=name).run)
         await stop.wait()
         nursery.cancel_scope.cancel()
@@ -344,12 +363,7 @@ def cookie_show(path: str, journal_directory: str | None, as_json: bool) -> None
 @cookie.command("fix")
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
-@click.option(
-    "--metadata",
-    required=True,
-    envvar="LEDGERLOG_URI",
-    help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
-)
+@_metadata
 @click.option("--id", "bookie_id", help="The bookie's id; by default the directory's own.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cookie_fix(
@@ -363,7 +377,7 @@ def cookie_fix(
     from bookie.server.inspect import show_marks
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-        async with open_store(uri) as store:
+        async with open_store(uri, credentials=given_credentials()) as store:
             if bookie_id is None and await directory.read_cookie() is None:
                 raise InvalidArgument(f"{path} does not say whose it was: give --id")
             fixed = await establish_identity(
@@ -451,12 +465,7 @@ def rebuild_index_command(path: str, journal_directory: str | None, as_json: boo
 @main.command("repair")
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
-@click.option(
-    "--metadata",
-    required=True,
-    envvar="LEDGERLOG_URI",
-    help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
-)
+@_metadata
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def repair(path: str, journal_directory: str | None, metadata: str, as_json: bool) -> None:
     """Salvage PATH if it is damaged so that its bookie does not start.
@@ -468,7 +477,7 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
     from bookie.server.repairing import repair_directory, restore_cookie
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-        async with open_store(uri) as store:
+        async with open_store(uri, credentials=given_credentials()) as store:
             place = _find_place(path)
             has_new_cookie = await restore_cookie(store, directory, place=place)
             if await directory.read_cookie() is None:

@@ -31,7 +31,9 @@ from ledgerlog.errors import AppendUnknown, LostLeadership
 from ledgerlog.ledger.client import open_client
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.uri import open_store, parse_uri
+from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.layout import candidates_path
+from ledgerlog.net.tls import network_of
 
 __all__ = ["MARKS"]
 
@@ -68,15 +70,20 @@ class MarkingEnvironment(Environment):
 async def stand(uri: str, log_name: str, name: str) -> None:
     """Stand in the election and append while leading, until standard input ends."""
     environment = MarkingEnvironment()
-    network = CuttableNetwork()
+    credentials = Credentials.completed(os.environ)
     out = trio.lowlevel.FdStream(os.dup(sys.stdout.fileno()))
 
     async def say(**event: object) -> None:
         await out.send_all(f"{json.dumps(event)}\n".encode())
 
     async with (
-        open_store(parse_uri(uri)) as store,
-        open_client(store, network, environment=environment) as client,
+        open_store(parse_uri(uri), credentials=credentials) as store,
+        open_client(
+            store,
+            network := CuttableNetwork(network_of(credentials, cluster=store.cluster)),
+            environment=environment,
+            credentials=credentials,
+        ) as client,
         trio.open_nursery() as nursery,
     ):
         cluster = Cluster(uri, client)

@@ -7,6 +7,7 @@ bookies of another cluster may be anywhere; then only their counts are known.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -75,6 +76,11 @@ class BenchCluster:
 
     cluster: Cluster
     local: LocalCluster | None
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The environment for a child process that connects to the cluster."""
+        return self.cluster.client.credentials.environment_of_child(os.environ)
 
     async def meter(self) -> Meter:
         """Start to measure.

@@ -15,8 +15,8 @@ import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.meta.uri import ZooKeeperUri
-from ledgerlog.net.tcp import TcpNetwork
-from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes
+from ledgerlog.model.principal import Principal
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Network, Stream, buffers_bytes
 
 __all__ = ["CuttableNetwork", "StoreRelay", "open_store_relay"]
 
@@ -24,11 +24,11 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class CuttableNetwork:
-    """TCP that can be ``cut``. From then on, this process's own connections carry nothing, new ones
+    """A network that can be ``cut``. From then on, this process's own connections carry nothing, new ones
     included."""
 
-    def __init__(self) -> None:
-        self._network = TcpNetwork()
+    def __init__(self, network: Network) -> None:
+        self._network = network
         self.is_cut = False
 
     def cut(self) -> None:
@@ -53,6 +53,10 @@ class _CuttableStream:
     @property
     def peer(self) -> str:
         return self._inner.peer
+
+    @property
+    def principal(self) -> Principal | None:
+        return self._inner.principal
 
     async def receive_into(self, buffer: memoryview) -> int:
         count = await self._inner.receive_into(buffer)

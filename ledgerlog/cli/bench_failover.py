@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -152,7 +152,7 @@ async def failover_rounds(
 
             async def start(number: int) -> _Candidate:
                 relay = relays.get(number)
-                return await _start(children, uri, name, number, directory, relay)
+                return await _start(children, uri, name, number, directory, relay, bench.client_environment)
 
             leader = await start(0)
             await leader.event("leading")
@@ -186,7 +186,13 @@ async def failover_rounds(
 
 
 async def _start(
-    children: ChildProcesses, uri: str, log: str, number: int, directory: Path, relay: StoreRelay | None
+    children: ChildProcesses,
+    uri: str,
+    log: str,
+    number: int,
+    directory: Path,
+    relay: StoreRelay | None,
+    environment: Mapping[str, str],
 ) -> _Candidate:
     where = uri if relay is None else relay.uri
     child = await children.start(
@@ -195,5 +201,6 @@ async def _start(
         pipe_in=True,
         pipe_out=True,
         log_path=directory / f"candidate-{number}.log",
+        environment=environment,
     )
     return _Candidate(child, relay)

@@ -191,6 +191,7 @@ class Driver:
             pipe_in=True,
             pipe_out=True,
             log_path=self._local.path / f"{name}.log",
+            environment=self._local.client_environment,
         )
         send, receive = trio.open_memory_channel[bytes](10 * _BATCHES_UNANSWERED)
         contender = _Contender(name, child, send)

@@ -36,7 +36,6 @@ from pathlib import Path
 import attrs
 import trio
 
-import ledgerlog
 from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, ChildProcesses, open_children, python_command
 from ledgerlog.cli.running import ungrouped
 from ledgerlog.cli.zookeeper import (
@@ -48,11 +47,12 @@ from ledgerlog.cli.zookeeper import (
     server_command,
     wait_serving,
 )
-from ledgerlog.cluster import Cluster
+from ledgerlog.cluster import Cluster, open_cluster
 from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.uri import FileUri, SqliteUri
+from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
 from ledgerlog.wire.frame import Kind, Status
 
@@ -98,6 +98,10 @@ class LocalCluster:
     """The bookies' configuration file."""
     auto_recovery: bool = False
     """Whether every bookie also runs auto-recovery."""
+    credentials: Credentials = NO_CREDENTIALS
+    """What clients of this cluster prove themselves with."""
+    credentials_of: Callable[[BookieId], Credentials] = lambda _: NO_CREDENTIALS
+    """Returns what a bookie proves itself with. Called at each start."""
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
     """Returns more options of ``bookie run`` for a bookie. Called at each start; later options win."""
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
@@ -112,6 +116,11 @@ class LocalCluster:
     @property
     def bookie_ids(self) -> list[BookieId]:
         return list(self.bookies)
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The environment for a child process that connects to the cluster."""
+        return self.credentials.environment_of_child(os.environ)
 
     def data_path(self, bookie_id: BookieId) -> Path:
         """Return the path of the bookie's directory."""
@@ -132,7 +141,12 @@ class LocalCluster:
         if self.auto_recovery:
             command += ["--auto-recovery"]
         command += self.options_of(bookie_id)
-        child = await self.children.start(bookie_id, command, log_path=self.log_path(bookie_id))
+        child = await self.children.start(
+            bookie_id,
+            command,
+            log_path=self.log_path(bookie_id),
+            environment=self.credentials_of(bookie_id).environment_of_child(os.environ),
+        )
         self.bookies[bookie_id] = child
         return child
 
@@ -261,6 +275,8 @@ async def local_cluster(
     zookeepers: int = 0,
     grace_s: float = GRACE_S,
     auto_recovery: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
+    credentials_of: Callable[[BookieId], Credentials] = lambda _: NO_CREDENTIALS,
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
 ) -> AsyncIterator[LocalCluster]:
@@ -277,6 +293,9 @@ async def local_cluster(
             many as the directory has already.
         grace_s: How long processes may take to end.
         auto_recovery: Run auto-recovery in every bookie.
+        credentials: What this process proves itself with. The environment is not looked at: it is about
+            another cluster.
+        credentials_of: See ``LocalCluster.credentials_of``.
         options_of: See ``LocalCluster.options_of``.
         prefix_of: See ``LocalCluster.prefix_of``.
 
@@ -307,10 +326,11 @@ async def local_cluster(
             await _wait_ensemble(servers, running)
             uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
             async with (
-                ledgerlog.connect(uri, create=True) as cluster,
+                open_cluster(uri, credentials, create=True) as cluster,
                 open_children(grace_s=grace_s) as children,
             ):
                 local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
+                local.credentials, local.credentials_of = credentials, credentials_of
                 local.options_of, local.prefix_of = options_of, prefix_of
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}
                 async with trio.open_nursery() as nursery:

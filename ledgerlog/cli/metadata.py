@@ -18,6 +18,7 @@ import click
 from ledgerlog.cli.options import check_there, connect, json_option, uri_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
+from ledgerlog.credential_options import given_credentials
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.ledger.core.placement import rack_of
@@ -74,7 +75,7 @@ def metadata_backup(file: str, uri: str, as_json: bool) -> None:
     where = _store_of(uri)
 
     async def body() -> tuple[str, int]:
-        return await back_up(where, file, made_ms=_now_ms())
+        return await back_up(where, file, made_ms=_now_ms(), credentials=given_credentials())
 
     cluster, nodes = run(body)
     if as_json:
@@ -103,11 +104,11 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     where = _store_of(uri)
 
     async def accept() -> bool:
-        async with open_store(where) as store:
+        async with open_store(where, credentials=given_credentials()) as store:
             return await restoring.accept_loss(store)
 
     async def bring_back(file: str) -> restoring.Restored:
-        return await restore_at(where, file, now_ms=_now_ms())
+        return await restore_at(where, file, now_ms=_now_ms(), credentials=given_credentials())
 
     restored = None if file is None else run(partial(bring_back, file))
     was_held = run(accept) if accept_loss else False
@@ -300,9 +301,9 @@ def metadata_init(min_racks: int | None, strict: bool, uri: str, as_json: bool) 
     check_there(uri)
 
     async def body() -> dict[str, Any]:
-        cluster, is_new = await make_cluster_at(parsed)
+        cluster, is_new = await make_cluster_at(parsed, credentials=given_credentials())
         if is_new and policy != PlacementPolicy():
-            async with open_store(parsed) as store:
+            async with open_store(parsed, credentials=given_credentials()) as store:
                 await STORED_PLACEMENT.change(store, lambda _: policy)
         return {"uri": str(parsed), "cluster": cluster, "made": is_new}
 

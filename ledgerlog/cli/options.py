@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-import ledgerlog
-from ledgerlog.cluster import Cluster
+from ledgerlog.cluster import Cluster, open_cluster
+from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataUnavailable
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.reader import Start
@@ -121,7 +121,7 @@ log_name_argument = click.argument("name", callback=parsed(check_log_name))
 ledger_id_argument = click.argument("ledger_id", metavar="ID", type=WholeNumber(0, LEDGER_ID_MAX))
 OFFSET = WholeNumber(0, LEDGER_ID_MAX)
 
-uri_option = click.option(
+_uri = click.option(
     "--uri",
     callback=parsed(_check_uri),
     envvar="LEDGERLOG_URI",
@@ -130,12 +130,23 @@ uri_option = click.option(
     help="The cluster: sqlite:PATH, zk://HOST:PORT/CHROOT or file:PATH.",
 )
 
-bench_uri_option = click.option(
+_bench_uri = click.option(
     "--uri",
     callback=parsed(_check_uri),
     # If LEDGERLOG_URI is set, ignore it: a cluster in service is measured only if you name it.
     help="Measure on this cluster instead of a throw-away one. LEDGERLOG_URI is not looked at.",
 )
+
+
+def uri_option(function: F) -> F:
+    """Add ``--uri``, and the options that name files of credentials (``ledgerlog.credential_options``)."""
+    return _uri(credential_options(function))
+
+
+def bench_uri_option(function: F) -> F:
+    """Add ``--uri`` of a benchmark, and the options that name files of credentials."""
+    return _bench_uri(credential_options(function))
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
 
@@ -182,7 +193,7 @@ def replication_of(
 
 @asynccontextmanager
 async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
-    """Connect to the cluster that a command names.
+    """Connect to the cluster that a command names, with the credentials in its options.
 
     Args:
         uri: The cluster's URI.
@@ -194,7 +205,7 @@ async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
         MetadataUnavailable: The metadata store cannot be opened.
     """
     check_there(uri, make=make)
-    async with ledgerlog.connect(uri) as cluster:
+    async with open_cluster(uri, given_credentials()) as cluster:
         yield cluster
 
 

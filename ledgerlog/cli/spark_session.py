@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from ledgerlog.credential_options import given_credentials
 from ledgerlog.optional_packages import how_to_install, is_installed
 
 __all__ = ["local_session"]
@@ -15,7 +17,7 @@ __all__ = ["local_session"]
 
 @contextmanager
 def local_session(app_name: str, master: str) -> Iterator[Any]:
-    """Give a quiet Spark session for the body of the ``with``.
+    """Give a quiet Spark session for the body of the ``with``. Its tasks use the command's credentials.
 
     Raises:
         click.ClickException: Spark is not installed.
@@ -31,6 +33,9 @@ def local_session(app_name: str, master: str) -> Iterator[Any]:
         # Workers must import our modules, not files with the same names in their working directory.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
+    # Spark's tasks and the jobs that this process starts read their credentials from the environment.
+    for name, value in given_credentials().variables().items():
+        os.environ[name] = config[f"spark.executorEnv.{name}"] = value
     spark = session(app_name, master=master, config=config)
     try:
         yield spark

@@ -15,6 +15,7 @@ from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import APPEND_DEADLINE_S
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.transport import Network
@@ -32,6 +33,8 @@ class LedgerClient:
     default_replication: Replication
     network: Network
     """The network of the pool's connections."""
+    credentials: Credentials
+    """What this process proves itself with."""
     nursery: trio.Nursery
     """For tasks that end with the client. An exception in such a task is a bug and ends the client."""
 
@@ -44,6 +47,7 @@ async def open_client(
     environment: Environment | None = None,
     default_replication: Replication | None = None,
     append_deadline_s: float = APPEND_DEADLINE_S,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client over a metadata store and a network, for the body of the ``async with``.
 
@@ -56,6 +60,7 @@ async def open_client(
         environment: Clock, random choices and keys; None for the real ones.
         default_replication: The quorums of ledgers that are created without any; None for ``Replication()``.
         append_deadline_s: Seconds without progress after which a writer gives up.
+        credentials: What this process proves itself with. The network has the certificate already.
 
     Raises:
         MetadataUnavailable: The store does not answer at the start.
@@ -73,4 +78,6 @@ async def open_client(
         ledgers = Ledgers(
             store, registry, directory, pool, environment, nursery, replication, append_deadline_s
         )
-        yield LedgerClient(store, ledgers, directory, pool, environment, replication, network, nursery)
+        yield LedgerClient(
+            store, ledgers, directory, pool, environment, replication, network, credentials, nursery
+        )

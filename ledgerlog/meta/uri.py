@@ -42,6 +42,7 @@ from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.restore import Restored, restore
 from ledgerlog.meta.sqlite import open_sqlite_store, save_sqlite
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.redact import redact
 
 __all__ = [
@@ -173,7 +174,11 @@ def parse_uri(text: str) -> ClusterUri:
 
 @asynccontextmanager
 async def open_store(
-    uri: ClusterUri, *, create: bool = False, cluster: str | None = None
+    uri: ClusterUri,
+    *,
+    create: bool = False,
+    cluster: str | None = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> AsyncIterator[MetadataStore]:
     """Open the metadata store of a cluster for the body of the ``async with``.
 
@@ -184,6 +189,7 @@ async def open_store(
         create: Whether to make a cluster if the store holds none. ``memory:`` always makes a new one.
         cluster: The id that the cluster must have, if you know it from before. No cluster is made then, even
             with ``create``.
+        credentials: What this process proves itself with.
 
     Raises:
         ClusterNotFound: There is no cluster, and ``create`` is false or ``cluster`` is given.
@@ -195,7 +201,9 @@ async def open_store(
         try:
             # A caller that knows the cluster's id expects the cluster to exist, so do not make another one.
             is_new_welcome = create and cluster is None
-            store = await stack.enter_async_context(_open_any(uri, create=is_new_welcome))
+            store = await stack.enter_async_context(
+                _open_any(uri, create=is_new_welcome, credentials=credentials)
+            )
             if cluster is not None:
                 store.belong_to(cluster)
                 await store.sync()
@@ -208,11 +216,12 @@ async def open_store(
         yield store
 
 
-async def make_cluster_at(uri: ClusterUri) -> tuple[str, bool]:
+async def make_cluster_at(uri: ClusterUri, *, credentials: Credentials = NO_CREDENTIALS) -> tuple[str, bool]:
     """Make a cluster unless the store holds one.
 
     Args:
         uri: Where to make it.
+        credentials: What this process proves itself with.
 
     Returns:
         The cluster's id, and whether this call made the cluster.
@@ -220,19 +229,22 @@ async def make_cluster_at(uri: ClusterUri) -> tuple[str, bool]:
     Raises:
         LedgerLogError: As for ``open_store``.
     """
-    async with _open_any(uri, create=True) as store:
+    async with _open_any(uri, create=True, credentials=credentials) as store:
         is_new = await make_cluster(store, os.urandom)
         assert store.cluster is not None
         return store.cluster, is_new
 
 
-async def back_up(uri: ClusterUri, path: str, *, made_ms: int) -> tuple[str, int]:
+async def back_up(
+    uri: ClusterUri, path: str, *, made_ms: int, credentials: Credentials = NO_CREDENTIALS
+) -> tuple[str, int]:
     """Save the metadata of a cluster, which may be working, in a new file.
 
     Args:
         uri: The cluster.
         path: The backup file.
         made_ms: Wall clock, in milliseconds since 1970.
+        credentials: What this process proves itself with.
 
     Returns:
         The cluster's id, and the number of saved nodes.
@@ -242,7 +254,7 @@ async def back_up(uri: ClusterUri, path: str, *, made_ms: int) -> tuple[str, int
         ClusterNotFound: There is no cluster.
         LedgerLogError: As for ``open_store`` and ``write_backup``. No file was made.
     """
-    async with open_store(uri) as store:
+    async with open_store(uri, credentials=credentials) as store:
         assert store.cluster is not None
         with write_backup(path) as writer:
             match uri:
@@ -255,24 +267,29 @@ async def back_up(uri: ClusterUri, path: str, *, made_ms: int) -> tuple[str, int
         return store.cluster, writer.nodes
 
 
-async def restore_at(uri: ClusterUri, path: str, *, now_ms: int) -> Restored:
+async def restore_at(
+    uri: ClusterUri, path: str, *, now_ms: int, credentials: Credentials = NO_CREDENTIALS
+) -> Restored:
     """Replace the content of the metadata store at ``uri`` by a backup; see ``meta.restore``.
 
     Args:
         uri: Where the store is. If there is none, it is made.
         path: The backup file.
         now_ms: Wall clock, in milliseconds since 1970.
+        credentials: What this process proves itself with.
 
     Raises:
         StorageCorrupt, IncompatibleVersion: The backup is damaged, or of a newer format. Nothing was changed.
         LedgerLogError: As for ``restore`` and for opening the store.
     """
     backup = open_backup(path)
-    async with _open_any(uri, create=True) as store:
+    async with _open_any(uri, create=True, credentials=credentials) as store:
         return await restore(store, backup, now_ms=now_ms)
 
 
-def _open_any(uri: ClusterUri, *, create: bool) -> AbstractAsyncContextManager[MetadataStore]:
+def _open_any(
+    uri: ClusterUri, *, create: bool, credentials: Credentials
+) -> AbstractAsyncContextManager[MetadataStore]:
     match uri:
         case MemoryUri():
             return MemoryTree().open_store()

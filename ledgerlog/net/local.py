@@ -29,6 +29,7 @@ from trio.lowlevel import ParkingLot, checkpoint
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB
+from ledgerlog.model.principal import Principal
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
 from ledgerlog.net.turns import Turns, send_all_of
 
@@ -176,6 +177,10 @@ class _LocalStream:
     @property
     def peer(self) -> str:
         return self._peer
+
+    @property
+    def principal(self) -> Principal | None:
+        return None
 
     async def receive_into(self, buffer: memoryview) -> int:
         assert len(buffer), "there is no room to receive into"

@@ -44,6 +44,7 @@ from trio.lowlevel import (
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import CONNECT_TIMEOUT_S, MIB
+from ledgerlog.model.principal import Principal
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes
 from ledgerlog.net.turns import Turns, send_all_of
 
@@ -218,6 +219,10 @@ class TcpStream:
     @property
     def peer(self) -> str:
         return self._peer
+
+    @property
+    def principal(self) -> Principal | None:
+        return None
 
     async def receive_into(self, buffer: memoryview) -> int:
         if self._is_drained and not self._closed:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.model.principal import Principal
 
 Buffer = bytes | bytearray | memoryview
 """A bytes-like object. A view has one dimension of format ``B``, so ``len`` counts bytes."""
@@ -42,6 +43,13 @@ class Stream(Protocol):
     @property
     def peer(self) -> str:
         """The other end's address, for messages."""
+        ...
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who the peer proved to be by the transport itself, with a certificate.
+
+        None: the transport proves nothing, as plain TCP does and streams inside one process."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:

@@ -17,6 +17,7 @@ from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.peers import LedgerPeers
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import Network
 from ledgerlog.repair.queue import RepairQueue
@@ -43,12 +44,16 @@ class BookiePeers(LedgerPeers):
 
 @asynccontextmanager
 async def open_peers(
-    store: MetadataStore, network: Network, *, environment: Environment | None = None
+    store: MetadataStore,
+    network: Network,
+    *,
+    environment: Environment | None = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> AsyncIterator[BookiePeers]:
     """Open a client and yield a ``BookiePeers`` for the body of the ``async with``.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached at the start.
     """
-    async with open_client(store, network, environment=environment) as client:
+    async with open_client(store, network, environment=environment, credentials=credentials) as client:
         yield BookiePeers(client)

@@ -17,6 +17,7 @@ schema instead.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,7 +36,8 @@ from ledgerlog.blocking.portal import Portal
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.meta.uri import open_store, parse_uri
-from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.model.credentials import Credentials
+from ledgerlog.net.tls import network_of
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
@@ -54,7 +56,7 @@ class LogPartition(InputPartition):
 
 @asynccontextmanager
 async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[LedgerClient]:
-    """Connect to a cluster, for the body of the ``async with``.
+    """Connect to a cluster with the credentials in the environment, for the body of the ``async with``.
 
     Args:
         uri: The URI of the cluster.
@@ -65,9 +67,10 @@ async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[Le
         ClusterNotFound: There is no cluster at ``uri``.
         MetadataUnavailable: The metadata store did not answer.
     """
+    credentials = Credentials.completed(os.environ)
     async with (
-        open_store(parse_uri(uri), cluster=cluster) as store,
-        open_client(store, TcpNetwork()) as client,
+        open_store(parse_uri(uri), cluster=cluster, credentials=credentials) as store,
+        open_client(store, network_of(credentials, cluster=store.cluster), credentials=credentials) as client,
     ):
         yield client
 
@@ -84,7 +87,12 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
     """
     portal = Portal()
     try:
-        scan = open_scan(part, TcpNetwork(), lambda: open_store(parse_uri(part.uri), cluster=part.cluster))
+        credentials = Credentials.completed(os.environ)
+        scan = open_scan(
+            part,
+            network_of(credentials, cluster=part.cluster),
+            lambda: open_store(parse_uri(part.uri), cluster=part.cluster, credentials=credentials),
+        )
         take, held = portal.enter(scan)
 
         def fetched() -> Iterator[Fetched]:

@@ -20,6 +20,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from ledgerlog.model.principal import Principal
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
 from ledgerlog.testing.network import EVERYBODY
@@ -142,6 +143,10 @@ class _FaultyStream:
         self._held = b""  # bytes that arrived just before the link stalled
         self._is_closed = False
         self._waiting: dict[trio.CancelScope, None] = {}
+
+    @property
+    def principal(self) -> Principal | None:
+        return self._inner.principal
 
     async def _unless_closed(self, wait: Callable[[], Awaitable[T]]) -> T:
         """Wait for something. ConnectionLost if this end is closed meanwhile."""

@@ -37,6 +37,7 @@ from trio.lowlevel import ParkingLot
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import KIB
+from ledgerlog.model.principal import Principal
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
 from ledgerlog.net.turns import Turns, send_all_of
 from ledgerlog.testing.deterministic import Simulation
@@ -487,6 +488,10 @@ class _End:
     @property
     def peer(self) -> str:
         return self._peer
+
+    @property
+    def principal(self) -> Principal | None:
+        return None
 
     @property
     def is_gone(self) -> bool:

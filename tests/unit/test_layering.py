@@ -72,6 +72,7 @@ FROM_BOOKIE = (
     "ledgerlog.net.transport",
     "ledgerlog.net.turns",  # A connection takes turns by frames as its stream does by bytes.
     "ledgerlog.net.tcp",
+    "ledgerlog.net.tls",
 )
 BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
 
@@ -94,6 +95,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.standard_streams": (),
     # How both commands react to signals. Their nursery must not wrap the errors that a command raises.
     "ledgerlog.signals": CONCURRENCY,
+    # The options of both commands that name credentials.
+    "ledgerlog.credential_options": VOCABULARY,
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     # What this process speaks; it reads an environment variable, which the pure wire must not.
@@ -144,6 +147,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
+        "ledgerlog.credential_options",
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.election",
@@ -183,6 +187,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *FROM_BOOKIE,
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
+        "ledgerlog.credential_options",
         "ledgerlog.ledger",
         "ledgerlog.repair",
         "bookie",
@@ -271,6 +276,9 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.durable_directories",
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.backup_file",
+        # The environment variables that name credentials.
+        "ledgerlog.cluster",
+        "ledgerlog.credential_options",
         # It makes clusters, whose ids are random.
         "ledgerlog.meta.uri",
         "ledgerlog.meta.zookeeper",

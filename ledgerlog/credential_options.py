@@ -1,0 +1,80 @@
+"""The options of both commands that say who this process is: ``--tls-cert`` and so on.
+
+    @click.command()
+    @credential_options
+    def command() -> None:
+        credentials = given_credentials()
+
+The options are no parameters of the command's function. Their values stay in click's context, and
+``given_credentials`` returns them, completed by the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.credentials import (
+    SECRET_FILE_VARIABLE,
+    TLS_VARIABLES,
+    ZK_AUTH_FILE_VARIABLE,
+    Credentials,
+    tls_given,
+)
+
+__all__ = ["credential_options", "given_credentials"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KEY = "ledgerlog.credentials"
+
+_OPTIONS = (
+    ("--tls-cert", TLS_VARIABLES["cert"], "The certificate of this process, PEM."),
+    ("--tls-key", TLS_VARIABLES["key"], "The key of the certificate."),
+    ("--tls-ca", TLS_VARIABLES["ca"], "The authorities whose certificates are trusted."),
+    ("--secret-file", SECRET_FILE_VARIABLE, "The cluster's shared secret."),
+    ("--zk-auth-file", ZK_AUTH_FILE_VARIABLE, "The credentials for ZooKeeper."),
+)
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    assert param.name is not None
+    ctx.meta.setdefault(_KEY, {})[param.name] = value or None
+
+
+def credential_options(function: F) -> F:
+    """Add the options that name files of credentials. ``given_credentials`` returns them."""
+    for name, variable, text in reversed(_OPTIONS):
+        function = click.option(
+            name,
+            envvar=variable,
+            show_envvar=True,
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep,
+            help=text,
+        )(function)
+    return function
+
+
+def given_credentials() -> Credentials:
+    """Return the credentials in the options of the running command and in the environment.
+
+    Raises:
+        click.UsageError: Some of the three TLS files are given and some are not.
+    """
+    given: dict[str, str | None] = click.get_current_context().meta.get(_KEY, {})
+    try:
+        return Credentials.completed(
+            os.environ,
+            tls=tls_given(cert=given.get("tls_cert"), key=given.get("tls_key"), ca=given.get("tls_ca")),
+            secret_file=given.get("secret_file"),
+            zk_auth_file=given.get("zk_auth_file"),
+        )
+    except InvalidArgument as wrong:
+        raise click.UsageError(str(wrong)) from wrong
