@@ -16,8 +16,8 @@ that hangs inside a sync.
 * *keeping the session*: renew it at a third of the timeout, reap dead sessions, and open a new session if the
   old one is over;
 * *watching the lease*: wake the tasks that wait on a session if its lease has run out without renewal;
-* *following*: while a watch is open, look every ``POLL_INTERVAL_S`` whether another process has committed,
-  and every ``sqlite_sessions.REAP_INTERVAL_NS`` whether one has died.
+* *following*: while a watch is open, look whether another process has committed or died, when the kernel
+  hints at it (``sqlite_changes``), and every ``LOOK_INTERVAL_S`` without a hint.
 
 **Watches.** Our own writes mark watches directly. For writes of other processes, the follower compares
 ``PRAGMA data_version``, and asks the file which paths changed after the last revision that it saw. That
@@ -63,6 +63,7 @@ from ledgerlog.meta.backup import COUNTERS
 from ledgerlog.meta.backup_file import BackupWriter
 from ledgerlog.meta.belonging import Belonging, check_cluster
 from ledgerlog.meta.settle import on_lost_answer
+from ledgerlog.meta.sqlite_changes import Hint, Hints, open_hints
 from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
@@ -73,8 +74,18 @@ __all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store", "save_sqlite"]
 
 logger = logging.getLogger(__name__)
 
+LOOK_INTERVAL_S = 0.5
+"""The longest pause between two looks for changes of other processes, while a watch is open."""
+
+FIRST_PAUSE_S = 0.002
+"""The pause between a hint and the look, because a commit can be seen only a moment after its write."""
+
+PAUSE_FACTOR = 4
+"""Each look after a hint comes this many times later than the one before, up to ``LOOK_INTERVAL_S``. So a
+change that can be seen t seconds after its hint is seen at most this many times as late."""
+
 POLL_INTERVAL_S = 0.02
-"""Pause between two checks for commits of other processes, while a watch is open."""
+"""The pause between two looks if the kernel gives no hints."""
 
 RETRY_S = 0.005
 """Pause between two attempts at a lock that another process holds. Each attempt also waits inside SQLite."""
@@ -142,14 +153,19 @@ class _Opened:
     lease: Lease
     data_version: int
     seen_revision: int
+    hints: Hints | None
+    """None if the kernel gives none."""
 
 
 def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool) -> _Opened:
     """Open the file and a session on it. Runs in the worker thread."""
     file = open_metadata_file(path, belonging, create=create)
+    hints = None
     try:
         file.refresh()
         sessions = Sessions(file, timeout_ns=timeout_ns)
+        # Begin with the hints: a change that is not in what is read now is hinted at.
+        hints = open_hints(path, sessions.directory)
         # Keep this order. If another process commits between the two reads, the follower reads once too
         # often. In the other order it would miss the commit.
         data_version = file.data_version()
@@ -157,8 +173,10 @@ def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool
         sessions.sweep()
         lease = sessions.open()
         file.remember_log()
-        return _Opened(file, sessions, lease, data_version, seen)
+        return _Opened(file, sessions, lease, data_version, seen, hints)
     except BaseException:
+        if hints is not None:
+            hints.close()
         file.close()
         raise
 
@@ -307,6 +325,7 @@ class SqliteStore:
         self._session = SqliteSession(opened.lease)
         self._data_version = opened.data_version
         self._seen_revision = opened.seen_revision
+        self._hints = opened.hints
 
     # --- the capability --------------------------------------------------------------------------
 
@@ -475,6 +494,7 @@ class SqliteStore:
                     ) from failure
                 raise
             ended = self._session
+            self._close_hints()
             self._use(opened)
             ended._become(SessionState.LOST)
             self._watches.changed_somewhere()
@@ -499,6 +519,7 @@ class SqliteStore:
         This is shielded. If the end cannot be written now, the other processes notice it by the lock.
         """
         self._closed = True
+        self._close_hints()
 
         def close() -> None:
             try:
@@ -581,13 +602,33 @@ class SqliteStore:
                 session._become(SessionState.SUSPENDED)
             await trio.sleep(period_s)
 
+    def _close_hints(self) -> None:
+        if self._hints is not None:
+            self._hints.close()
+
+    async def _wait_for_change(self, pause_s: float) -> tuple[float, Hint]:
+        """Wait until it is time to look, and return the pause after this look, and what was hinted at.
+
+        Args:
+            pause_s: The pause before this look, if there is no hint.
+        """
+        if self._hints is None:
+            await trio.sleep(POLL_INTERVAL_S)
+            return pause_s, Hint.NONE
+        hint = await self._hints.wait(pause_s)
+        if hint:
+            await trio.sleep(FIRST_PAUSE_S)
+            return FIRST_PAUSE_S * PAUSE_FACTOR, hint
+        return min(pause_s * PAUSE_FACTOR, LOOK_INTERVAL_S), hint
+
     async def _follow(self) -> None:
         failing = False
+        pause_s = LOOK_INTERVAL_S
         while True:
             await self._watches.wait_any()
-            await trio.sleep(POLL_INTERVAL_S)
+            pause_s, hint = await self._wait_for_change(pause_s)
             try:
-                paths = await self._run(self._look)
+                paths = await self._run(partial(self._look, hint))
             except LedgerLogError as error:
                 if not failing and not isinstance(error, WrongCluster):
                     logger.warning("cannot follow the changes of %s: %s", self._worker.path, error)
@@ -603,12 +644,12 @@ class SqliteStore:
             elif paths:
                 self._watches.changed(paths)
 
-    def _look(self, changed: list[str]) -> list[str] | None:
+    def _look(self, hint: Hint, changed: list[str]) -> list[str] | None:
         """Return the paths that others have written; None if there are too many to list.
 
         Runs in the worker thread.
         """
-        changed += self._sessions.reap()
+        changed += self._sessions.reap(throttled=Hint.SESSION not in hint)
         data_version = self._file.data_version()
         if data_version == self._data_version:
             return []

@@ -110,7 +110,10 @@ os.register_at_fork(after_in_child=SessionLock._drop_all_after_fork)
 
 def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
     """Return the lock; None if another process holds it, or if the file does not exist (any more)."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
+    # Only the owner opens its file for writing. So whoever tries a lock does not look like an owner that dies
+    # (``sqlite_changes``).
+    access = os.O_RDWR | os.O_CREAT | os.O_EXCL if create else os.O_RDONLY
+    flags = access | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, 0o600)
     except FileNotFoundError:
@@ -158,6 +161,11 @@ class Sessions:
         self._reaped_at_ns = 0
         with _os_translated(self._directory):
             self._directory.mkdir(mode=0o700, exist_ok=True)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the lock files."""
+        return self._directory
 
     # --- the owner -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +13,9 @@ from subprocess import PIPE
 import pytest
 import trio
 
+from ledgerlog.meta import sqlite
 from ledgerlog.meta.sqlite import SqliteStore, open_sqlite_store
+from ledgerlog.meta.sqlite_changes import Hint
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -60,6 +63,80 @@ async def child(*words: str) -> AsyncIterator[Child]:
             await process.wait()
             assert process.stdout is not None
             await process.stdout.aclose()
+
+
+async def _wait_until_the_follower_waits(store: SqliteStore) -> None:
+    """Return once the store's follower waits for a hint, so that it sees nothing by a look of its own."""
+    assert store._hints is not None
+    while not store._hints._is_waited_for:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_commit_of_another_process_wakes_a_watch_without_a_look_at_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_INTERVAL_S", math.inf)
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store, store.watch("log") as watch:
+        await _wait_until_the_follower_waits(store)
+        async with child("move", str(path)):
+            with trio.fail_after(PATIENCE_S):
+                await watch.wait()
+        assert await store.get(f"log/{1:08}") is not None
+
+
+async def test_the_death_of_a_process_wakes_a_watch_without_a_look_at_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_INTERVAL_S", math.inf)
+    path = tmp_path / "meta.db"
+    async with (
+        child("own", str(path), "node", LONG_LEASE_S) as owner,
+        open_sqlite_store(path, session_timeout_s=float(LONG_LEASE_S)) as store,
+    ):
+        with trio.fail_after(PATIENCE_S):
+            assert "owns" in str(await owner.line())
+        async with store.watch("node") as watch:
+            await _wait_until_the_follower_waits(store)
+            owner.process.kill()
+            with trio.fail_after(PATIENCE_S):
+                while await store.get("node") is not None:
+                    await watch.wait()
+
+
+async def test_whoever_tries_a_lock_gives_no_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise two processes that look after each other's sessions would wake each other for ever.
+    monkeypatch.setattr(sqlite, "LOOK_INTERVAL_S", math.inf)
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store, store.watch("log"), open_sqlite_store(path) as other:
+        await _wait_until_the_follower_waits(store)
+        hints = store._hints
+        assert hints is not None
+        hints._take()
+        other._sessions.reap(throttled=False)
+        assert hints._take() is Hint.NONE
+
+
+def _add_a_byte(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+async def test_what_others_do_beside_the_file_is_no_reason_to_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_INTERVAL_S", math.inf)
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store, store.watch("log"):
+        await _wait_until_the_follower_waits(store)
+        hints = store._hints
+        assert hints is not None
+        # No checkpoint comes between a write and the look at the hints, so the follower does not take them.
+        hints._take()
+        _add_a_byte(tmp_path / "a-log-file")
+        assert hints._take() is Hint.NONE
+        _add_a_byte(Path(f"{path}-wal"))
+        assert hints._take() is Hint.FILE
 
 
 async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothing_and_loses_none(

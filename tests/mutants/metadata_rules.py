@@ -11,6 +11,7 @@ _TEST_STORE = "tests/integration/test_zookeeper_store.py"
 _TEST_BELONGING = "tests/contract/test_belonging.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
+_TEST_SQLITE = "tests/integration/test_sqlite_processes.py"
 _TEST_LOST = "tests/shells/test_lost_answers.py"
 _TEST_PATIENCE = "tests/shells/test_log_retry_budget.py"
 
@@ -242,5 +243,21 @@ MUTANTS = (
         'info.place != "" and info.place == place',
         'info.place != ""',
         f"{_TEST_REGISTRATION}::test_a_node_from_another_place_is_never_replaced",
+    ),
+    mutant(
+        "a_write_to_the_log_of_the_file_is_no_hint",
+        "a commit of another process wakes a watch",
+        "sqlite_changes.Hints._take",
+        "event.name.startswith(self._name)",
+        "event.name == self._name",
+        f"{_TEST_SQLITE}::test_what_others_do_beside_the_file_is_no_reason_to_look_at_it",
+    ),
+    mutant(
+        "whoever_tries_a_lock_looks_like_an_owner_that_dies",
+        "a hint about a session means that its owner is gone",
+        "sqlite_sessions._try_lock",
+        "os.O_RDONLY",
+        "os.O_RDWR",
+        f"{_TEST_SQLITE}::test_whoever_tries_a_lock_gives_no_hint",
     ),
 )

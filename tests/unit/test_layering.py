@@ -245,6 +245,7 @@ IMPURE = frozenset(
         "urllib",
         # External systems and the user.
         "sqlite3",
+        "inotify_simple",
         "kazoo",
         "plyvel",
         "pyspark",
@@ -264,6 +265,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "pyspark": ("ledgerlog.spark", "pyspark_ledgerlog", "pyspark_ledgeraudit"),
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
+    "inotify_simple": ("ledgerlog.meta.sqlite_changes",),
     "plyvel": ("bookie.storage",),
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
     "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
