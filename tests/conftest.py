@@ -61,7 +61,7 @@ import xdist
 from xdist.scheduler import LoadFileScheduling
 
 from tests.started import TOKEN_VARIABLE, processes_of
-from tests.zookeepers import SHARED_PROCESSES, one_server
+from tests.zookeepers import SHARED_PROCESSES, SecuredServer, one_server, secured_server
 
 pytest_plugins = ["tests.hanging"]
 
@@ -196,6 +196,13 @@ def zookeeper_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of a ZooKeeper server for all tests of the run; each takes a chroot of its own."""
     with one_server(tmp_path_factory.mktemp("zookeeper")) as hosts:
         yield hosts
+
+
+@pytest.fixture(scope="session")
+def secured_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+    """A ZooKeeper server that identifies its clients, for all tests of the run."""
+    with secured_server(tmp_path_factory.mktemp("secured-zookeeper")) as server:
+        yield server
 
 
 def _wait_for_threads(started: set[threading.Thread]) -> list[str]:

@@ -25,12 +25,20 @@ from pathlib import Path
 
 import attrs
 import trio
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from kazoo.client import KazooClient
 
 from ledgerlog.cli import exit_with_parent
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from ledgerlog.cli.zookeeper import ZookeeperServer, hosts_of, prepare_servers, server_command, wait_serving
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
+from ledgerlog.model.credentials import TLS
 from tests.waiting import PATIENCE_S
 
 SHARED_PROCESSES: set[int] = set()
@@ -215,3 +223,87 @@ async def open_ensemble(path: Path, count: int) -> AsyncIterator[Ensemble]:
         await ensemble.start()
         await ensemble.wait_serving()
         yield ensemble
+
+
+# --- a server that identifies its clients ---------------------------------------------------------
+
+SASL_USERS = {"ledgerlog": "a secret pass", "reader": "another"}
+"""Whom the server of ``secured_server`` knows by SASL; any digest is somebody to it."""
+
+
+@attrs.frozen
+class SecuredServer:
+    """One server with SASL, digests and, at another port, TLS with certificates."""
+
+    hosts: str
+    tls_hosts: str
+    directory: Path
+    """``ca.pem``, and a key and certificate for the client: ``client.key``, ``client.pem``."""
+
+    @property
+    def tls(self) -> TLS:
+        return TLS(
+            cert=self.directory / "client.pem",
+            key=self.directory / "client.key",
+            ca=self.directory / "ca.pem",
+        )
+
+
+@contextmanager
+def secured_server(path: Path) -> Iterator[SecuredServer]:
+    """Such a server for the body of the ``with``."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(path / "ca.pem"))
+    client = authority.issue_cert("client@example.org", common_name="client")
+    client.private_key_pem.write_to_path(str(path / "client.key"))
+    (path / "client.pem").write_bytes(b"".join(pem.bytes() for pem in client.cert_chain_pems))
+    (path / "server.pem").write_bytes(_key_store(authority.issue_cert("localhost", "127.0.0.1")))
+    users = "".join(f' user_{name}="{password}"\n' for name, password in SASL_USERS.items())
+    (path / "jaas.conf").write_text(
+        f"Server {{\n org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n"
+    )
+    (server,) = prepare_servers(path, 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        tls_port = free.getsockname()[1]
+    server.config_path.write_text(server.config_path.read_text() + _secure_configuration(path, tls_port))
+    java, *options, main, config = server_command(server.config_path)
+    place = options.index("-cp") + 1
+    jars = sorted(Path(options[place].split(os.pathsep)[0]).parent.glob("netty-*.jar"))
+    options[place] = os.pathsep.join([options[place], *map(str, jars)])
+    with (path / "zookeeper-1.log").open("wb") as log:
+        process = subprocess.Popen(
+            [java, f"-Djava.security.auth.login.config={path / 'jaas.conf'}", *options, main, config],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,
+        )
+    SHARED_PROCESSES.add(process.pid)
+    try:
+        trio.run(_serving, [server])
+        yield SecuredServer(hosts_of([server]), f"127.0.0.1:{tls_port}", path)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _key_store(identity: trustme.LeafCert) -> bytes:
+    """The key in the form that Java reads, and the certificates."""
+    key = load_pem_private_key(identity.private_key_pem.bytes(), None)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pem + b"".join(each.bytes() for each in identity.cert_chain_pems)
+
+
+def _secure_configuration(path: Path, tls_port: int) -> str:
+    return f"""\
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+secureClientPort={tls_port}
+secureClientPortAddress=127.0.0.1
+ssl.keyStore.location={path / "server.pem"}
+ssl.keyStore.type=PEM
+ssl.trustStore.location={path / "ca.pem"}
+ssl.trustStore.type=PEM
+ssl.clientAuth=need
+authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
+"""

@@ -32,9 +32,11 @@ from typing import Any, ClassVar, Protocol
 import attrs
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as wire
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL as KazooAllowed
+from kazoo.security import Id as KazooId
 
 from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.meta.zookeeper.acl import OPEN, Acl, Allowed, Principal
 from ledgerlog.meta.zookeeper.clock import boot_clock_ns
 from ledgerlog.meta.zookeeper.plan import (
     NO_VERSION,
@@ -85,6 +87,21 @@ class Unsupported(Exception):
     """The server does not know this request."""
 
 
+class Denied(Exception):
+    """The list of ``znode`` does not let this process do that: nothing happened."""
+
+    def __init__(self, znode: str) -> None:
+        super().__init__(znode)
+        self.znode = znode
+
+
+class UnknownIdentity(Exception):
+    """The server does not know an identity that a list names, or knows none of this process.
+
+    Nothing happened.
+    """
+
+
 _REFUSALS: dict[type[Exception], Refusal] = {
     kazoo_errors.NoNodeError: Refusal.NO_NODE,
     kazoo_errors.NodeExistsError: Refusal.NODE_EXISTS,
@@ -105,6 +122,7 @@ _UNCERTAIN = (
     kazoo_errors.ConnectionClosedError,  # kazoo itself raises it, although it is a SessionExpiredError.
     kazoo_errors.OperationTimeoutError,
     kazoo_errors.RequestTimeoutError,
+    kazoo_errors.AuthFailedError,  # kazoo's word for calls under way when a login failed.
     kazoo_errors.SystemZookeeperError,
     kazoo_errors.RuntimeInconsistency,
     kazoo_errors.DataInconsistency,
@@ -135,6 +153,8 @@ class ZookeeperCall:
     type: ClassVar[int]
     session_id: int | None = None
     """The session that the call is bound to; None for any."""
+    znode = "/"
+    """The znode that it is about, for messages."""
 
     def __init__(self) -> None:
         self.deliver: Callable[[ZookeeperCall], None] | None = None
@@ -163,6 +183,7 @@ class ZookeeperCall:
             NotSent, WrongSession: Nothing happened.
             AnswerLost: The outcome is unknown.
             Unsupported: The server does not know the request.
+            Denied, UnknownIdentity: This process may not do that. Nothing happened.
             MetadataUnavailable: The server refuses, and would refuse again. Nothing happened.
         """
         error = self._error
@@ -174,12 +195,18 @@ class ZookeeperCall:
             error = self._answer
         if not self._is_sent:
             raise NotSent from error
+        if isinstance(error, Denied):
+            raise error
         if isinstance(error, _UNCERTAIN) or not isinstance(error, kazoo_errors.ZookeeperError):
             raise AnswerLost from error
         if isinstance(error, _NEVER_DONE):
             raise NotSent from error
         if isinstance(error, kazoo_errors.UnimplementedError):
             raise Unsupported from error
+        if isinstance(error, kazoo_errors.NoAuthError):
+            raise Denied(self.znode) from error
+        if isinstance(error, kazoo_errors.InvalidACLError):
+            raise UnknownIdentity from error
         refusal = _REFUSALS.get(type(error))
         if refusal is not None:
             return Refused(0, refusal)
@@ -225,7 +252,8 @@ class ZookeeperCall:
         # The server has received a request that it refused. If kazoo gave up, the server may have received
         # nothing.
         answered = isinstance(error, kazoo_errors.ZookeeperError) and not isinstance(
-            error, kazoo_errors.ConnectionLoss | kazoo_errors.SessionExpiredError
+            error,
+            kazoo_errors.ConnectionLoss | kazoo_errors.SessionExpiredError | kazoo_errors.AuthFailedError,
         )
         self._finish(None, error, answered=answered)
 
@@ -256,6 +284,7 @@ class Get(ZookeeperCall):
 
     def __init__(self, znode: str) -> None:
         super().__init__()
+        self.znode = znode
         self._request = wire.GetData(znode, None)
 
     def _body(self) -> bytes:
@@ -273,6 +302,7 @@ class Exists(ZookeeperCall):
 
     def __init__(self, znode: str) -> None:
         super().__init__()
+        self.znode = znode
         self._request = wire.Exists(znode, None)
 
     def _body(self) -> bytes:
@@ -290,6 +320,7 @@ class GetChildren(ZookeeperCall):
 
     def __init__(self, znode: str) -> None:
         super().__init__()
+        self.znode = znode
         self._request = wire.GetChildren(znode, None)
 
     def _body(self) -> bytes:
@@ -301,14 +332,24 @@ class GetChildren(ZookeeperCall):
 
 
 class Transaction(ZookeeperCall):
-    """Do all operations or none. Answer: the new version for each (0 if it has none), or ``Refused``."""
+    """Do all operations or none. Answer: the new version for each (0 if it has none), or ``Refused``.
+
+    Args:
+        operations: What to do.
+        session_id: The session that it must be sent in; None for any.
+        acl: The list of each znode that it makes.
+    """
 
     type = wire.Transaction.type
 
-    def __init__(self, operations: Sequence[ZnodeOperation], *, session_id: int | None = None) -> None:
+    def __init__(
+        self, operations: Sequence[ZnodeOperation], *, session_id: int | None = None, acl: Acl = OPEN
+    ) -> None:
         super().__init__()
         self.session_id = session_id
-        self._request = wire.Transaction([_of_kazoo(operation) for operation in operations])
+        self._operations = operations
+        kazoos_acl = _acl_of_kazoo(acl)
+        self._request = wire.Transaction([_of_kazoo(operation, kazoos_acl) for operation in operations])
 
     def _body(self) -> bytes:
         return bytes(self._request.serialize())
@@ -330,11 +371,54 @@ class Transaction(ZookeeperCall):
             # that they were not tried.
             if isinstance(result, kazoo_errors.RolledBackError):
                 continue
+            if isinstance(result, kazoo_errors.NoAuthError):
+                return Denied(self._operations[index].znode)
             if isinstance(result, Exception):
                 refusal = _REFUSALS.get(type(result))
                 return result if refusal is None else Refused(index, refusal)
             versions.append(getattr(result, "version", 0))
         return versions
+
+
+class GetAcl(ZookeeperCall):
+    """Read the list of a znode: who may do what. Answer: an ``Acl``."""
+
+    type = wire.GetACL.type
+
+    def __init__(self, znode: str) -> None:
+        super().__init__()
+        self.znode = znode
+        self._request = wire.GetACL(znode)
+
+    def _body(self) -> bytes:
+        return bytes(self._request.serialize())
+
+    def _read(self, buffer: bytes, offset: int) -> Acl:
+        entries, _ = wire.GetACL.deserialize(buffer, offset)
+        return tuple(
+            Allowed(Principal(entry.id.scheme or "", entry.id.id or ""), entry.perms) for entry in entries
+        )
+
+
+class SetAcl(ZookeeperCall):
+    """Replace the list of a znode, whatever it is now. Answer: None."""
+
+    type = wire.SetACL.type
+    _ANY_VERSION = -1
+
+    def __init__(self, znode: str, acl: Acl) -> None:
+        super().__init__()
+        self.znode = znode
+        self._acl = _acl_of_kazoo(acl)
+
+    def _body(self) -> bytes:
+        return bytes(wire.SetACL(self.znode, self._acl, self._ANY_VERSION).serialize())
+
+    def _withheld_body(self) -> bytes:
+        return bytes(wire.SetACL("/", self._acl, NO_VERSION).serialize())
+
+    def _read(self, buffer: bytes, offset: int) -> None:
+        return None
 
 
 class AddWatch(ZookeeperCall):
@@ -348,10 +432,10 @@ class AddWatch(ZookeeperCall):
 
     def __init__(self, znode: str) -> None:
         super().__init__()
-        self._znode = znode
+        self.znode = znode
 
     def _body(self) -> bytes:
-        return bytes(wire.write_string(self._znode) + wire.int_struct.pack(self._RECURSIVE))
+        return bytes(wire.write_string(self.znode) + wire.int_struct.pack(self._RECURSIVE))
 
     def _read(self, buffer: bytes, offset: int) -> None:
         return None
@@ -365,10 +449,10 @@ class RemoveWatches(ZookeeperCall):
 
     def __init__(self, znode: str) -> None:
         super().__init__()
-        self._znode = znode
+        self.znode = znode
 
     def _body(self) -> bytes:
-        return bytes(wire.write_string(self._znode) + wire.int_struct.pack(self._ANY))
+        return bytes(wire.write_string(self.znode) + wire.int_struct.pack(self._ANY))
 
     def _read(self, buffer: bytes, offset: int) -> None:
         return None
@@ -378,10 +462,17 @@ def _stat(stat: Any) -> Stat:
     return Stat(stat.version, stat.numChildren, stat.ephemeralOwner != 0)
 
 
-def _of_kazoo(operation: ZnodeOperation) -> Any:
+def _acl_of_kazoo(acl: Acl) -> list[Any]:
+    return [
+        KazooAllowed(each.permissions, KazooId(each.principal.scheme, each.principal.identity))
+        for each in acl
+    ]
+
+
+def _of_kazoo(operation: ZnodeOperation, acl: list[Any]) -> Any:
     match operation:
         case MakeZnode(znode=znode, value=value, is_ephemeral=is_ephemeral):
-            return wire.Create(znode, value, OPEN_ACL_UNSAFE, _EPHEMERAL if is_ephemeral else 0)
+            return wire.Create(znode, value, acl, _EPHEMERAL if is_ephemeral else 0)
         case SetZnode(znode=znode, value=value, version=version):
             return wire.SetData(znode, value, version)
         case DeleteZnode(znode=znode, version=version):

@@ -22,18 +22,23 @@ import attrs
 import trio
 
 from ledgerlog import limits
-from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable, WrongCluster
+from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.meta.store import SessionState
+from ledgerlog.meta.zookeeper.acl import OPEN, Acl, hides_digests
 from ledgerlog.meta.zookeeper.calls import (
     AnswerLost,
+    Denied,
     NotSent,
     Refused,
     Transaction,
+    UnknownIdentity,
     WrongSession,
     ZookeeperCall,
 )
 from ledgerlog.meta.zookeeper.link import KazooLink
-from ledgerlog.meta.zookeeper.plan import CheckZnode, ZnodeOperation
+from ledgerlog.meta.zookeeper.login import NOBODY
+from ledgerlog.meta.zookeeper.plan import CheckZnode, MakeZnode, ZnodeOperation
+from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies, ZooKeeperKnowsNot
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
 _RETRY_S = 0.02
@@ -75,7 +80,13 @@ class Conversation:
         """The session of the usable connection; None while there is none."""
         self._check: CheckZnode | None = None
         """The first step of each write in that session."""
-        self._refusal: str | None = None
+        self._acl: Acl = OPEN
+        """The list of each znode that is made in that session."""
+        self.login = NOBODY
+        """Who this process is, for messages."""
+        self.trouble = ""
+        """Why the last attempt to connect failed, for messages."""
+        self._refusal: LedgerLogError | None = None
         self._doubts = 0
         self._is_closed = False
         self._changed = trio.Event()
@@ -89,7 +100,7 @@ class Conversation:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the last store that answered was refused."""
+        """Whether the last store that answered was refused, or refused us."""
         return self._refusal is not None
 
     @property
@@ -97,14 +108,20 @@ class Conversation:
         """The session of the usable connection; None while there is none."""
         return self._session_id
 
-    def use(self, session_id: int, check: CheckZnode | None) -> None:
+    @property
+    def acl(self) -> Acl:
+        """The list of each znode that is made now."""
+        return self._acl
+
+    def use(self, session_id: int, check: CheckZnode | None, acl: Acl) -> None:
         """Say that there is a usable connection, for this session.
 
         Args:
             session_id: The session.
             check: The step that each write begins with; None for no such step.
+            acl: The list of each znode that is made.
         """
-        self._session_id, self._check, self._refusal = session_id, check, None
+        self._session_id, self._check, self._acl, self._refusal = session_id, check, acl, None
         self._tell()
 
     def rest(self) -> None:
@@ -120,8 +137,11 @@ class Conversation:
         self._doubts += 1
         self.rest()
 
-    def refuse(self, refusal: str) -> None:
-        """Say that the wrong store answers: every call raises WrongCluster until ``use`` is called."""
+    def refuse(self, refusal: LedgerLogError) -> None:
+        """Say that the wrong store answers, or one that refuses us.
+
+        Every call raises such an error until ``use`` is called.
+        """
         self._refusal = refusal
         self.rest()
 
@@ -179,15 +199,45 @@ class Conversation:
         attempt = Attempt()
         with trio.move_on_after(limits.METADATA_TIMEOUT_S):
             return await work(attempt)
-        trouble = f"no ZooKeeper server of {self.hosts} answered within {limits.METADATA_TIMEOUT_S:g} s"
+        trouble = self.silence()
         if attempt.is_in_doubt:
             raise MetadataOutcomeUnknown(f"{trouble}; the write may or may not have been applied")
         raise MetadataUnavailable(f"{trouble}; nothing happened")
 
+    def silence(self) -> str:
+        """Return the sentence that no server answered, with the reason if it is known."""
+        why = f" ({self.trouble})" if self.trouble else ""
+        return f"no ZooKeeper server of {self.hosts} answered within {limits.METADATA_TIMEOUT_S:g} s{why}"
+
+    def denial(self, znode: str) -> LedgerLogError:
+        """Return the error for a call that the list of a znode does not allow."""
+        if not self.login.is_somebody:
+            return ZooKeeperKnowsNot(
+                f"ZooKeeper ({self.hosts}) does not let a client without credentials use {znode}: name their "
+                "file by --zk-auth-file or LEDGERLOG_ZK_AUTH_FILE. Nothing was done"
+            )
+        return ZooKeeperDenies(
+            f"ZooKeeper ({self.hosts}) does not let {self.login} do this to {znode}: the user or the "
+            "password is wrong, or the znode's list lacks the right. 'ledgerlog metadata secure' sets the "
+            "lists. Nothing was done"
+        )
+
+    def _answer_of(self, call: ZookeeperCall) -> Any:
+        """Return the result of a call; a denial is raised as an error of the capability."""
+        try:
+            return call.result()
+        except Denied as denied:
+            raise self.denial(denied.znode) from denied.__cause__
+        except UnknownIdentity as unknown:
+            raise ZooKeeperKnowsNot(
+                f"ZooKeeper ({self.hosts}) knows no identity of {self.login}, or does not know a scheme that "
+                "the list names. Nothing was done"
+            ) from unknown.__cause__
+
     async def _wait_connected(self) -> None:
         while self._session_id is None:
             if self._refusal is not None:
-                raise WrongCluster(self._refusal)
+                raise type(self._refusal)(str(self._refusal))
             await self.wait_news()
 
     async def _answers(self, calls: Sequence[ZookeeperCall]) -> None:
@@ -212,7 +262,7 @@ class Conversation:
         return (await self.read_all([make]))[0]
 
     async def read_all(self, makes: Sequence[Callable[[], ZookeeperCall]]) -> list[Any]:
-        """Return the answers to requests that change nothing, in their order."""
+        """Return the answers to requests that may be sent twice, in their order."""
         answers: list[Any] = []
         while len(answers) < len(makes):
             await self._wait_connected()
@@ -220,7 +270,7 @@ class Conversation:
             calls = [make() for make in makes[len(answers) : len(answers) + _PIPELINE]]
             await self._answers(calls)
             try:
-                found = [call.result() for call in calls]
+                found = [self._answer_of(call) for call in calls]
             except (NotSent, AnswerLost, WrongSession):
                 self.check_open()
                 await trio.sleep(_RETRY_S)
@@ -255,7 +305,11 @@ class Conversation:
                 raise SessionOver
             await self._wait_connected()
             first = [] if self._check is None else [self._check]
-            call = Transaction([*first, *operations], session_id=None if session is None else session.number)
+            number = None if session is None else session.number
+            call = Transaction([*first, *operations], session_id=number, acl=self._acl)
+            for operation in operations:
+                if isinstance(operation, MakeZnode) and hides_digests(self._acl):
+                    raise self.denial(operation.znode)
             try:
                 await self._answers([call])
             except trio.Cancelled:
@@ -264,7 +318,7 @@ class Conversation:
                 attempt.is_in_doubt = not call.revoke()
                 raise
             try:
-                result: list[int] | Refused = call.result()
+                result: list[int] | Refused = self._answer_of(call)
                 if not isinstance(result, Refused):
                     return result[len(first) :]
                 if result.index >= len(first):

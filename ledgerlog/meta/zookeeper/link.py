@@ -23,6 +23,9 @@ leader still answers pings for some ticks, so nothing may depend on the lease al
 * A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
   the session's whole life, and would reach a live host later in the list too late.
 * Pauses between attempts stay below half a second; kazoo's own grow to an hour.
+* TLS by a context of our own (``login``). kazoo looks only at the socket whether there is something to read,
+  and would leave waiting what OpenSSL has decrypted already.
+* A login that a server refuses is told from a connection that broke during it.
 * ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
   that hangs).
 
@@ -35,6 +38,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +47,7 @@ import attrs
 import trio
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
@@ -51,6 +56,8 @@ from kazoo.retry import KazooRetry
 
 from ledgerlog.meta.zookeeper.calls import ZookeeperCall
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
+from ledgerlog.meta.zookeeper.login import NOBODY, Login, tls_context
+from ledgerlog.model.credentials import TLS
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +69,18 @@ _SESSIONS_KEPT = 8
 """How many sessions ``zxid_of`` remembers."""
 
 _CONNECT_TIMEOUT_MIN_S, _CONNECT_TIMEOUT_MAX_S = 0.2, 2.0
+
+_TLS_FAILURES_PER_HOST = 2
+"""So many handshakes for each host must fail, and none succeed, before we say that TLS is refused."""
+
+_LOGIN_BREAKS_MAX = 3
+"""So many connections in a row must break during a SASL login before we call it refused.
+
+An old server ends the connection instead of saying that the login failed. So does a server that dies.
+"""
+
+_NEEDS_SASL = -124
+"""The error with which a server answers a client that must log in by SASL, and has not."""
 
 
 @attrs.frozen
@@ -89,13 +108,27 @@ class Ended:
 
 
 @attrs.frozen
+class LoginRefused:
+    """The servers and this process did not identify each other."""
+
+    why: str
+
+
+@attrs.frozen
+class Trouble:
+    """An attempt to connect failed."""
+
+    why: str
+
+
+@attrs.frozen
 class Changed:
     """A znode that a watch covers was made, set or deleted."""
 
     znode: str
 
 
-Event = Connected | Suspended | Expired | Ended | Changed
+Event = Connected | Suspended | Expired | Ended | LoginRefused | Trouble | Changed
 
 
 class KazooLink:
@@ -107,10 +140,18 @@ class KazooLink:
     Args:
         hosts: The servers: "h1:2181,h2:2181".
         timeout_s: The session timeout to ask for, in seconds.
+        login: Who this process is.
         on_event: Called in the loop with each event.
     """
 
-    def __init__(self, hosts: str, timeout_s: float, *, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        timeout_s: float,
+        *,
+        login: Login = NOBODY,
+        on_event: Callable[[Event], None],
+    ) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._on_event = on_event
         self._is_stopping = False
@@ -125,7 +166,7 @@ class KazooLink:
         """The session timeout that was negotiated."""
         host_count = hosts.count(",") + 1
         connect_s = min(max(timeout_s / 3 / host_count, _CONNECT_TIMEOUT_MIN_S), _CONNECT_TIMEOUT_MAX_S)
-        handler = _Handler(connect_s)
+        handler = _Handler(connect_s, login.tls)
         retry = KazooRetry(
             max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=0.4, sleep_func=handler.sleep_func
         )
@@ -134,9 +175,17 @@ class KazooLink:
             timeout=timeout_s,
             handler=handler,
             connection_retry=retry,
+            auth_data=[] if login.auth is None else login.auth.auth_data,
             logger=_kazoo_logger,
         )
-        self._client._connection = _Connection(self, self._client, retry.copy(), logger=_kazoo_logger)
+        self._client._connection = _Connection(
+            self,
+            self._client,
+            retry.copy(),
+            logger=_kazoo_logger,
+            sasl_options=None if login.auth is None else login.auth.sasl_options,
+            tls_failures_max=0 if login.tls is None else _TLS_FAILURES_PER_HOST * host_count,
+        )
         self._client.add_listener(self._on_state)
 
     def zxid_of(self, session_id: int) -> int:
@@ -223,6 +272,14 @@ class KazooLink:
         """Report a watch event."""
         self.post(self._on_event, Changed(znode))
 
+    def failed(self, why: str) -> None:
+        """Report that an attempt to connect failed."""
+        self.post(self._on_event, Trouble(why))
+
+    def refused(self, why: str) -> None:
+        """Report that the servers and this process do not identify each other."""
+        self.post(self._on_event, LoginRefused(why))
+
     def opened(self, session_id: int, timeout_ns: int, asked_ns: int) -> None:
         """Begin a lease: there is a connection.
 
@@ -240,6 +297,8 @@ class KazooLink:
         elif self._client._state == KeeperState.EXPIRED_SESSION:
             self.session_id = None
             self.post(self._on_event, Expired())
+        elif self._client._state == KeeperState.AUTH_FAILED:
+            self.session_id = None  # ``_Connection`` has reported why.
         elif not self._is_stopping:
             self.session_id = None
             # If a call's answer made the thread fail, that call is in none of kazoo's queues any more.
@@ -249,13 +308,30 @@ class KazooLink:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    def __init__(self, connect_timeout_s: float) -> None:
+    def __init__(self, connect_timeout_s: float, tls: TLS | None) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
+        self._tls = tls
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
         options["timeout"] = self._connect_timeout_s
-        return super().create_connection(*args, **options)
+        connection = super().create_connection(*args, **options)
+        if self._tls is None:
+            return connection
+        try:
+            connection.settimeout(self._connect_timeout_s)
+            return tls_context(self._tls).wrap_socket(connection, server_hostname=options["hostname"])
+        except BaseException:
+            connection.close()
+            raise
+
+    def select(self, readable: Any, *others: Any) -> Any:
+        decrypted = [one for one in readable if isinstance(one, ssl.SSLSocket) and one.pending()]
+        if decrypted:
+            # The other sockets may be readable, too: look at them without waiting.
+            ready, *rest = super().select(readable, *others[:-1], 0.0)
+            return [*decrypted, *(one for one in ready if one not in decrypted)], *rest
+        return super().select(readable, *others)
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
@@ -271,10 +347,20 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def __init__(
-        self, link: KazooLink, client: _Client, retry: KazooRetry, *, logger: logging.Logger
+        self,
+        link: KazooLink,
+        client: _Client,
+        retry: KazooRetry,
+        *,
+        logger: logging.Logger,
+        sasl_options: dict[str, str] | None,
+        tls_failures_max: int,
     ) -> None:
-        super().__init__(client, retry, logger=logger)
+        super().__init__(client, retry, logger=logger, sasl_options=sasl_options)
         self._link = link
+        self._tls_failures_max = tls_failures_max
+        self._tls_failures = 0
+        self._login_breaks = 0
         self._pings_sent_ns: deque[int] = deque()
         """When the unanswered pings of this connection were sent; answers come in order."""
 
@@ -288,12 +374,49 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
             self._link.opened(opened.session_id, opened.time_out * NS // 1000, asked_ns)
         return result
 
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        try:
+            timeouts = super()._connect(host, hostip, port)
+        except AuthFailedError as refused:
+            self._refused(f"{host}:{port} refuses the login{_reason(refused)}")
+            raise
+        except Exception as failure:
+            broken = _tls_error(failure)
+            if broken is None:
+                self._link.failed(f"{host}:{port}: {failure}")
+                raise
+            self._link.failed(f"TLS with {host}:{port} fails: {broken}")
+            self._tls_failures += 1
+            if self._tls_failures >= self._tls_failures_max:
+                self._refused(f"TLS with {host}:{port} fails: {broken}")
+                raise AuthFailedError from failure
+            raise
+        self._tls_failures = self._login_breaks = 0
+        return timeouts
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            super()._authenticate_with_sasl(host, timeout)
+        except AuthFailedError as failure:
+            if not isinstance(failure.__cause__, ConnectionDropped):
+                raise
+            self._login_breaks += 1
+            if self._login_breaks >= _LOGIN_BREAKS_MAX:
+                raise
+            raise failure.__cause__ from None
+
+    def _refused(self, why: str) -> None:
+        self._link.refused(why)
+
     def _send_ping(self, connect_timeout: float) -> None:
         self._pings_sent_ns.append(boot_clock_ns())
         super()._send_ping(connect_timeout)
 
     def _read_header(self, timeout: float) -> Any:
         header, buffer, offset = super()._read_header(timeout)
+        if header.err == _NEEDS_SASL:
+            self._refused("the servers ask for a login, and this process has none that they accept")
+            raise AuthFailedError
         if header.xid == PING_XID and self._pings_sent_ns:
             self._link.heard(self._pings_sent_ns.popleft())
         if header.zxid > 0 and self.client._session_id is not None:
@@ -304,3 +427,20 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         event, _ = wire.Watch.deserialize(buffer, offset)
         if event.path:
             self._link.changed(event.path)
+
+
+def _tls_error(failure: BaseException) -> str | None:
+    """Return what TLS says of a failed attempt to connect; None if the attempt failed otherwise."""
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"the server's certificate is refused: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return (cause.reason or str(cause)).replace("_", " ").lower()
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _reason(refused: BaseException) -> str:
+    cause = refused.__cause__
+    return f" ({cause})" if cause is not None and str(cause) else ""

@@ -34,6 +34,7 @@ watch waits for the confirmation, so it misses no later change. Without a connec
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -44,29 +45,53 @@ import trio
 
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_serving_nursery
-from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired, WrongCluster
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerLogError,
+    MetadataUnavailable,
+    SessionExpired,
+    WrongCluster,
+)
 from ledgerlog.meta.arguments import check_operations, check_path
 from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
+from ledgerlog.meta.zookeeper.acl import OPEN, Acl, Principal
 from ledgerlog.meta.zookeeper.calls import (
     AddWatch,
     AnswerLost,
+    Denied,
     Get,
+    GetAcl,
     NotSent,
     Refused,
     RemoveWatches,
     Transaction,
+    UnknownIdentity,
     Unsupported,
     WrongSession,
     ZookeeperCall,
 )
 from ledgerlog.meta.zookeeper.conversation import Conversation, SessionOver
-from ledgerlog.meta.zookeeper.link import Changed, Connected, Ended, Event, Expired, KazooLink, Suspended
+from ledgerlog.meta.zookeeper.link import (
+    Changed,
+    Connected,
+    Ended,
+    Event,
+    Expired,
+    KazooLink,
+    LoginRefused,
+    Suspended,
+    Trouble,
+)
+from ledgerlog.meta.zookeeper.login import Login, check_tls, load_auth
 from ledgerlog.meta.zookeeper.names import Names
 from ledgerlog.meta.zookeeper.plan import ANY_VERSION, CheckZnode
+from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies, ZooKeeperKnowsNot
+from ledgerlog.meta.zookeeper.securing import Secured, secure
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 from ledgerlog.meta.zookeeper.tree import Tree
+from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.layout import CLUSTER
 
 __all__ = ["ZooKeeperStore", "open_zookeeper_store"]
@@ -96,7 +121,13 @@ _LINK_PAUSE_S = 0.5
 
 
 def open_zookeeper_store(
-    hosts: str, *, chroot: str = "", session_timeout_s: float = limits.SESSION_TIMEOUT_S
+    hosts: str,
+    *,
+    chroot: str = "",
+    is_tls: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
+    new_acl: Acl = OPEN,
+    session_timeout_s: float = limits.SESSION_TIMEOUT_S,
 ) -> AbstractAsyncContextManager[ZooKeeperStore]:
     """Open a store in a ZooKeeper ensemble for the body of the ``async with``.
 
@@ -105,11 +136,19 @@ def open_zookeeper_store(
     Args:
         hosts: The servers: "h1:2181,h2:2181".
         chroot: The node above everything in the store: "" or "/a/b". It is made at the first write below it.
+        is_tls: Whether the servers speak TLS at these ports.
+        credentials: The files with which this process proves who it is. They are read again each time that
+            the servers refused it.
+        new_acl: The list of each znode that is made while the store holds no cluster.
         session_timeout_s: The session timeout to ask for, at least 2 s. The ensemble keeps it within its own
             bounds, which are 2 to 20 of its ticks. The death of a process is noticed after this time.
 
     Raises:
-        InvalidArgument: ``session_timeout_s`` is below 2.
+        InvalidArgument: ``session_timeout_s`` is below 2, or a file of the credentials is missing, damaged or
+            readable by others.
+        Unauthenticated: The servers and this process do not identify each other, or it has no credentials and
+            the cluster is not open.
+        PermissionDenied: The servers know this process, and the lists of the znodes give it no right.
         MetadataUnavailable: No server answered within ``limits.METADATA_TIMEOUT_S``, or the servers are older
             than ZooKeeper 3.6.
     """
@@ -117,11 +156,26 @@ def open_zookeeper_store(
         raise InvalidArgument(
             f"session_timeout_s must be {SESSION_TIMEOUT_MIN_S:g} or more, not {session_timeout_s}"
         )
-    return _open(ZooKeeperStore(hosts, Names(chroot), session_timeout_s))
+    if is_tls and credentials.tls is None:
+        raise InvalidArgument(
+            f"ZooKeeper at {hosts} is to be reached by TLS (zks://), which takes --tls-cert, --tls-key and "
+            "--tls-ca"
+        )
+    return _open(
+        ZooKeeperStore(
+            hosts,
+            Names(chroot),
+            session_timeout_s,
+            is_tls=is_tls,
+            credentials=credentials,
+            new_acl=new_acl,
+        )
+    )
 
 
 @asynccontextmanager
 async def _open(store: ZooKeeperStore) -> AsyncIterator[ZooKeeperStore]:
+    await store._read_login()
     store._start_link()
     try:
         await store._reach()
@@ -155,9 +209,21 @@ class ZooKeeperStore:
     is applied or not.
     """
 
-    def __init__(self, hosts: str, names: Names, session_timeout_s: float) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        names: Names,
+        session_timeout_s: float,
+        *,
+        is_tls: bool,
+        credentials: Credentials,
+        new_acl: Acl,
+    ) -> None:
         self._names = names
         self._timeout_s = session_timeout_s
+        self._is_tls = is_tls
+        self._credentials = credentials
+        self._new_acl = new_acl
         self._conversation = Conversation(hosts, self._begin_proof)
         self._tree = Tree(names, self._conversation)
         self._belonging = Belonging(f"{hosts}{names.root}".rstrip("/"))
@@ -167,6 +233,8 @@ class ZooKeeperStore:
         """The running check of the connection's cluster; None if there is none."""
         self._zxid_floor = 0
         """The newest transaction that was seen in a session that was used."""
+        self._is_refused_us = False
+        """Whether it was logged that the servers let this process do nothing."""
         self._link_number = 0
         self._link_ended = trio.Event()
         self._session: ZooKeeperSession | None = None
@@ -280,6 +348,18 @@ class ZooKeeperStore:
         """
         return self._watch(path)
 
+    async def secure(
+        self,
+        *,
+        all_of: Iterable[Principal] = (),
+        readers: Iterable[Principal] = (),
+        with_root: bool = False,
+    ) -> Secured:
+        """Give every znode the list that lets these principals in, and nobody else; see ``securing``."""
+        return await secure(
+            self._conversation, self._names, all_of=all_of, readers=readers, with_root=with_root
+        )
+
     # --- watches ---------------------------------------------------------------------------------
 
     def _znodes_watched(self, path: str) -> Iterable[str]:
@@ -306,7 +386,7 @@ class ZooKeeperStore:
                 # them.
                 self._conversation.link.cut()
                 return
-            except (MetadataUnavailable, Unsupported) as refusal:
+            except (MetadataUnavailable, Unsupported, Denied, UnknownIdentity) as refusal:
                 attached.refusal = MetadataUnavailable(f"metadata path {path!r} cannot be watched: {refusal}")
             if not missing:
                 settled.set()
@@ -326,12 +406,26 @@ class ZooKeeperStore:
 
     # --- the link and the session ----------------------------------------------------------------
 
+    async def _read_login(self) -> None:
+        """Read the files of the credentials."""
+        credentials = self._credentials
+        tls = credentials.tls if self._is_tls else None
+
+        def read() -> Login:
+            if tls is not None:
+                check_tls(tls)
+            file = credentials.zk_auth_file
+            return Login(auth=None if file is None else load_auth(file), tls=tls)
+
+        self._conversation.login = await trio.to_thread.run_sync(read)
+
     def _start_link(self) -> None:
         self._link_number += 1
         self._link_ended = trio.Event()
         self._conversation.link = KazooLink(
             self._conversation.hosts,
             self._timeout_s,
+            login=self._conversation.login,
             on_event=partial(self._on_event, self._link_number),
         )
         self._conversation.link.start()
@@ -354,6 +448,15 @@ class ZooKeeperStore:
             case Expired():
                 self._conversation.link.give_up_unsent()
                 self._lose_contact(SessionState.LOST)
+            case Trouble(why=why):
+                self._conversation.trouble = why
+            case LoginRefused(why=why):
+                self._be_refused(
+                    ZooKeeperKnowsNot(
+                        f"ZooKeeper ({self._conversation.hosts}) and this process, "
+                        f"{self._conversation.login}, do not identify each other: {why}"
+                    )
+                )
             case Ended(why=why):
                 logger.error("metadata link to %s ended and is replaced: %s", self._conversation.hosts, why)
                 self._lose_contact(SessionState.LOST)
@@ -367,11 +470,13 @@ class ZooKeeperStore:
             return
         proof = self._proof = object()
         sync = Transaction([CheckZnode(self._names.root, ANY_VERSION)])
-        calls: list[ZookeeperCall] = [sync]
+        place = self._names.value(CLUSTER)
+        calls: list[ZookeeperCall] = [sync, GetAcl(place)]
         if self.cluster is not None:
             # Keep this order. The watch then reports every change after the read, and the read is no older
-            # than the sync.
-            calls = [AddWatch(self._names.value(CLUSTER)), sync, Get(self._names.value(CLUSTER))]
+            # than the sync. The list is no older than the node's version, which each write checks: no write
+            # is done with a list that was replaced before (``securing``).
+            calls = [AddWatch(place), sync, Get(place), GetAcl(place)]
 
         def answered(_: ZookeeperCall) -> None:
             if proof is self._proof:
@@ -388,13 +493,17 @@ class ZooKeeperStore:
         link = self._conversation.link
         try:
             answers = [call.result() for call in calls]
-        except (NotSent, AnswerLost, WrongSession, MetadataUnavailable, Unsupported):
+        except Denied as denied:
+            self._be_refused(self._conversation.denial(denied.znode))
+            return
+        except (NotSent, AnswerLost, WrongSession, MetadataUnavailable, Unsupported, UnknownIdentity):
             link.cut()  # The check is repeated on the next connection.
             return
         check = None
+        acl = self._new_acl if isinstance(answers[-1], Refused) else answers[-1]
         if self.cluster is not None:
             self._raise_floor(link)
-            found = None if isinstance(answers[-1], Refused) else answers[-1]
+            found = None if isinstance(answers[-2], Refused) else answers[-2]
             try:
                 if link.zxid_of(number) < self._zxid_floor:
                     raise self._belonging.refuse(
@@ -403,17 +512,25 @@ class ZooKeeperStore:
                     )
                 self._belonging.judge(None if found is None else found[0])
             except WrongCluster as wrong:
-                self._lose_contact(SessionState.LOST)
-                self._conversation.refuse(str(wrong))
-                self._link_ended.set()
+                self._be_refused(wrong)
                 return
             assert found is not None, "it was judged"
             check = CheckZnode(self._names.value(CLUSTER), found[1].version)
         self._tree.forget_generations()
         self._use_session(number)
-        self._conversation.use(number, check)
+        self._is_refused_us = False
+        self._conversation.use(number, check, acl)
         for path, attached in self._attached.items():
             self._add_watches(path, attached)
+
+    def _be_refused(self, refusal: LedgerLogError) -> None:
+        """Make every call raise ``refusal`` until another link finds a store that is right and lets us in."""
+        if isinstance(refusal, ZooKeeperDenies | ZooKeeperKnowsNot) and not self._is_refused_us:
+            self._is_refused_us = True
+            logger.error("%s", refusal)
+        self._lose_contact(SessionState.LOST)
+        self._conversation.refuse(refusal)
+        self._link_ended.set()
 
     def _raise_floor(self, link: KazooLink) -> None:
         if self._session is not None:
@@ -449,9 +566,7 @@ class ZooKeeperStore:
                 ) from None
             self._conversation.link.submit(RemoveWatches(self._names.counters))
             return
-        raise MetadataUnavailable(
-            f"no ZooKeeper server of {hosts} answered within {limits.METADATA_TIMEOUT_S:g} s; does it run?"
-        )
+        raise MetadataUnavailable(f"{self._conversation.silence()}; does it run?")
 
     async def _keep_link(self) -> None:
         while True:
@@ -461,6 +576,9 @@ class ZooKeeperStore:
             self._link_number += 1  # Ignore its later events.
             await self._stop_link(ended)
             await trio.sleep(_REFUSED_PAUSE_S if self._conversation.is_refused else _LINK_PAUSE_S)
+            if self._conversation.is_refused:
+                with contextlib.suppress(InvalidArgument):  # Half of a change: the former login is used.
+                    await self._read_login()
             self._start_link()
 
     async def _watch_lease(self) -> None:

@@ -24,6 +24,7 @@ from ledgerlog.errors import LedgerLogError, MetadataUnavailable
 from ledgerlog.meta.store import Check, Operation, Set, Versioned
 from ledgerlog.meta.zookeeper.calls import (
     AnswerLost,
+    Denied,
     Exists,
     Get,
     GetChildren,
@@ -31,6 +32,7 @@ from ledgerlog.meta.zookeeper.calls import (
     Refused,
     Stat,
     Transaction,
+    UnknownIdentity,
     Unsupported,
     WrongSession,
     ZookeeperCall,
@@ -290,5 +292,13 @@ def _quietly(call: ZookeeperCall) -> Any:
     """Return the answer of a call; None if it failed. Failures do not matter here."""
     try:
         return call.result()
-    except (NotSent, AnswerLost, WrongSession, Unsupported, LedgerLogError):
+    except (
+        NotSent,
+        AnswerLost,
+        WrongSession,
+        Unsupported,
+        Denied,
+        UnknownIdentity,
+        LedgerLogError,
+    ):
         return None
