@@ -249,7 +249,7 @@ async def connect(
         memory:[?bookies=N]             bookies in this process, nothing on disk
         file:PATH[?bookies=N]           bookies in this process, in a directory that this process owns
         sqlite:PATH                     a SQLite file that the processes of one machine share
-        zk://HOST[:PORT],...[/CHROOT]   an ensemble of ZooKeeper servers
+        zk://HOST[:PORT],...[/CHROOT]   an ensemble of ZooKeeper servers; zks:// by TLS
 
     ``memory:`` and ``file:`` clusters run their bookies inside this process until the body ends. They are
     made if they do not exist. For the other two kinds, start bookies with ``bookie run``.

@@ -6,6 +6,7 @@ These functions wait for the disk: call them in a worker thread.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def make_directories(path: Path) -> None:
     Raises:
         OSError: A directory cannot be made, or the disk failed. Some of the directories may exist now.
     """
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     missing = []
     while not path.exists():
         missing.append(path)

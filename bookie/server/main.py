@@ -36,6 +36,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
@@ -52,6 +53,7 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.credential_options import credential_options, given_credentials
+from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.store import MetadataStore
@@ -401,7 +403,7 @@ def cookie_fix(
             check_bookie_id(bookie_id)
     with _failures():
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            make_directories(Path(path))
         except OSError as cause:
             raise InvalidArgument(f"{path} cannot be made: {cause.strerror}") from cause
     _show(path, journal_directory, items, as_json)

@@ -49,6 +49,7 @@ from ledgerlog.cli.zookeeper import (
 )
 from ledgerlog.cluster import Cluster, open_cluster
 from ledgerlog.concurrency.core.backoff import Backoff
+from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.uri import FileUri, SqliteUri
@@ -406,7 +407,7 @@ def _bookie_id(number: int) -> BookieId:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directories(path)
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -8,9 +8,9 @@ data would seem gone. ``metadata init`` makes one. The exceptions are ``log crea
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -28,11 +28,14 @@ from ledgerlog.meta.uri import (
     ClusterUri,
     FileUri,
     MemoryUri,
+    StoreAccess,
     back_up,
+    count_other_lists,
     make_cluster_at,
     open_store,
     parse_uri,
     restore_at,
+    secure_at,
 )
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.record import moment
@@ -42,6 +45,8 @@ from ledgerlog.repair.core.metadata_check import HeldOnly, MetadataCheck
 from ledgerlog.repair.metadata_check import look_at_metadata
 
 __all__ = ["metadata"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SHOWN = 20
 """How many findings of one kind 'metadata check' prints for a person."""
@@ -171,7 +176,7 @@ def metadata_check(bring_back: bool, uri: str, as_json: bool) -> None:
 
     Exit 0: nothing differs but deleted ledgers, which bookies will collect. Exit 1: something does."""
 
-    async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut]]:
+    async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut], int]:
         async with connect(uri) as cluster:
             client = cluster.client
             check = await look_at_metadata(client)
@@ -180,11 +185,13 @@ def metadata_check(bring_back: bool, uri: str, as_json: bool) -> None:
             if bring_back:
                 back, left = await bring_back_ledgers(client, check)
                 check = await look_at_metadata(client)
-            return check, back, left
+            return check, back, left, await count_other_lists(client.store)
 
-    check, back, left = run(body)
+    check, back, left, other_lists = run(body)
+    is_sound = check.is_sound and not other_lists
     if as_json:
-        print_json({**_check_fields(check), "brought_back": _rows(back), "left_out": _rows(left)})
+        fields = {**_check_fields(check), "sound": is_sound, "other_lists": other_lists}
+        print_json({**fields, "brought_back": _rows(back), "left_out": _rows(left)})
     else:
         for ledger in back:
             last = ledger.first_offset + ledger.records - 1
@@ -193,8 +200,13 @@ def metadata_check(bring_back: bool, uri: str, as_json: bool) -> None:
         for other in left:
             whose = "" if other.log is None else f" of log {other.log}"
             print_line(f"not brought back: ledger {other.ledger_id}{whose}: {other.why}")
+        if other_lists:
+            print_line(
+                f"znodes whose list of rights is not the cluster's: {other_lists}; 'ledgerlog metadata "
+                "secure' sets it"
+            )
         _print_check(check)
-    if not check.is_sound:
+    if not is_sound:
         raise click.exceptions.Exit(1)
 
 
@@ -281,17 +293,106 @@ _min_racks_option = click.option(
 )
 
 
+def _access_options(function: F) -> F:
+    """Add the options that say who may use the tree in ZooKeeper; see ``_access``."""
+    who = "SCHEME:ID, such as sasl:NAME, or @FILE for the user of a credentials file"
+    for option in (
+        click.option(
+            "--with-root",
+            is_flag=True,
+            help="Also if the cluster lies in ZooKeeper's root: only it uses that.",
+        ),
+        click.option(
+            "--zk-read",
+            "zk_read",
+            metavar="WHO",
+            multiple=True,
+            help=f"Who may read in ZooKeeper: {who}. Several times for several.",
+        ),
+        click.option(
+            "--zk-all",
+            "zk_all",
+            metavar="WHO",
+            multiple=True,
+            help="Who may do everything in ZooKeeper, besides you.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _access(zk_all: tuple[str, ...], zk_read: tuple[str, ...], with_root: bool) -> StoreAccess | None:
+    if not (zk_all or zk_read or with_root):
+        return None
+    return StoreAccess(all_of=zk_all, readers=zk_read, with_root=with_root)
+
+
+@metadata.command("secure")
+@_access_options
+@uri_option
+@json_option
+def metadata_secure(
+    zk_all: tuple[str, ...], zk_read: tuple[str, ...], with_root: bool, uri: str, as_json: bool
+) -> None:
+    """Let nobody use the cluster's tree in ZooKeeper but you and those whom you name.
+
+    Each znode gets the same list of rights. The cluster may work meanwhile. If the command is interrupted,
+    run it again. Name everybody each time: whoever is not named loses the right. Run it again after the last
+    process of version 0.1 has ended, because such a process makes open znodes."""
+    where = parse_uri(uri)
+
+    async def body() -> dict[str, Any]:
+        access = _access(zk_all, zk_read, with_root) or StoreAccess()
+        rights, changed, znodes = await secure_at(where, credentials=given_credentials(), access=access)
+        return {"uri": str(where), "znodes": znodes, "changed": changed, "rights": rights}
+
+    said = run(body)
+    if as_json:
+        print_json(said)
+        return
+    print_line(f"{said['uri']}: {said['znodes']} znodes, {said['changed']} of them changed")
+    for right in said["rights"]:
+        print_line(f"  {right}")
+
+
+@metadata.command("principal")
+@click.argument("file", type=click.Path(dir_okay=False))
+@json_option
+def metadata_principal(file: str, as_json: bool) -> None:
+    """Print how ZooKeeper names the user of the credentials file FILE, for --zk-all and --zk-read."""
+
+    async def body() -> str:
+        (principal,) = StoreAccess().principals([f"@{file}"])
+        return str(principal)
+
+    principal = run(body)
+    if as_json:
+        print_json({"principal": principal})
+    else:
+        print_line(principal)
+
+
 @metadata.command("init")
 @_min_racks_option
 @click.option("--strict", is_flag=True, help="Refuse new ledgers that would lie in fewer racks.")
+@_access_options
 @uri_option
 @json_option
-def metadata_init(min_racks: int | None, strict: bool, uri: str, as_json: bool) -> None:
+def metadata_init(
+    min_racks: int | None,
+    strict: bool,
+    zk_all: tuple[str, ...],
+    zk_read: tuple[str, ...],
+    with_root: bool,
+    uri: str,
+    as_json: bool,
+) -> None:
     """Make a new, empty cluster in a metadata store.
 
     For sqlite:PATH it makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start the
     bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so. See 'metadata
-    placement' for the options about racks."""
+    placement' for the options about racks. With credentials for ZooKeeper, only you and those whom you name
+    may use the cluster's tree; see 'metadata secure'."""
     policy = _policy_with(PlacementPolicy(), min_racks, strict or None)
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri | MemoryUri):
@@ -301,7 +402,9 @@ def metadata_init(min_racks: int | None, strict: bool, uri: str, as_json: bool) 
     check_there(uri)
 
     async def body() -> dict[str, Any]:
-        cluster, is_new = await make_cluster_at(parsed, credentials=given_credentials())
+        cluster, is_new = await make_cluster_at(
+            parsed, credentials=given_credentials(), access=_access(zk_all, zk_read, with_root)
+        )
         if is_new and policy != PlacementPolicy():
             async with open_store(parsed, credentials=given_credentials()) as store:
                 await STORED_PLACEMENT.change(store, lambda _: policy)

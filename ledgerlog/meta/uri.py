@@ -4,6 +4,7 @@
     file:PATH[?bookies=N]             a directory that one process owns, its bookies included
     sqlite:PATH                       a SQLite file that the processes of one machine share
     zk://HOST[:PORT],...[/CHROOT]     an ensemble of ZooKeeper servers
+    zks://HOST[:PORT],...[/CHROOT]    the same, reached by TLS
 
 ``parse_uri`` depends on the text alone. It returns a small value, of another class for each scheme, so a
 caller can handle the schemes that it supports in a ``match`` statement. ``open_store`` opens the metadata
@@ -23,11 +24,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import PurePosixPath
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
 import attrs
@@ -45,20 +46,26 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.redact import redact
 
+if TYPE_CHECKING:
+    from ledgerlog.meta.zookeeper.acl import Principal
+    from ledgerlog.meta.zookeeper.store import ZooKeeperStore
+
 __all__ = [
     "ClusterUri",
     "FileUri",
     "MemoryUri",
     "SqliteUri",
+    "StoreAccess",
     "ZooKeeperUri",
     "back_up",
     "make_cluster_at",
     "open_store",
     "parse_uri",
     "restore_at",
+    "secure_at",
 ]
 
-FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH or zk://HOST:PORT,.../CHROOT"
+FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH, zk://HOST:PORT,.../CHROOT or zks://..."
 
 MEMORY_BOOKIES = 3
 """The number that the default replication needs. A bookie in memory costs next to nothing."""
@@ -66,6 +73,7 @@ MEMORY_BOOKIES = 3
 FILE_BOOKIES = 1
 
 ZOOKEEPER_PORT = 2181
+ZOOKEEPER_TLS_PORT = 2281
 
 
 @attrs.frozen
@@ -115,6 +123,8 @@ class ZooKeeperUri:
     servers: tuple[tuple[str, int], ...]
     """Host and port of each server to connect to."""
     chroot: str = ""
+    is_tls: bool = False
+    """Whether the servers speak TLS at these ports: ``zks:``."""
 
     @property
     def hosts(self) -> str:
@@ -124,7 +134,7 @@ class ZooKeeperUri:
         )
 
     def __str__(self) -> str:
-        return f"zk://{self.hosts}{self.chroot}"
+        return f"{'zks' if self.is_tls else 'zk'}://{self.hosts}{self.chroot}"
 
 
 ClusterUri = MemoryUri | FileUri | SqliteUri | ZooKeeperUri
@@ -166,8 +176,8 @@ def parse_uri(text: str) -> ClusterUri:
             if options:
                 fail(f"sqlite: takes no options, not {', '.join(map(repr, options))}")
             return SqliteUri(_path(path, "sqlite", fail))
-        case "zk":
-            return _parse_zookeeper(rest, fail)
+        case "zk" | "zks" as name:
+            return _parse_zookeeper(rest, name == "zks", fail)
         case _:
             raise InvalidArgument(f"cluster URI {shown!r}: there is no scheme {scheme!r}; it must be {FORMS}")
 
@@ -216,23 +226,79 @@ async def open_store(
         yield store
 
 
-async def make_cluster_at(uri: ClusterUri, *, credentials: Credentials = NO_CREDENTIALS) -> tuple[str, bool]:
+async def make_cluster_at(
+    uri: ClusterUri, *, credentials: Credentials = NO_CREDENTIALS, access: StoreAccess | None = None
+) -> tuple[str, bool]:
     """Make a cluster unless the store holds one.
+
+    In ZooKeeper, if this process has credentials for it or uses TLS, only it and the principals of ``access``
+    may use the new cluster.
 
     Args:
         uri: Where to make it.
         credentials: What this process proves itself with.
+        access: Who else may use the tree in ZooKeeper. None: nobody else.
 
     Returns:
         The cluster's id, and whether this call made the cluster.
 
     Raises:
+        InvalidArgument: ``access`` is given, and the URI or the credentials have no use for it.
         LedgerLogError: As for ``open_store``.
     """
-    async with _open_any(uri, create=True, credentials=credentials) as store:
+    is_secure = _is_secure(uri, credentials)
+    if not is_secure and access is not None:
+        raise InvalidArgument(
+            f"{uri}: only a tree in ZooKeeper has lists of who may use it, and only somebody with "
+            "credentials can make one (--zk-auth-file, or zks://)"
+        )
+    access = access or StoreAccess()
+    if is_secure:
+        access.check(uri)
+    async with _open_any(uri, create=True, credentials=credentials, access=access) as store:
         is_new = await make_cluster(store, os.urandom)
         assert store.cluster is not None
-        return store.cluster, is_new
+        cluster = store.cluster
+    if is_new and is_secure:
+        # An operator may have made the chroot before, with another list.
+        await secure_at(uri, credentials=credentials, access=access)
+    return cluster, is_new
+
+
+async def secure_at(
+    uri: ClusterUri, *, credentials: Credentials = NO_CREDENTIALS, access: StoreAccess
+) -> tuple[list[str], int, int]:
+    """Let only this process and the principals of ``access`` use a tree in ZooKeeper, from now on.
+
+    The cluster may work meanwhile; see ``meta.zookeeper.securing``.
+
+    Args:
+        uri: The cluster.
+        credentials: What this process proves itself with.
+        access: Who else may use the tree.
+
+    Returns:
+        The list of every znode, for people; how many znodes had another list; and how many there are.
+
+    Raises:
+        InvalidArgument: The URI is not that of a tree in ZooKeeper, or the process has no credentials.
+        LedgerLogError: As for ``ZooKeeperStore.secure`` and ``open_store``.
+    """
+    if not isinstance(uri, ZooKeeperUri):
+        raise InvalidArgument(
+            f"{uri}: only a tree in ZooKeeper has lists of who may use it. A SQLite file has a mode: the "
+            "library makes files with 0600 in directories with 0700"
+        )
+    access.check(uri)
+    from ledgerlog.meta.zookeeper.acl import shown
+
+    async with _open_zookeeper(uri, credentials, StoreAccess()) as store:
+        done = await store.secure(
+            all_of=access.principals(access.all_of),
+            readers=access.principals(access.readers),
+            with_root=access.with_root,
+        )
+    return shown(done.acl), done.changed, done.znodes
 
 
 async def back_up(
@@ -284,22 +350,98 @@ async def restore_at(
     """
     backup = open_backup(path)
     async with _open_any(uri, create=True, credentials=credentials) as store:
-        return await restore(store, backup, now_ms=now_ms)
+        restored = await restore(store, backup, now_ms=now_ms)
+    if restored.was_empty and _is_secure(uri, credentials):
+        # The list of the chroot itself, if an operator has made that.
+        await secure_at(uri, credentials=credentials, access=StoreAccess(with_root=True))
+    return restored
+
+
+async def count_other_lists(store: MetadataStore) -> int:
+    """Return how many znodes of a tree in ZooKeeper have another list of rights than the cluster's node.
+
+    It is 0 for other stores.
+    """
+    count = getattr(store, "count_other_lists", None)
+    return 0 if count is None else int(await count())
+
+
+def _is_secure(uri: ClusterUri, credentials: Credentials) -> bool:
+    """Return whether what this process makes at ``uri`` gets a list of rights."""
+    return isinstance(uri, ZooKeeperUri) and (uri.is_tls or credentials.zk_auth_file is not None)
+
+
+@attrs.frozen(kw_only=True)
+class StoreAccess:
+    """Who may use a tree in ZooKeeper, besides the process that says so.
+
+    Each is a principal, ``SCHEME:ID`` (``meta.zookeeper.acl``), or ``@FILE`` for the user of a credentials
+    file.
+    """
+
+    all_of: tuple[str, ...] = ()
+    """Who may do everything."""
+    readers: tuple[str, ...] = ()
+    """Who may read."""
+    with_root: bool = False
+    """Whether to set the list of the znode "/", if the cluster lies there."""
+
+    def check(self, uri: ClusterUri) -> None:
+        """Check everything that can be checked without a server.
+
+        Raises:
+            InvalidArgument: A principal is wrong, or the cluster lies in the root and ``with_root`` is false.
+        """
+        self.principals(self.all_of + self.readers)
+        if isinstance(uri, ZooKeeperUri) and not uri.chroot and not self.with_root:
+            raise InvalidArgument(
+                f"{uri} is ZooKeeper's root, whose list holds for all who use the ensemble: give a chroot "
+                f"({uri}/ledgerlog), or --with-root if only this cluster uses the ensemble"
+            )
+
+    def principals(self, named: Sequence[str]) -> list[Principal]:
+        """Return the principals that these texts name.
+
+        Raises:
+            InvalidArgument: One is wrong, or its file is.
+        """
+        from ledgerlog.meta.zookeeper.acl import parse_principal
+        from ledgerlog.meta.zookeeper.login import principal_of_file
+
+        return [
+            principal_of_file(each[1:]) if each.startswith("@") else parse_principal(each) for each in named
+        ]
+
+
+def _open_zookeeper(
+    uri: ZooKeeperUri, credentials: Credentials, access: StoreAccess
+) -> AbstractAsyncContextManager[ZooKeeperStore]:
+    # Import here: kazoo takes a tenth of a second to import, and most programs use another store.
+    from ledgerlog.meta.zookeeper.acl import OPEN, THE_CREATOR, acl_for
+    from ledgerlog.meta.zookeeper.store import open_zookeeper_store
+
+    everything = [THE_CREATOR, *access.principals(access.all_of)]
+    return open_zookeeper_store(
+        uri.hosts,
+        chroot=uri.chroot,
+        is_tls=uri.is_tls,
+        credentials=credentials,
+        new_acl=acl_for(everything, access.principals(access.readers))
+        if _is_secure(uri, credentials)
+        else OPEN,
+    )
 
 
 def _open_any(
-    uri: ClusterUri, *, create: bool, credentials: Credentials
+    uri: ClusterUri, *, create: bool, credentials: Credentials, access: StoreAccess | None = None
 ) -> AbstractAsyncContextManager[MetadataStore]:
     match uri:
         case MemoryUri():
             return MemoryTree().open_store()
         case FileUri(metadata_path=path) | SqliteUri(path=path):
             return open_sqlite_store(path, create=create)
-        case ZooKeeperUri(hosts=hosts, chroot=chroot):
-            # Import here: kazoo takes a tenth of a second to import, and most programs use another store.
-            from ledgerlog.meta.zookeeper.store import open_zookeeper_store
-
-            return open_zookeeper_store(hosts, chroot=chroot)
+        case ZooKeeperUri():
+            return _open_zookeeper(uri, credentials, access or StoreAccess())
 
 
 def _nothing_there(uri: ClusterUri) -> str:
@@ -390,18 +532,19 @@ def _options(bookies: int, default: int) -> str:
 _SERVER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._\-]+))(?::([0-9]{1,5}))?\Z")
 
 
-def _parse_zookeeper(rest: str, fail: Fail) -> ZooKeeperUri:
+def _parse_zookeeper(rest: str, is_tls: bool, fail: Fail) -> ZooKeeperUri:
+    scheme = "zks" if is_tls else "zk"
     if not rest.startswith("//"):
-        fail("it must be zk://HOST:PORT,.../CHROOT")
+        fail(f"it must be {scheme}://HOST:PORT,.../CHROOT")
     if "?" in rest:
-        fail("zk: takes no options")
+        fail(f"{scheme}: takes no options")
     hosts, slash, chroot = rest[2:].partition("/")
     servers = []
     for item in hosts.split(","):
         found = _SERVER.match(item)
         if found is None:
             fail(f"{item!r} is not HOST or HOST:PORT")
-        port = int(found[3] or ZOOKEEPER_PORT)
+        port = int(found[3] or (ZOOKEEPER_TLS_PORT if is_tls else ZOOKEEPER_PORT))
         if not 1 <= port <= 65535:
             fail(f"port {port} is not one of 1 to 65535")
         servers.append((found[1] or found[2], port))
@@ -410,4 +553,4 @@ def _parse_zookeeper(rest: str, fail: Fail) -> ZooKeeperUri:
         fail(f"the chroot {slash + chroot!r} has an empty component, '.' or '..'")
     if re.search(r"[\x00-\x20\x7f?%]", chroot):
         fail(f"the chroot {slash + chroot!r} holds a blank, a control character, ? or %")
-    return ZooKeeperUri(tuple(servers), slash + chroot if chroot else "")
+    return ZooKeeperUri(tuple(servers), slash + chroot if chroot else "", is_tls)

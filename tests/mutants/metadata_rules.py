@@ -8,6 +8,7 @@ _TEST_SESSION = "tests/unit/test_zookeeper_session.py"
 _TEST_PLAN = "tests/unit/test_zookeeper_plan.py"
 _TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
 _TEST_STORE = "tests/integration/test_zookeeper_store.py"
+_TEST_ACCESS = "tests/contract/test_zookeeper_access.py"
 _TEST_BELONGING = "tests/contract/test_belonging.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
@@ -259,5 +260,57 @@ MUTANTS = (
         "os.O_RDONLY",
         "os.O_RDWR",
         f"{_TEST_SQLITE}::test_whoever_tries_a_lock_gives_no_hint",
+    ),
+    mutant(
+        "znodes_are_made_open",
+        "metadata contract",
+        "Conversation.write",
+        "Transaction([*first, *operations], session_id=number, acl=self._acl)",
+        "Transaction([*first, *operations], session_id=number)",
+        f"{_TEST_ACCESS}::test_every_znode_that_is_made_has_the_list_of_the_cluster",
+    ),
+    mutant(
+        "a_process_that_works_goes_on_making_znodes_with_the_former_list",
+        "metadata contract",
+        "securing.secure",
+        "await conversation.within_deadline(partial(_write_again, conversation, place))",
+        "",
+        f"{_TEST_ACCESS}::test_an_open_tree_is_secured_while_others_write",
+    ),
+    mutant(
+        "who_is_denied_waits_for_the_deadline",
+        "metadata contract",
+        "ZooKeeperStore._judge",
+        "self._be_refused(self._conversation.denial(denied.znode))",
+        "link.cut()",
+        f"{_TEST_ACCESS}::test_a_client_without_credentials_gets_one_clear_error_at_once",
+    ),
+    mutant(
+        "the_authorities_of_the_machine_count_for_zookeeper",
+        "SECURITY, the metadata store",
+        "login.tls_context",
+        "ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca)",
+        "ssl._create_unverified_context()",
+        f"{_TEST_ACCESS}::test_a_server_whose_certificate_is_not_ours_is_refused_by_name",
+    ),
+    mutant(
+        "what_is_decrypted_already_waits",
+        "metadata contract",
+        "_Handler.select",
+        """
+        if decrypted:
+            ready, *rest = super().select(readable, *others[:-1], 0.0)
+            return [*decrypted, *(one for one in ready if one not in decrypted)], *rest
+        """,
+        "",
+        "tests/unit/test_zookeeper_login.py::test_what_is_decrypted_already_can_be_read",
+    ),
+    mutant(
+        "a_password_that_others_may_read_is_used",
+        "SECURITY, the metadata store",
+        "login.load_auth",
+        "stat.S_ISREG(mode) and mode & 0o077",
+        "False",
+        "tests/unit/test_zookeeper_login.py::test_a_file_that_others_may_read_is_refused",
     ),
 )

@@ -102,7 +102,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # What this process speaks; it reads an environment variable, which the pure wire must not.
     "ledgerlog.versions": (*VOCABULARY, "ledgerlog.wire"),
     "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire", "ledgerlog.versions"),
-    "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY, "ledgerlog.durable_directories"),
+    "ledgerlog.meta": (
+        *VOCABULARY,
+        *CONCURRENCY,
+        "ledgerlog.durable_directories",
+        "ledgerlog.optional_packages",  # SASL's.
+    ),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files. Readers of logs read through it.
     "ledgerlog.archive": BELOW_LEDGER,
@@ -145,6 +150,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "ledgerlog.cli": (
         *BELOW_TOOLS,
+        "ledgerlog.durable_directories",
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
         "ledgerlog.credential_options",
@@ -185,6 +191,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # ledgers (limbo repair) and hosted auto-recovery.
     "bookie.server.main": (
         *FROM_BOOKIE,
+        "ledgerlog.durable_directories",
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
         "ledgerlog.credential_options",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trustme
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.meta.zookeeper import login
@@ -20,6 +25,7 @@ from ledgerlog.meta.zookeeper.acl import (
     is_same,
     parse_principal,
 )
+from ledgerlog.meta.zookeeper.link import _Handler
 from ledgerlog.meta.zookeeper.login import Login, load_auth, parse_auth
 
 DIGEST = 'scheme = "digest"\nuser = "ledger"\npassword = "s3cret"\n'
@@ -155,3 +161,21 @@ def test_a_list_with_hidden_hashes_is_known() -> None:
     assert hides_digests((Allowed(Principal("digest", "u:x"), ALL),))
     assert not hides_digests(OPEN)
     assert not hides_digests(acl_for([digest_principal("u", "p"), Principal("sasl", "u:x")], []))
+
+
+def test_what_is_decrypted_already_can_be_read() -> None:
+    authority = trustme.CA()
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("localhost").configure_cert(theirs)
+    authority.configure_trust(ours)
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(each) for each in socket.socketpair())
+        server = threading.Thread(
+            target=lambda: stack.enter_context(theirs.wrap_socket(other, server_side=True)).sendall(b"two")
+        )
+        server.start()
+        client = stack.enter_context(ours.wrap_socket(one, server_hostname="localhost"))
+        assert client.recv(1) == b"t"
+        server.join()
+        ready, _, _ = _Handler(1.0, None).select([client], [], [], 0.0)
+        assert ready == [client]

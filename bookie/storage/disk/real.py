@@ -44,6 +44,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -53,7 +54,7 @@ import trio
 from bookie.core.fullness import DiskSpace
 from bookie.storage.disk.descriptors import RETRY_S, OutOfDescriptors, SpareDescriptor, is_exhaustion
 from bookie.storage.disk.disk import File, FileMissing
-from ledgerlog.durable_directories import sync_directory
+from ledgerlog.durable_directories import make_directories, sync_directory
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 
 T = TypeVar("T")
@@ -218,7 +219,7 @@ class RealDisk:
     # --- directories and names --------------------------------------------------------------------
 
     async def make_directory(self, path: str) -> None:
-        await self._run("make", path, lambda: os.makedirs(path, mode=0o700, exist_ok=True))
+        await self._run("make", path, lambda: make_directories(Path(path)))
 
     async def lock_directory(self, path: str) -> _RealLock:
         return await self._run("lock", path, lambda: _lock(path))

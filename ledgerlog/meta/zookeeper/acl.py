@@ -40,6 +40,7 @@ __all__ = [
     "hides_digests",
     "is_same",
     "parse_principal",
+    "shown",
 ]
 
 READ = 1
@@ -77,7 +78,9 @@ Acl = tuple[Allowed, ...]
 THE_CREATOR = Principal("auth", "")
 """The server replaces it by each identity that the connection has proved."""
 
-OPEN: Acl = (Allowed(Principal("world", "anyone"), ALL),)
+EVERYBODY = Principal("world", "anyone")
+
+OPEN: Acl = (Allowed(EVERYBODY, ALL),)
 
 
 def parse_principal(text: str) -> Principal:
@@ -117,6 +120,8 @@ def digest_principal(user: str, password: str) -> Principal:
 def acl_for(all_of: Iterable[Principal], readers: Iterable[Principal]) -> Acl:
     """Return the list that lets ``all_of`` do everything and ``readers`` read. Each is named once."""
     everything = list(dict.fromkeys(all_of))
+    if EVERYBODY in everything:
+        return OPEN
     reading = [reader for reader in dict.fromkeys(readers) if reader not in everything]
     return tuple(Allowed(each, ALL) for each in everything) + tuple(Allowed(each, READ) for each in reading)
 
@@ -130,3 +135,9 @@ def hides_digests(acl: Acl) -> bool:
     """Return whether the server hid the hashes of digests. No other znode can be given such a list."""
     principals = [each.principal for each in acl]
     return any(each.scheme == "digest" and each.identity.endswith(_HIDDEN) for each in principals)
+
+
+def shown(acl: Acl) -> list[str]:
+    """Return a list for people: who may do what."""
+    may = {ALL: "all", READ: "read"}
+    return [f"{each.principal} {may.get(each.permissions, each.permissions)}" for each in acl]

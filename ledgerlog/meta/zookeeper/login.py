@@ -33,7 +33,7 @@ from ledgerlog.meta.zookeeper.acl import Principal, digest_principal
 from ledgerlog.model.credentials import TLS
 from ledgerlog.optional_packages import how_to_install, is_installed
 
-__all__ = ["NOBODY", "Login", "ZooKeeperAuth", "load_auth", "parse_auth", "tls_context"]
+__all__ = ["NOBODY", "Login", "ZooKeeperAuth", "load_auth", "parse_auth", "principal_of_file", "tls_context"]
 
 _FILE_BYTES_MAX = 64 * 1024
 _TEXT_MAX = 1024
@@ -188,6 +188,18 @@ def load_auth(path: str) -> ZooKeeperAuth:
             f"{path}: SASL needs the package pure-sasl, which is not installed: {how_to_install('puresasl')}"
         )
     return auth
+
+
+def principal_of_file(path: str) -> Principal:
+    """Return how the lists of znodes name the user of a credentials file.
+
+    Raises:
+        InvalidArgument: As for ``load_auth``, or only the server knows the user's name (GSSAPI).
+    """
+    principal = load_auth(path).principal
+    if principal is None:
+        raise InvalidArgument(f"{path}: only the servers know how they name this user; write sasl:NAME")
+    return principal
 
 
 def tls_context(tls: TLS) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ The walk is repeated until it finds nothing to change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,6 @@ import attrs
 
 from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataUnavailable
 from ledgerlog.meta.zookeeper.acl import (
-    ALL,
-    READ,
     THE_CREATOR,
     Acl,
     Principal,
@@ -38,7 +36,7 @@ from ledgerlog.meta.zookeeper.names import Names
 from ledgerlog.meta.zookeeper.plan import SetZnode
 from ledgerlog.model.layout import CLUSTER
 
-__all__ = ["Secured", "secure"]
+__all__ = ["Secured", "count_other_lists", "secure"]
 
 _ZOOKEEPERS_OWN = "/zookeeper"
 _WALKS_MAX = 16
@@ -140,33 +138,44 @@ async def _ask_part(
     return await conversation.read_all(makes)
 
 
+async def count_other_lists(conversation: Conversation, names: Names) -> int:
+    """Return how many znodes have another list than the cluster's node."""
+    (acl,) = await _ask(conversation, [partial(GetAcl, names.value(CLUSTER))])
+    other = 0
+    async for _, wrong in _levels(conversation, names, acl):
+        other += len(wrong)
+    return other
+
+
 async def _walk(conversation: Conversation, names: Names, acl: Acl) -> tuple[int, int]:
     """Set every list that differs, and return the number of znodes and of those that were changed."""
     znodes = changed = 0
+    async for found, wrong in _levels(conversation, names, acl):
+        answers = await _ask(conversation, [partial(SetAcl, znode, acl) for znode in wrong])
+        znodes += len(found)
+        changed += sum(not isinstance(answer, Refused) for answer in answers)
+    return znodes, changed
+
+
+async def _levels(
+    conversation: Conversation, names: Names, acl: Acl
+) -> AsyncIterator[tuple[list[str], list[str]]]:
+    """Yield the znodes of each level of the tree, and those of them whose list is not ``acl``."""
     level = [names.root]
     while level:
         lists = await _ask(conversation, [partial(GetAcl, znode) for znode in level])
-        there = [
-            (znode, found)
-            for znode, found in zip(level, lists, strict=True)
-            if not isinstance(found, Refused)
+        found = [
+            (znode, listed)
+            for znode, listed in zip(level, lists, strict=True)
+            if not isinstance(listed, Refused)
         ]
-        wrong = [znode for znode, found in there if not is_same(found, acl)]
-        answers = await _ask(conversation, [partial(SetAcl, znode, acl) for znode in wrong])
-        znodes += len(there)
-        changed += sum(not isinstance(answer, Refused) for answer in answers)
-        children = await _ask(conversation, [partial(GetChildren, znode) for znode, _ in there])
+        there = [znode for znode, _ in found]
+        yield there, [znode for znode, listed in found if not is_same(listed, acl)]
+        children = await _ask(conversation, [partial(GetChildren, znode) for znode in there])
         level = [
             f"{'' if znode == '/' else znode}/{name}"
-            for (znode, _), names_below in zip(there, children, strict=True)
+            for znode, names_below in zip(there, children, strict=True)
             if not isinstance(names_below, Refused)
             for name in names_below
         ]
         level = [znode for znode in level if znode != _ZOOKEEPERS_OWN]
-    return znodes, changed
-
-
-def shown(acl: Acl) -> list[str]:
-    """Return a list for people: who may do what."""
-    may = {ALL: "all", READ: "read"}
-    return [f"{each.principal} {may.get(each.permissions, each.permissions)}" for each in acl]

@@ -88,7 +88,7 @@ from ledgerlog.meta.zookeeper.login import Login, check_tls, load_auth
 from ledgerlog.meta.zookeeper.names import Names
 from ledgerlog.meta.zookeeper.plan import ANY_VERSION, CheckZnode
 from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies, ZooKeeperKnowsNot
-from ledgerlog.meta.zookeeper.securing import Secured, secure
+from ledgerlog.meta.zookeeper.securing import Secured, count_other_lists, secure
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 from ledgerlog.meta.zookeeper.tree import Tree
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
@@ -359,6 +359,10 @@ class ZooKeeperStore:
         return await secure(
             self._conversation, self._names, all_of=all_of, readers=readers, with_root=with_root
         )
+
+    async def count_other_lists(self) -> int:
+        """Return how many znodes have another list than the cluster's node; see ``securing``."""
+        return await count_other_lists(self._conversation, self._names)
 
     # --- watches ---------------------------------------------------------------------------------
 

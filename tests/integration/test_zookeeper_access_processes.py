@@ -1,0 +1,114 @@
+"""A cluster on a ZooKeeper that identifies its clients, with the installed commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ledgerlog.cli.processes import open_children
+from tests.integration.running_cluster import ledgerlog as run_ledgerlog
+from tests.integration.running_cluster import ledgerlog_ok
+from tests.waiting import until
+from tests.zookeepers import SecuredServer, new_chroot
+
+pytestmark = pytest.mark.processes
+
+REPLICATION = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+
+
+def credentials(directory: Path, name: str, password: str = "") -> Path:
+    path = directory / f"{name}.toml"
+    path.write_text(f'scheme = "digest"\nuser = "{name}"\npassword = "{password or name + "-hush"}"\n')
+    path.chmod(0o600)
+    return path
+
+
+async def said(*args: str, uri: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await ledgerlog_ok(*args, "--json", uri=uri))
+    return found
+
+
+async def test_a_cluster_behind_lists_of_rights(tmp_path: Path, secured_zookeeper: SecuredServer) -> None:
+    owner, reader = credentials(tmp_path, "owner"), credentials(tmp_path, "reader")
+    wrong = credentials(tmp_path, "wrong").rename(tmp_path / "w.toml")
+    wrong.write_text('scheme = "digest"\nuser = "owner"\npassword = "not-hush"\n')
+    uri = f"zk://{secured_zookeeper.hosts}{new_chroot()}/cluster"
+
+    async def refused(*args: str, by: Path | None) -> str:
+        ran = await run_ledgerlog(*args, *([] if by is None else ["--zk-auth-file", str(by)]), uri=uri)
+        assert ran.status == 1, ran.stdout
+        assert "hush" not in ran.stderr
+        (line,) = ran.stderr.splitlines()
+        return line
+
+    made = await said("metadata", "init", "--zk-auth-file", str(owner), "--zk-read", f"@{reader}", uri=uri)
+    assert made["made"]
+    as_owner, as_reader = ("--zk-auth-file", str(owner)), ("--zk-auth-file", str(reader))
+    async with open_children() as children:
+        bookie = [sys.executable, "-m", "bookie", "run", str(tmp_path / "b1"), "--metadata", uri]
+        await children.start("b1", [*bookie, "--id", "b1", *as_owner], log_path=tmp_path / "b1.log")
+
+        async def is_there() -> bool:
+            ran = await run_ledgerlog("bookie", "list", *as_reader, uri=uri)
+            return b"b1" in ran.stdout
+
+        await until(is_there)
+        await said("log", "create", "orders", *REPLICATION, *as_owner, uri=uri)
+        await ledgerlog_ok("log", "append", "orders", *as_owner, uri=uri, stdin=b"one\ntwo\n")
+        assert await ledgerlog_ok("log", "read", "orders", "--raw", *as_reader, uri=uri) == b"one\ntwo\n"
+        assert "does not let digest user reader" in await refused(
+            "log", "create", "mine", *REPLICATION, by=reader
+        )
+        assert "without credentials" in await refused("log", "list", by=None)
+        assert "the password" in await refused("log", "list", by=wrong)
+
+        # A second owner, while the cluster works.
+        second = credentials(tmp_path, "second")
+        told = await said(
+            "metadata", "secure", "--zk-all", f"@{second}", "--zk-read", f"@{reader}", *as_owner, uri=uri
+        )
+        assert told["changed"] == told["znodes"] > 10
+        as_second = ("--zk-auth-file", str(second))
+        await ledgerlog_ok("log", "append", "orders", *as_second, uri=uri, stdin=b"three\n")
+        found = await said("metadata", "check", *as_second, uri=uri)
+        assert (found["sound"], found["other_lists"]) == (True, 0)
+
+        # Rights survive a backup into another chroot.
+        other = uri.replace("/cluster", "/restored")
+        await said("metadata", "backup", str(tmp_path / "b"), *as_owner, uri=uri)
+        await said("metadata", "restore", str(tmp_path / "b"), *as_owner, uri=other)
+        ran = await run_ledgerlog("log", "list", *as_second, uri=other)
+        assert ran.status == 1
+        assert b"orders" in await ledgerlog_ok("log", "list", *as_owner, uri=other)
+
+
+async def test_a_cluster_over_tls(tmp_path: Path, secured_zookeeper: SecuredServer) -> None:
+    uri = f"zks://{secured_zookeeper.tls_hosts}{new_chroot()}"
+    tls = secured_zookeeper.tls
+    files = ("--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca)
+    assert (await said("metadata", "init", *files, uri=uri))["made"]
+    rights = (await said("metadata", "secure", *files, uri=uri))["rights"]
+    assert [right.partition(":")[0] for right in rights] == ["x509"]
+    saved = await said("metadata", "backup", str(tmp_path / "b"), *files, uri=uri)
+    assert saved["nodes"] == 1
+    plain = f"zk://{secured_zookeeper.hosts}/{uri.rpartition('/')[2]}"
+    ran = await run_ledgerlog("metadata", "backup", str(tmp_path / "c"), uri=plain)
+    assert (ran.status, "without credentials" in ran.stderr) == (1, True)
+
+
+async def test_the_principal_of_a_file_is_printed_and_its_password_is_not(tmp_path: Path) -> None:
+    path = credentials(tmp_path, "super", "test")
+    printed = await ledgerlog_principal(path)
+    assert printed == "digest:super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+
+
+async def ledgerlog_principal(path: Path) -> str:
+    ran = await trio.run_process(
+        [sys.executable, "-m", "ledgerlog", "metadata", "principal", str(path)], capture_stdout=True
+    )
+    return ran.stdout.decode().strip()
