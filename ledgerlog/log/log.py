@@ -437,30 +437,48 @@ class Log:
     async def apply_retention(self) -> int:
         """Drop the old ledgers that the log's retention lets go now.
 
-        The leader does the same from time to time. Cursors that pin records are respected. This call does not
-        know the size of ledgers that are not counted yet and takes them for empty, so it never drops a ledger
-        too early.
+        The leader does the same from time to time. Cursors that pin records are respected.
 
         Returns:
             How many records were dropped.
 
         Raises:
             LogNotFound: The log does not exist any more.
+            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
+                tells where the log ends. Nothing was dropped; try again.
 
         Cancelling: the ledgers may or may not be dropped, as for ``truncate``.
         """
-        return await retention.apply_retention(self._client, self._registry, self._name, self._incarnation)
+        metadata, _ = await self._read()
+        return await retention.apply_retention(
+            self._client,
+            self._registry,
+            self._name,
+            self._incarnation,
+            durable_bytes=await self._durable_bytes(metadata),
+        )
 
     async def why_kept(self) -> list[tuple[LogSegment, str]]:
         """Return each ledger of the log, oldest first, with the reasons why it is still there.
 
         Raises:
             LogNotFound: The log does not exist any more.
+            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
+                tells where the log ends. Try again.
         """
         metadata, _ = await self._read()
+        durable_bytes = await self._durable_bytes(metadata)
         cursors = await read_cursors(self._client, self._incarnation)
-        whys = why_kept(metadata, cursors, self._client.environment.now_ms())
+        now_ms = self._client.environment.now_ms()
+        whys = why_kept(metadata, cursors, now_ms, durable_bytes=durable_bytes)
         return list(zip(metadata.segments, whys, strict=True))
+
+    async def _durable_bytes(self, metadata: LogMetadata) -> int:
+        """Return the bytes of all records ever appended, for retention. Only a bound in bytes needs the
+        bookies for it."""
+        if metadata.retention.max_bytes is None:
+            return metadata.counted_bytes
+        return (await find_tail(self._client.ledgers, metadata)).bytes_before
 
     def cursor(self, name: str) -> Cursor:
         """Return the cursor of this name, whether or not it exists yet.

@@ -54,28 +54,36 @@ class ReadPosition:
     """The offset of the first record there."""
 
 
+@attrs.frozen
+class LogTail(ReadPosition):
+    """The place after the last record that is confirmed."""
+
+    bytes_before: int
+    """Bytes of all records ever appended before it, truncated ones included."""
+
+
 async def read_header(reader: LedgerReader, entry_id: int, segment: LogSegment) -> EntryHeader:
     """Read one entry and decode its header."""
     (payload,) = await reader.read(entry_id, entry_id)
     return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id, spliced=segment.spliced)
 
 
-async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> ReadPosition:
+async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> LogTail:
     """Find the place after the last record that is confirmed now. Errors as for reading."""
-    place = ReadPosition(None, None, metadata.counted_end)
-    if metadata.segments:
-        place = ReadPosition(metadata.segments[-1], None, metadata.counted_end)
+    newest = metadata.segments[-1] if metadata.segments else None
+    place = LogTail(newest, None, metadata.counted_end, metadata.counted_bytes)
     for index, segment in enumerate(metadata.open_segments):
         if index and place.entry_id is not None and not await continues(ledgers, segment, place.offset):
             return place  # The older segment is open, and more records may come there.
         reader = await ledgers.open(segment.ledger_id)
         last = await reader.last_add_confirmed()
-        offset = place.offset
+        offset, bytes_before = place.offset, place.bytes_before
         if last != NO_ENTRY:
             if index and (await read_header(reader, 0, segment)).first_offset != offset:
                 return place
-            offset = (await read_header(reader, last, segment)).end_offset
-        place = ReadPosition(segment, None if reader.is_closed else last + 1, offset)
+            header = await read_header(reader, last, segment)
+            offset, bytes_before = header.end_offset, header.bytes_after
+        place = LogTail(segment, None if reader.is_closed else last + 1, offset, bytes_before)
     return place
 
 

@@ -76,7 +76,7 @@ async def apply_retention(
     incarnation: int,
     *,
     epoch: int | None = None,
-    durable_bytes: int = 0,
+    durable_bytes: int,
 ) -> int:
     """Drop the ledgers that the log's retention lets go and that no cursor pins.
 
@@ -86,8 +86,7 @@ async def apply_retention(
         name: The name of the log.
         incarnation: The incarnation of the log.
         epoch: Drop only while this is the log's epoch, otherwise nothing; None: in any case.
-        durable_bytes: Bytes of all records ever appended that are known to be durable. The log's record
-            already tells the bytes in counted ledgers. Pass 0 if you know of no others.
+        durable_bytes: Bytes of all records ever appended that are known to be durable.
 
     Returns:
         How many records were dropped.
@@ -103,12 +102,11 @@ async def apply_retention(
         gone_records = 0
         if epoch is not None and metadata.epoch != epoch:
             return None
-        open_bytes = max(0, durable_bytes - metadata.counted_bytes)
         now_ms = client.environment.now_ms()
-        if not let_go(metadata, None, now_ms, open_bytes=open_bytes):
+        if not let_go(metadata, None, now_ms, durable_bytes=durable_bytes):
             return None  # Even without pins nothing would go.
         pin = first_pin(await read_cursors(client, incarnation))
-        count = let_go(metadata, pin, now_ms, open_bytes=open_bytes)
+        count = let_go(metadata, pin, now_ms, durable_bytes=durable_bytes)
         if not count:
             return None
         end = metadata.segments[count - 1].end_offset

@@ -268,6 +268,22 @@ KEPT = (
         f"{_TEST_LOG_RETENTION}::test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes",
     ),
     mutant(
+        "operator_is_told_of_retention_without_the_open_ledgers",
+        "A.6",
+        "log.log.Log.why_kept",
+        "await self._durable_bytes(metadata)",
+        "0",
+        f"{_TEST_LOG_RETENTION}::test_retention_drops_the_ledgers_that_an_operator_was_told",
+    ),
+    mutant(
+        "retention_on_demand_takes_open_ledgers_for_empty",
+        "A.6",
+        "log.log.Log.apply_retention",
+        "await self._durable_bytes(metadata)",
+        "0",
+        f"{_TEST_LOG_RETENTION}::test_retention_drops_the_ledgers_that_an_operator_was_told",
+    ),
+    mutant(
         "retention_counts_what_is_only_on_its_way",
         "A.6",
         "core.leadership.Leadership.durable_bytes",

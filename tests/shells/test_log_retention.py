@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError, MetadataOutcomeUnknown
-from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX
+from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RETENTION_LOOK_S
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.retention import apply_retention
@@ -110,7 +112,9 @@ async def test_a_deposed_leader_drops_nothing(
             await rival.seal()
 
         async def retain() -> int:
-            return await apply_retention(client.opened, log._registry, "log", log.incarnation, epoch=epoch)
+            return await apply_retention(
+                client.opened, log._registry, "log", log.incarnation, epoch=epoch, durable_bytes=0
+            )
 
         client.store.before_write = meanwhile
         assert await retain() == 0, "it was deposed while it wrote"
@@ -401,3 +405,56 @@ async def test_what_refuses_a_change_that_may_have_happened_does_not_say_that_no
         assert isinstance(unknown.value.__cause__, InvalidArgument)
         with pytest.raises(InvalidArgument):
             await log.update_properties({"more": "y"})
+
+
+async def told_to_go(log: Log, held_by: str) -> list[int]:
+    """Return the ledgers that go once the cursor ``held_by``, which pins offset 0, is deleted, according to
+    ``why_kept``."""
+    going = []
+    for segment, why in await log.why_kept():
+        if why not in (f"cursor {held_by!r} pins the records from offset 0 on", "a ledger before it is kept"):
+            break
+        going.append(segment.ledger_id)
+    return going
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+async def test_retention_drops_the_ledgers_that_an_operator_was_told(
+    client: Client, autojump_clock: MockClock, seed: int, is_led: bool
+) -> None:
+    """The leader and a call on demand take the decision that ``why_kept`` explains. Both know the records of
+    ledgers that are not counted yet."""
+    rng = random.Random(seed)
+    log = await make(client)
+    total = 0
+    with trio.CancelScope() as leadership:
+        async with log.writer(dedupe=rng.random() < 0.3) as writer:
+            for _ in range(rng.randint(2, 5)):
+                for _ in range(rng.randint(1, 3)):
+                    await writer.append(bytes(size := rng.randint(1, 1000)))
+                    total += size
+                await writer.roll()
+            await log.cursor("hold").set(0, pins=True)
+            if rng.random() < 0.3:
+                await log.cursor("slow").set(rng.randint(0, 8), pins=True)
+            await writer.append(bytes(size := rng.randint(1, 3000)))
+            total += size
+            await trio.sleep(60)  # Now readers, too, know that the last record is confirmed.
+            if not is_led:
+                leadership.cancel()  # So the last ledger stays open.
+                await trio.lowlevel.checkpoint()
+            await log.configure(retention=RetentionPolicy(max_bytes=rng.randint(1, total)))
+            await check_what_goes(log, partial(trio.sleep, 2 * LOG_RETENTION_LOOK_S))
+    if not is_led:
+        await log.configure(retention=RetentionPolicy(max_bytes=rng.randint(1, total)))
+        await check_what_goes(log, log.apply_retention)
+
+
+async def check_what_goes(log: Log, let_go: Callable[[], Awaitable[object]]) -> None:
+    before = await listed(log)
+    told = await told_to_go(log, "hold")
+    assert await listed(log) == before, "the cursor holds everything"
+    await log.cursor("hold").delete()
+    await let_go()
+    assert await listed(log) == before[len(told) :]

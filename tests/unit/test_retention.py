@@ -56,7 +56,10 @@ def test_whole_ledgers_go_as_soon_as_one_bound_lets_them(
     retention: RetentionPolicy, after_s: float, open_bytes: int, cut: int
 ) -> None:
     log = log_of(retention)
-    assert 10 * let_go(log, None, NOW + round(after_s * 1000), open_bytes=open_bytes) == cut
+    assert (
+        10 * let_go(log, None, NOW + round(after_s * 1000), durable_bytes=log.counted_bytes + open_bytes)
+        == cut
+    )
 
 
 def test_the_newest_ledger_with_records_stays_where_it_tells_who_appended_what() -> None:
@@ -101,6 +104,13 @@ def test_an_operator_is_told_why_each_ledger_is_there() -> None:
         "cursor 'billing' pins the records from offset 15 on",
         "retention keeps 100 bytes; cursor 'billing' pins the records from offset 15 on",
         "new records go there",
+    ]
+    other = CursorState(name="audit", offset=25, pins=True)
+    assert [
+        why.split("; ")[-1] for why in why_kept(log_of(RetentionPolicy(max_bytes=100)), [other, pin], later)
+    ][1:3] == [
+        "cursor 'billing' pins the records from offset 15 on",
+        "cursor 'billing' pins the records from offset 15 on (other cursors that pin it: 1)",
     ]
     rolling = log_of(RetentionPolicy()).rolled(9, b"")
     assert why_kept(rolling, [], later)[-2:] == ["its last records are on their way", "new records go there"]
@@ -195,11 +205,11 @@ def test_whatever_holds_a_ledger_alone_keeps_it_and_without_all_that_it_goes(
 
     def dropped(released: Collection[Hold]) -> int:
         held_by = None if Hold.PIN in released else pin
-        return let_go(without(log, released), held_by, now_ms, open_bytes=open_bytes)
+        return let_go(without(log, released), held_by, now_ms, durable_bytes=log.counted_bytes + open_bytes)
 
-    found = list(holds(log, pin, now_ms, open_bytes=open_bytes))
-    count = let_go(log, pin, now_ms, open_bytes=open_bytes)
-    whys = why_kept(log, cursors, now_ms, open_bytes=open_bytes)
+    found = list(holds(log, pin, now_ms, durable_bytes=log.counted_bytes + open_bytes))
+    count = let_go(log, pin, now_ms, durable_bytes=log.counted_bytes + open_bytes)
+    whys = why_kept(log, cursors, now_ms, durable_bytes=log.counted_bytes + open_bytes)
     removable = {Hold.DEDUPE, Hold.RETENTION, Hold.PIN}
     for index, here in enumerate(found):
         is_dropped = index < count

@@ -277,9 +277,7 @@ class Leadership:
 
     def may_let_go(self, now_ms: int) -> bool:
         """Whether retention lets a ledger go, if cursors pin nothing."""
-        metadata = self.chain.metadata
-        open_bytes = max(0, self.durable_bytes - metadata.counted_bytes)
-        return let_go(metadata, None, now_ms, open_bytes=open_bytes) > 0
+        return let_go(self.chain.metadata, None, now_ms, durable_bytes=self.durable_bytes) > 0
 
     def want_roll_of_expired(self, now_ms: int) -> bool:
         """Ask for a roll if retention would let everything in the current ledger go. Return whether it

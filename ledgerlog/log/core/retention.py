@@ -47,7 +47,7 @@ def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
 
 
 def holds(
-    metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_bytes: int = 0
+    metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, durable_bytes: int = 0
 ) -> Iterator[frozenset[Hold]]:
     """Yield what holds each ledger of the list, in order.
 
@@ -55,14 +55,15 @@ def holds(
         metadata: The record of the log.
         pin: The cursor that pins most (``first_pin``).
         now_ms: The wall clock.
-        open_bytes: Bytes of durable records in ledgers that are not counted yet. Do not count records that
-            are only on their way: if they are lost, retention would have dropped too much.
+        durable_bytes: Bytes of all records ever appended that are known to be durable. The log's record
+            already tells those in counted ledgers; 0: you know of no others. Do not count records that are
+            only on their way: if they are lost, retention would have dropped too much.
     """
     policy = metadata.retention
     is_unbounded = policy.max_age_s is None and policy.max_bytes is None
     told_by = metadata.dedupe_index
     last = len(metadata.segments) - 1
-    left = open_bytes + sum(segment.byte_length or 0 for segment in metadata.segments)
+    left = max(durable_bytes, metadata.counted_bytes) - metadata.before[1]
     for index, segment in enumerate(metadata.segments):
         end = segment.end_offset
         if end is None:
@@ -84,10 +85,10 @@ def holds(
         yield frozenset(found)
 
 
-def let_go(metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_bytes: int = 0) -> int:
+def let_go(metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, durable_bytes: int = 0) -> int:
     """Return how many ledgers, from the start of the list, retention drops now; see ``holds``."""
     count = 0
-    for found in holds(metadata, pin, now_ms, open_bytes=open_bytes):
+    for found in holds(metadata, pin, now_ms, durable_bytes=durable_bytes):
         if found:
             break
         count += 1
@@ -114,21 +115,20 @@ def _is_expired(segment: LogSegment, max_age_s: float | None, now_ms: int) -> bo
 
 
 def why_kept(
-    metadata: LogMetadata, cursors: Iterable[CursorState], now_ms: int, *, open_bytes: int = 0
+    metadata: LogMetadata, cursors: Iterable[CursorState], now_ms: int, *, durable_bytes: int = 0
 ) -> list[str]:
     """Return, for each ledger of the list, all reasons why it is still there, in words.
 
     The arguments are those of ``holds``, with all cursors of the log instead of ``pin``.
     """
-    pin = first_pin(cursors)
+    pins = sorted((cursor for cursor in cursors if cursor.pins), key=lambda cursor: cursor.offset)
     whys: list[str] = []
     goes = True
-    for found in holds(metadata, pin, now_ms, open_bytes=open_bytes):
+    held = holds(metadata, first_pin(pins), now_ms, durable_bytes=durable_bytes)
+    for segment, found in zip(metadata.segments, held, strict=True):
         if found:
             goes = False
-            whys.append(
-                "; ".join(why for hold in Hold if hold in found for why in _whys(hold, metadata, pin))
-            )
+            whys.append("; ".join(_why(hold, metadata, segment, pins) for hold in Hold if hold in found))
         elif goes:
             whys.append("retention lets it go: the leader drops it, or 'log retain' does")
         else:
@@ -136,19 +136,23 @@ def why_kept(
     return whys
 
 
-def _whys(hold: Hold, metadata: LogMetadata, pin: CursorState | None) -> list[str]:
+def _why(hold: Hold, metadata: LogMetadata, segment: LogSegment, pins: list[CursorState]) -> str:
+    """Return a hold in words. ``pins``: the cursors that pin, those with the lowest offset first."""
     policy = metadata.retention
     match hold:
         case Hold.CURRENT:
-            return ["new records go there"]
+            return "new records go there"
         case Hold.ENDING:
-            return ["its last records are on their way"]
+            return "its last records are on their way"
         case Hold.DEDUPE:
-            return ["it tells who appended what (deduplication)"]
+            return "it tells who appended what (deduplication)"
         case Hold.RETENTION:
             age = [] if policy.max_age_s is None else [f"retention keeps {policy.max_age_s:g} s"]
             size = [] if policy.max_bytes is None else [f"retention keeps {policy.max_bytes} bytes"]
-            return [*age, *size] or ["the log has no retention"]
+            return "; ".join([*age, *size]) or "the log has no retention"
         case Hold.PIN:
-            assert pin is not None
-            return [f"cursor {pin.name!r} pins the records from offset {pin.offset} on"]
+            end = segment.end_offset
+            assert end is not None, "a pin is asked about only for counted ledgers"
+            first, *others = (cursor for cursor in pins if cursor.offset < end)
+            also = f" (other cursors that pin it: {len(others)})" if others else ""
+            return f"cursor {first.name!r} pins the records from offset {first.offset} on{also}"
