@@ -27,7 +27,6 @@ from ledgerlog.errors import (
     LogListFull,
     LostLeadership,
     MetadataError,
-    MetadataOutcomeUnknown,
     MetadataUnavailable,
     NotEnoughBookies,
     RecoveryFailed,
@@ -39,7 +38,7 @@ from ledgerlog.limits import RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
 from ledgerlog.log.core.chain import ChainNeed
 from ledgerlog.log.core.leadership import Leadership
 from ledgerlog.log.registry import LogRegistry, ledger_labels
-from ledgerlog.meta.settle import UNSETTLED, follow
+from ledgerlog.meta.settle import follow, on_unsettled, settle
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
 
@@ -81,8 +80,6 @@ class ChainMaintenance:
         self._reread = False
         self._is_list_full = False
         """Whether the last write had no room in the record."""
-        self._is_unanswered = False
-        """Whether the answer to the last write was lost."""
         self._refused: ChainNeed | None = None
         """The need that could not be met at the last try. It is tried again at ``_retry_at``."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
@@ -117,10 +114,7 @@ class ChainMaintenance:
         try:
             match need:
                 case ChainNeed.SETTLE:
-                    self._reread = False
-                    known = (chain.metadata, chain.version)
-                    chain.on_record(*await self._registry.read(chain.metadata.incarnation, known=known))
-                    self._follow()
+                    await self._read()
                 case ChainNeed.WRITE:
                     await self._write()
                 case ChainNeed.CLOSE:
@@ -172,21 +166,29 @@ class ChainMaintenance:
                 backoff.reset()
             self.look()
 
-    async def _write(self) -> None:
-        was_unanswered, self._is_unanswered = self._is_unanswered, False
-        try:
-            self._chain.on_written(await self._registry.write(self._chain.record, self._chain.version))
-        except UNSETTLED as cause:
-            self._chain.on_unsettled()
-            self._is_unanswered = isinstance(cause, MetadataOutcomeUnknown)
-            if was_unanswered and self._is_unanswered:
-                # Without this pause, a store that serves reads but answers no write would be asked without
-                # end.
-                await trio.sleep(RECONNECT_DELAY_MIN_S)
-        except (MetadataUnavailable, LogListFull):
-            self._chain.on_not_written()
-            raise
+    async def _read(self) -> None:
+        chain = self._chain
+        self._reread = False
+        known = (chain.metadata, chain.version)
+        chain.on_record(*await self._registry.read(chain.metadata.incarnation, known=known))
         self._follow()
+
+    async def _write(self) -> None:
+        chain = self._chain
+
+        async def attempt(_: bool) -> None:
+            if chain.need is ChainNeed.SETTLE:
+                await self._read()
+            if chain.need is ChainNeed.WRITE:
+                try:
+                    with on_unsettled(chain.on_unsettled):
+                        chain.on_written(await self._registry.write(chain.record, chain.version))
+                except (MetadataUnavailable, LogListFull):
+                    chain.on_not_written()
+                    raise
+                self._follow()
+
+        await settle(self._client.store, attempt, what=f"a change of log {chain.metadata.name!r}")
 
     async def _close(self) -> None:
         chain = self._chain

@@ -53,7 +53,6 @@ from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, Version
 __all__ = [
     "AWAY",
     "CONFLICTS",
-    "UNSETTLED",
     "follow",
     "go_on",
     "new_number",
@@ -66,8 +65,7 @@ __all__ = [
 CONFLICTS: tuple[type[LedgerLogError], ...] = (VersionConflict, NodeExists, NodeMissing)
 """The errors of a compare-and-set if a rival was faster."""
 
-UNSETTLED: tuple[type[LedgerLogError], ...] = (*CONFLICTS, MetadataOutcomeUnknown)
-"""The errors after which a core that settles its own writes must read again."""
+_UNSETTLED: tuple[type[LedgerLogError], ...] = (*CONFLICTS, MetadataOutcomeUnknown)
 
 AWAY: tuple[type[LedgerLogError], ...] = (MetadataError, SessionExpired)
 """The errors of a call if the store, or its answer, is not available now."""
@@ -165,7 +163,7 @@ def on_unsettled(act: Callable[[], object]) -> Iterator[None]:
     """
     try:
         yield
-    except UNSETTLED:
+    except _UNSETTLED:
         act()
         raise
 

@@ -52,6 +52,12 @@ class Change:
     old: str
     new: str
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether ``new`` is the same code as ``old``."""
+        old, new = (ast.parse(textwrap.dedent(code).strip()) for code in (self.old, self.new))
+        return ast.dump(old) == ast.dump(new)
+
 
 @attrs.frozen
 class Mutant:
@@ -163,9 +169,14 @@ def _symbols(root: Path) -> dict[str, list[tuple[str, str]]]:
         for path in sorted((root / package).rglob("*.py")):
             file = path.relative_to(root).as_posix()
             module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            for name in (module, *(f"{module}.{each}" for each, _ in _definitions(_source(root, file).tree))):
+            for name in (module, *(f"{module}.{each}" for each, _ in _defined(root, file))):
                 found.setdefault(name.rpartition(".")[2], []).append((name, file))
     return found
+
+
+@cache
+def _defined(root: Path, file: str) -> tuple[tuple[str, ast.AST], ...]:
+    return tuple(_definitions(_source(root, file).tree))
 
 
 def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -197,7 +208,7 @@ def _resolve(symbol: str, root: Path) -> tuple[_Source, list[ast.AST]]:
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     if name == module:
         return source, [source.tree]
-    return source, [node for each, node in _definitions(source.tree) if f"{module}.{each}" == name]
+    return source, [node for each, node in _defined(root, file) if f"{module}.{each}" == name]
 
 
 def _find(change: Change, root: Path) -> _Replacement:
@@ -213,10 +224,9 @@ def _find(change: Change, root: Path) -> _Replacement:
                     change.new, first.col_offset, source.text.startswith("elif", start)
                 )
     if is_expression and not matches:
-        wanted = _shape(pattern[0].value)
         for node in nodes:
             for each in ast.walk(node):
-                if isinstance(each, ast.expr) and _shape(each) == wanted:
+                if isinstance(each, ast.expr) and _is_like(each, pattern[0].value):
                     matches[source.span(each, each)] = f"({change.new})"
     if len(matches) != 1:
         raise Stale(
@@ -247,13 +257,17 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _runs(body: list[ast.stmt], pattern: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
     """The first and last statement of each place in ``body`` that is the same as ``pattern``."""
-    wanted = [_shape(each) for each in pattern]
     for index in range(len(body) - len(pattern) + 1):
         run = body[index : index + len(pattern)]
-        if [_shape(each) for each in run] == wanted:
+        if all(_is_like(each, wanted) for each, wanted in zip(run, pattern, strict=True)):
             yield run[0], run[-1]
 
 
+def _is_like(node: ast.AST, other: ast.AST) -> bool:
+    """Whether two pieces of code are the same, whether they are read or assigned to."""
+    return type(node) is type(other) and _shape(node) == _shape(other)
+
+
+@cache
 def _shape(node: ast.AST) -> str:
-    """What a piece of code is, whether it is read or assigned to."""
     return ast.dump(node).replace(", ctx=Store()", ", ctx=Load()").replace(", ctx=Del()", ", ctx=Load()")

@@ -25,8 +25,8 @@ runs it, but the importing module does not know it.
 4. *Capabilities.* Only the modules that own a capability import its modules (``CAPABILITIES``).
 5. *Nowhere.* pickle and its like, yaml, ``eval``, ``exec``: bytes from a disk or a peer are never code.
 6. *print* is for the command line.
-7. *Lost answers.* No ``except`` names MetadataOutcomeUnknown, nor the tuple UNSETTLED that contains it. Only
-   ``ledgerlog.meta.settle`` does, because it knows what to do then (``SETTLERS`` has the exceptions).
+7. *Lost answers.* No ``except`` names MetadataOutcomeUnknown. Only ``ledgerlog.meta.settle`` does, because
+   it knows what to do then.
 
 To let a room import something, extend a table here and write the reason next to the line.
 """
@@ -332,11 +332,7 @@ NOWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve", "mars
 NOWHERE_CALLS = frozenset({"eval", "exec"})
 PRINTERS = ("ledgerlog.cli",)
 
-SETTLERS: dict[str, tuple[str, ...]] = {
-    "MetadataOutcomeUnknown": ("ledgerlog.meta.settle",),
-    # Chain maintenance tells its core, which reads again as long as the leadership lasts.
-    "UNSETTLED": ("ledgerlog.meta.settle", "ledgerlog.log.maintenance"),
-}
+LOST_ANSWER, SETTLER = "MetadataOutcomeUnknown", "ledgerlog.meta.settle"
 
 
 # --- the checker ----------------------------------------------------------------------------------
@@ -355,7 +351,7 @@ class Module:
     imports: tuple[Import, ...]
     builtin_uses: tuple[tuple[str, int], ...]
     dynamic_imports: tuple[int, ...]
-    caught: tuple[tuple[str, int], ...]
+    caught: tuple[int, ...]
 
 
 @attrs.frozen
@@ -409,7 +405,7 @@ class _ImportReader(ast.NodeVisitor):
         self.imports: list[Import] = []
         self.builtin_uses: list[tuple[str, int]] = []
         self.dynamic_imports: list[int] = []
-        self.caught: list[tuple[str, int]] = []
+        self.caught: list[int] = []
 
     def _add(self, target: str, line: int) -> None:
         self.imports.append(Import(target=target, line=line, in_function=self._functions > 0))
@@ -443,8 +439,8 @@ class _ImportReader(ast.NodeVisitor):
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         for part in ast.walk(node.type) if node.type is not None else ():
             name = part.id if isinstance(part, ast.Name) else getattr(part, "attr", "")
-            if name in SETTLERS:
-                self.caught.append((name, node.lineno))
+            if name == LOST_ANSWER:
+                self.caught.append(node.lineno)
         self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -526,9 +522,8 @@ def _check_module(module: Module) -> Iterator[Violation]:
             yield Violation("purity", name, line, f"a pure room uses {builtin}")
     for line in module.dynamic_imports if name != "ledgerlog" else ():
         yield Violation("arrows", name, line, "an import of a computed name cannot be checked")
-    for caught, line in module.caught:
-        if name not in SETTLERS[caught]:
-            yield Violation("lost answers", name, line, f"except {caught}: ledgerlog.meta.settle does that")
+    for line in module.caught if name != SETTLER else ():
+        yield Violation("lost answers", name, line, f"except {LOST_ANSWER}: {SETTLER} does that")
 
 
 def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
@@ -781,8 +776,7 @@ def test_print_is_refused_outside_the_command_line(tmp_path: Path) -> None:
         "except (MetadataUnavailable, MetadataOutcomeUnknown):",
         "except (KeyError, (errors.MetadataOutcomeUnknown, OSError)):",
         "except* errors.MetadataOutcomeUnknown:",
-        "except UNSETTLED:",
-        "except (*UNSETTLED, MetadataUnavailable):",
+        "except (*CONFLICTS, MetadataOutcomeUnknown):",
     ],
 )
 def test_a_lost_answer_is_caught_by_its_owner_alone(tmp_path: Path, clause: str) -> None:
