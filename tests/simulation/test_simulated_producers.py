@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from random import Random
 
+import attrs
 import pytest
 
 from ledgerlog.log import retention
@@ -14,9 +16,10 @@ from ledgerlog.log.core.producers import Known, Producers
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.testing import swarm
 from ledgerlog.testing.invariants import Violation
-from ledgerlog.testing.swarm import Size
+from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.workload import run_seed
 
 SMALL = range(19)
@@ -57,14 +60,13 @@ def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_list
     assert counts["SpareKept"] > 0
 
 
-def violation_of_some_seed(most: int = 600, *, first: tuple[int, ...] = ()) -> str:
-    """What the first seed says that finds something.
+def violation_of_some_seed(most: int = 600) -> str:
+    """Return what the first seed says that finds something.
 
-    ``first`` are seeds that found it: they save time as long as the system takes the same course. Each change
-    of the system gives every seed another course, so that many seeds are tried after them: if one in
-    thirty-five finds the bug, six hundred miss it once in ten million changes.
+    Each change of the system gives every seed another course. So many seeds may be needed, even if the bug is
+    usually found soon.
     """
-    for seed in (*first, *range(most)):
+    for seed in range(most):
         failure = run_seed(seed, size=Size.SMALL).failure
         if isinstance(failure, Violation):
             return str(failure)
@@ -89,8 +91,15 @@ def test_retention_that_does_not_ask_what_is_pinned_is_found(monkeypatch: pytest
     def no_pin(cursors: Iterable[CursorState]) -> None:
         return None
 
+    draw = Swarm.draw
+
+    def roll_after_each_record(random: Random, size: Size) -> Swarm:
+        """Without this, consumers are seldom so late that they miss something: one seed in hundreds."""
+        return attrs.evolve(draw(random, size), roll=RollPolicy(max_records=1))
+
+    monkeypatch.setattr(Swarm, "draw", roll_after_each_record)
     monkeypatch.setattr(retention, "first_pin", no_pin)
-    assert violation_of_some_seed(first=(313, 376)).startswith("CursorPins")
+    assert violation_of_some_seed().startswith("CursorPins")
 
 
 def test_a_sweeper_that_takes_a_leaders_spare_ledger_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
