@@ -10,6 +10,7 @@ import trio.testing
 from ledgerlog import blocking
 from ledgerlog.blocking import reading
 from ledgerlog.errors import ConnectionClosed
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_a_ledger_that_is_closed_is_held_no_more(cluster: blocking.Cluster) -> N
     with cluster.ledgers.create() as writer:
         writer.append(b"a")
         assert cluster._portal._held != held
-        assert writer.close(timeout_s=1) == 0
+        assert writer.close(timeout_s=PATIENCE_S) == 0
         assert cluster._portal._held == held
 
 

@@ -25,6 +25,7 @@ from ledgerlog.testing.faulty_disk import Gate
 from ledgerlog.testing.faulty_network import FaultyNetwork
 from ledgerlog.testing.faulty_store import FaultyStore, uninterrupted
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -655,7 +656,7 @@ async def test_elections_work_on_every_store(scheme: str, tmp_path: Path) -> Non
                 assert leader is not None
                 assert leader.candidate == election.candidate
 
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lead, one)
                 nursery.start_soon(lead, two)

@@ -153,10 +153,10 @@ class RawClient:
 
     async def ended(self) -> None:
         """Wait for the end of the connection; fails where something is said before."""
-        with trio.fail_after(60):
+        with trio.fail_after(DEADLINE_S):
             while True:
                 try:
-                    frame = await self.receive(timeout_s=60)
+                    frame = await self.receive()
                 except EOFError:
                     return
                 raise AssertionError(f"the bookie said {frame.header}")

@@ -30,6 +30,7 @@ from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.testing.faulty_disk import FaultyDisk
 from ledgerlog.wire.frame import HEADER_BYTES
 from ledgerlog.wire.hello import Hello, encode_hello
+from tests.waiting import PATIENCE_S
 
 APPENDS = 300
 SLACK = 0.5
@@ -90,7 +91,7 @@ def _a_disk_that_is_always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def append_one_by_one(address: str) -> None:
     """In a thread, over a blocking socket: what is counted is the bookie's alone."""
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=30) as peer:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.sendall(encode_hello(Hello("b1", None, None)))
         assert peer.recv(65536)

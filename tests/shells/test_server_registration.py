@@ -6,6 +6,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from bookie.server.registration import Registration
 from ledgerlog.errors import CookieMismatch, MetadataUnavailable
@@ -94,7 +95,7 @@ async def test_the_registration_of_an_earlier_process_is_waited_out_until_its_se
 @pytest.mark.parametrize("address", [INFO.address, "host:2"])
 @pytest.mark.parametrize("path", [WRITABLE, READ_ONLY])
 async def test_a_node_of_an_earlier_process_in_the_same_place_is_replaced_at_once(
-    tree: MemoryTree, store: MemoryStore, path: str, address: str
+    tree: MemoryTree, store: MemoryStore, path: str, address: str, clock: MockClock
 ) -> None:
     earlier = tree.open_store()
     former = attrs.evolve(INFO, address=address, place="boot/1/2")

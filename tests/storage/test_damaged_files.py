@@ -21,6 +21,7 @@ from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
+from tests.waiting import PATIENCE_S
 
 STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False, compact_bytes_per_s=2**40)
 """Segments keep their entries."""
@@ -98,7 +99,7 @@ class Machine:
         """What was brought leaves memory, and is indexed."""
         for entry_id in range(60):
             await add_durably(engine, 50, [entry_id], payloads=[bytes(4000)])
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await engine.flush()
 
     async def check(self, *, may_be_unreadable: Collection[tuple[int, int]] = ()) -> None:

@@ -17,6 +17,7 @@ from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.wire.records import decode_checkpoint, decode_entry, decode_header, decode_packed
+from tests.waiting import PATIENCE_S
 
 BLOCK = 128 * 1024
 MAGIC = 0xFD2FB528
@@ -139,7 +140,7 @@ print(peak() - before)
 def test_a_bomb_takes_no_more_memory_than_what_it_stands_for_may(what: str, data: bytes) -> None:
     """Each case runs in its own process: so it has its own peak, and the memory of libraries counts too."""
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, what], input=data, capture_output=True, check=True, timeout=120
+        [sys.executable, "-c", GROWTH, what], input=data, capture_output=True, check=True, timeout=PATIENCE_S
     )
     grown = int(done.stdout) * 1024
     assert grown < 32 * MIB, f"{what}: {grown / MIB:.0f} MiB"
