@@ -442,15 +442,15 @@ class Log(Face[AsyncLog]):
     def apply_retention(self) -> int:
         """Drop the old ledgers that the log's retention lets go now.
 
-        The leader does the same from time to time. Cursors that pin records are respected. This call
-        does not know the size of ledgers that are not counted yet and takes them for empty, so it never
-        drops a ledger too early.
+        The leader does the same from time to time. Cursors that pin records are respected.
 
         Returns:
             How many records were dropped.
 
         Raises:
             LogNotFound: The log does not exist any more.
+            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry
+                that tells where the log ends. Nothing was dropped; try again.
 
         Interrupting: the ledgers may or may not be dropped, as for ``truncate``."""
         return self._run(self._inner.apply_retention)
@@ -459,7 +459,9 @@ class Log(Face[AsyncLog]):
         """Return each ledger of the log, oldest first, with the reasons why it is still there.
 
         Raises:
-            LogNotFound: The log does not exist any more."""
+            LogNotFound: The log does not exist any more.
+            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry
+                that tells where the log ends. Try again."""
         return self._run(self._inner.why_kept)
 
     def cursor(self, name: str) -> Cursor:
@@ -644,6 +646,10 @@ class Cursor(Face[AsyncCursor]):
         Raises:
             CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not
                 delete it.
+            MetadataOutcomeUnknown: The cursor may or may not have been deleted. If there is a cursor
+                now, the answer was lost, and other clients have written it at least twice since. Either
+                one of them made it after this call had deleted it, or they moved it and this call did
+                nothing.
 
         Interrupting: the cursor may or may not be deleted."""
         self._run(lambda: self._inner.delete(expected=expected))

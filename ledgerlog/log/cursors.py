@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, Truncated
+from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, MetadataOutcomeUnknown, Truncated
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.registry import LogRegistry
@@ -190,27 +190,35 @@ class Cursor:
 
         Raises:
             CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not delete it.
+            MetadataOutcomeUnknown: The cursor may or may not have been deleted. If there is a cursor now, the
+                answer was lost, and other clients have written it at least twice since. Either one of them
+                made it after this call had deleted it, or they moved it and this call did nothing.
 
         Cancelling: the cursor may or may not be deleted.
         """
 
         tried_at = -1
 
-        async def write(is_unsure: bool) -> None:
+        async def write(is_unsure: bool) -> bool:
             nonlocal tried_at
             if not is_unsure:
                 await self._client.store.sync()
             found, version = await self._read()
             if found is None and (expected is None or is_unsure):
-                return
+                return True
             if is_unsure and version > tried_at + 1:
-                return  # The cursor was deleted, perhaps by us. The one that is there now is new.
+                return False
             if expected is not None and _version(found) != expected.version:
                 raise self._conflict()
             tried_at = version
             await self._client.store.set(self._path, _DELETED, version=version)
+            return True
 
-        await settle(self._client.store, write, what=f"the deletion of {self._words}")
+        if not await settle(self._client.store, write, what=f"the deletion of {self._words}"):
+            raise MetadataOutcomeUnknown(
+                f"{self._words} may have been deleted or not: the answer was lost, and others have written "
+                "the cursor since"
+            )
 
     @property
     def _words(self) -> str:

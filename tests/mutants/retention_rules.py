@@ -32,6 +32,15 @@ ONCE = (
         "::test_a_deletion_that_took_effect_leaves_the_cursor_that_a_rival_made_since",
     ),
     mutant(
+        "a_deletion_that_was_lost_is_told_as_done_behind_a_rivals_moves",
+        "rule 14",
+        "cursors.Cursor.delete",
+        "return False",
+        "return True",
+        "tests/shells/test_log_cursors.py"
+        "::test_a_deletion_that_was_lost_before_a_rivals_moves_is_not_told_as_done",
+    ),
+    mutant(
         "a_deletion_takes_the_node_that_a_rival_made_since",
         "rule 14",
         "settle.remove",

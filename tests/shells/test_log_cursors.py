@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from ledgerlog.errors import (
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.model.layout import CURSORS, cursor_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.testing.faulty_store import answer_lost_behind
+from ledgerlog.testing.faulty_store import Call, GoOn, answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 
 
@@ -101,10 +102,37 @@ async def test_a_deletion_that_took_effect_leaves_the_cursor_that_a_rival_made_s
         await rival.move(7, expected=None)
 
     clients[0].store.faults.append(answer_lost_behind(cursor_path(log.incarnation, "c"), make))
-    await log.cursor("c").delete()
+    with pytest.raises(MetadataOutcomeUnknown):
+        await log.cursor("c").delete()
     state = await rival.get()
     assert state is not None
     assert state.offset == 7
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+@pytest.mark.parametrize("is_expected", [False, True])
+async def test_a_deletion_that_was_lost_before_a_rivals_moves_is_not_told_as_done(
+    log: Log, clients: tuple[Client, Client], moves: int, is_expected: bool
+) -> None:
+    state = await log.cursor("c").set(1)
+    rival = (await open_log(clients[1].opened, "log")).cursor("c")
+
+    async def lost_before_the_moves(call: Call, go_on: GoOn) -> Any:
+        if not call.is_write:
+            return await go_on()
+        clients[0].store.faults.remove(lost_before_the_moves)
+        for offset in range(moves):
+            await rival.set(offset)
+        raise MetadataOutcomeUnknown("the answer was lost")
+
+    clients[0].store.faults.append(lost_before_the_moves)
+    if moves == 1 and not is_expected:
+        await log.cursor("c").delete()  # Nothing but the rival's move can have happened.
+        assert await rival.get() is None
+    else:
+        with pytest.raises(CursorConflict if moves == 1 else MetadataOutcomeUnknown):
+            await log.cursor("c").delete(expected=state if is_expected else None)
+        assert await rival.get() is not None
 
 
 @pytest.mark.parametrize("was_there", [False, True])
