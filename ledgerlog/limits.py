@@ -252,6 +252,21 @@ HELLO_BYTES_MAX = 4 * KIB
 JOURNAL_GATHER_BYTES = 2 * MIB
 """While a connection has more adds to read, a sync waits until this many bytes have gathered."""
 
+PARTY_WORKING = 64
+"""How many requests from one address a bookie works on at the same time, long polls not counted."""
+
+PARTY_REQUESTS = 4 * KIB
+"""The most requests under way from one address, adds not counted. Long polls take up to three quarters."""
+
+PARTY_REPLY_BYTES = 64 * MIB
+"""The most reply bytes of the connections from one address."""
+
+PARTY_LARGE_FRAMES = 8
+"""How many connections from one address may hold a larger buffer at the same time."""
+
+TURN_REQUEST_BYTES = 4 * KIB
+"""A request counts for at least so many bytes of a turn."""
+
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 64
 TURN_CALLS = 16
@@ -340,7 +355,9 @@ assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
 assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
 assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
 assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
-assert BOOKIE_CONNECTION_REQUESTS < BOOKIE_REQUESTS
+assert BOOKIE_CONNECTION_REQUESTS < PARTY_REQUESTS < BOOKIE_REQUESTS
+assert BOOKIE_CONNECTION_REPLY_BYTES < PARTY_REPLY_BYTES < BOOKIE_REPLY_BYTES
+assert PARTY_LARGE_FRAMES < BOOKIE_LARGE_FRAMES
 assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
 assert 3 * ELECTION_BEAT_S <= ELECTION_SILENCE_S < SESSION_TIMEOUT_S

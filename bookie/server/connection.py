@@ -31,7 +31,8 @@ itself does not read. Between frames, a connection may be quiet without a limit.
 
 **Turns.** The bookie handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client at a time,
 however much the client has sent. Then the other tasks run. So a flood of small frames delays the other
-clients by one turn.
+clients by one turn. If several parties use the bookie, all connections of one party together get one such
+turn in each pass of the event loop (``fair``).
 
 **Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). A frame larger than the
 ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. So the memory for unfinished
@@ -59,6 +60,7 @@ from collections import deque
 
 import trio
 
+from bookie.server.fair import address_of
 from bookie.server.outbox import ClientTooSlow, Outbox
 from bookie.server.requests import Requests
 from bookie.server.shared import Shared
@@ -89,6 +91,7 @@ class Connection:
         "_is_draining",
         "_nursery",
         "_outbox",
+        "_party",
         "_pending",
         "_requests",
         "_shared",
@@ -102,7 +105,8 @@ class Connection:
         self._stream = stream
         self._shared = shared
         self._outbox = Outbox(stream, self._on_lost)
-        self._requests = Requests(shared, self._outbox)
+        self._party = shared.fair.enter(address_of(stream.peer))
+        self._requests = Requests(shared, self._party, self._outbox)
         self._buffer = FrameBuffer(
             limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN, limits.BOOKIE_CONNECTION_BUFFER_BYTES
         )
@@ -145,6 +149,7 @@ class Connection:
             self._shared.forget(self)
             self._requests.close()
             self._release_large()
+            self._shared.fair.leave(self._party)
 
     def drop(self, why: str) -> None:
         """Close the connection at once."""
@@ -224,6 +229,7 @@ class Connection:
                     and engine.has_room
                     and not turns.is_over
                     and not buffer.is_mid_frame
+                    and self._shared.fair.take(self._party, _cost_of(frames[0]))
                 ):
                     turns.spend(len(frames[0].raw))
                     self._on_lone_add(frames[0])
@@ -243,7 +249,7 @@ class Connection:
             if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._holds_large:
                 await self._take_large()
             if is_mid_frame:
-                engine.more_follows()
+                self._more_follows()
             count = await stream.receive_into(buffer.writable())
             if not count:
                 return
@@ -252,10 +258,12 @@ class Connection:
 
     async def _on_frames(self, frames: list[Frame]) -> None:
         engine, turns = self._shared.engine, self._turns
-        for frame in frames:
+        await self._take_share(frames, 0)
+        for index, frame in enumerate(frames):
             if turns.is_over:
                 await self._let_others_run()
-            turns.spend(len(frame.raw))
+                await self._take_share(frames, index)
+            turns.spend(_cost_of(frame))
             if frame.header.kind == Kind.ADD:
                 if not engine.has_room:
                     await self._wait_room()
@@ -264,11 +272,29 @@ class Connection:
                 self._on_request(frame)
         self._await_sync()
 
+    async def _take_share(self, frames: list[Frame], first: int) -> None:
+        """Wait until the connection's party may handle a turn of these frames, from number ``first`` on."""
+        cost = 0
+        for frame in frames[first : first + limits.TURN_FRAMES]:
+            cost += max(_cost_of(frame), limits.TURN_BYTES // limits.TURN_FRAMES)
+            if cost >= limits.TURN_BYTES:
+                break
+        fair = self._shared.fair
+        if not fair.take(self._party, cost):
+            self._await_sync()
+            self._expect(_NEVER)  # The waiting frames have arrived in time.
+            await fair.turn(self._party, cost)
+
     async def _let_others_run(self) -> None:
         self._await_sync()
         self._expect(_NEVER)  # The waiting frames have arrived in time.
-        self._shared.engine.more_follows()
+        self._more_follows()
         await self._turns.take()
+
+    def _more_follows(self) -> None:
+        """Let the next sync gather this client's adds, if nobody else would wait for that."""
+        if self._shared.fair.is_alone:
+            self._shared.engine.more_follows()
 
     def _on_lone_add(self, frame: Frame) -> None:
         """Handle an add that came alone. If the bookie's last add came from this connection too, probably no
@@ -313,7 +339,12 @@ class Connection:
 
     async def _take_large(self) -> None:
         self._expect(_NEVER)
-        await self._shared.large_frames.acquire_on_behalf_of(self)
+        await self._party.large_frames.acquire_on_behalf_of(self)
+        try:
+            await self._shared.large_frames.acquire_on_behalf_of(self)
+        except BaseException:
+            self._party.large_frames.release_on_behalf_of(self)
+            raise
         self._holds_large = True
         self._expect(limits.FRAME_PROGRESS_TIMEOUT_S)
 
@@ -321,6 +352,7 @@ class Connection:
         if self._holds_large:
             self._holds_large = False
             self._shared.large_frames.release_on_behalf_of(self)
+            self._party.large_frames.release_on_behalf_of(self)
 
     async def _finish(self) -> None:
         """Answer every add and request that was begun."""
@@ -399,3 +431,11 @@ class Connection:
             return True
         self._all_durable.set()
         return False
+
+
+def _cost_of(frame: Frame) -> int:
+    """Return how much of a turn a frame is."""
+    size = len(frame.raw)
+    if frame.header.kind == Kind.ADD or size >= limits.TURN_REQUEST_BYTES:
+        return size
+    return limits.TURN_REQUEST_BYTES

@@ -4,15 +4,15 @@ A read may wait for a disk. A long poll may wait for a writer that is quiet. An 
 every request becomes a task in the connection's nursery, and the connection goes on reading frames. Replies
 carry the number of their request and leave in any order.
 
-**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way, and the bookie
-at most ``limits.BOOKIE_REQUESTS``. If one more comes, the bookie answers TOO_MANY_REQUESTS, and the client
-waits and asks again. If the bookie stopped reading the connection instead, the client's adds would wait for
-its long polls. A quarter of the places is closed to long polls, so clients can read existing entries however
-many long polls wait.
+**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way, the connections
+from one address ``limits.PARTY_REQUESTS``, and the bookie ``limits.BOOKIE_REQUESTS``. If one more comes, the
+bookie answers TOO_MANY_REQUESTS, and the client waits and asks again. If the bookie stopped reading the
+connection instead, the client's adds would wait for its long polls. A quarter of the places is closed to long
+polls, so clients can read existing entries however many long polls wait.
 
-Before it reads, a request takes the bytes that its reply may need, from the connection's budget and from the
-bookie's. It gives them back when the reply has been handed to the network. So these budgets bound the memory,
-however many clients ask.
+Before it reads, a request takes the bytes that its reply may need, from the budgets of the connection, of its
+address and of the bookie. It gives them back when the reply has been handed to the network. So these budgets
+bound the memory, however many clients ask.
 
 **Long polls.** A READ with ``wait_ms`` waits until the LAC has reached ``first``. A READ_LAC waits until the
 LAC is greater than ``first``. Both wait for at most ``limits.LONG_POLL_S`` and then answer with the present
@@ -35,6 +35,7 @@ import trio
 
 from bookie.core.results import ReadResult
 from bookie.server.budget import ByteBudget
+from bookie.server.fair import Party
 from bookie.server.outbox import Outbox
 from bookie.server.shared import Shared
 from ledgerlog import limits
@@ -62,10 +63,11 @@ _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 class Requests:
     """The requests under way of one connection."""
 
-    __slots__ = ("_budget", "_changed", "_outbox", "_polls", "_shared", "_taken", "under_way")
+    __slots__ = ("_budget", "_changed", "_outbox", "_party", "_polls", "_shared", "_taken", "under_way")
 
-    def __init__(self, shared: Shared, outbox: Outbox) -> None:
+    def __init__(self, shared: Shared, party: Party, outbox: Outbox) -> None:
         self._shared = shared
+        self._party = party
         self._outbox = outbox
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
         self._taken = 0
@@ -81,19 +83,25 @@ class Requests:
             raise WireError(f"a message of kind {header.kind} is not a request")
         if len(frame.raw) != HEADER_BYTES:
             raise WireError(f"a request of kind {header.kind} has a body")
-        own, all_together = limits.BOOKIE_CONNECTION_REQUESTS, limits.BOOKIE_REQUESTS
+        bounds = limits.BOOKIE_CONNECTION_REQUESTS, limits.PARTY_REQUESTS, limits.BOOKIE_REQUESTS
         if header.wait_ms:
-            own, all_together = own - own // 4, all_together - all_together // 4
-        if self.under_way >= own or self._shared.requests >= all_together:
+            bounds = bounds[0] - bounds[0] // 4, bounds[1] - bounds[1] // 4, bounds[2] - bounds[2] // 4
+        under_way = self.under_way, self._party.requests, self._shared.requests
+        if under_way[0] >= bounds[0] or under_way[1] >= bounds[1] or under_way[2] >= bounds[2]:
             self._refuse(header, Status.TOO_MANY_REQUESTS)
             return
         self.under_way += 1
+        self._party.requests += 1
         self._shared.requests += 1
         nursery.start_soon(self._answer, header)
 
     async def _answer(self, header: Header) -> None:
         try:
-            await _ANSWERS[header.kind](self, header)
+            if header.wait_ms:
+                await _ANSWERS[header.kind](self, header)
+            else:
+                async with self._party.working:
+                    await _ANSWERS[header.kind](self, header)
         except StorageError as error:
             # The read failed: the reply must not say that the entries are absent (rule 8). A failed write
             # never gets here, because it ends the engine, which cancels this task.
@@ -102,6 +110,7 @@ class Requests:
             self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
         finally:
             self.under_way -= 1
+            self._party.requests -= 1
             self._shared.requests -= 1
             self._changed.set()
             self._changed = trio.Event()
@@ -118,6 +127,7 @@ class Requests:
 
     def close(self) -> None:
         """Give back the bytes of replies that were not sent. Call it when the connection has ended."""
+        self._party.reply_budget.give(self._taken)
         self._shared.reply_budget.give(self._taken)
         self._taken = 0
 
@@ -245,12 +255,18 @@ class Requests:
     async def _take(self, count: int) -> None:
         await self._budget.take(count)
         # A cancellation here means that the connection is ending. Its own budget ends with it.
-        await self._shared.reply_budget.take(count)
+        await self._party.reply_budget.take(count)
+        try:
+            await self._shared.reply_budget.take(count)
+        except BaseException:
+            self._party.reply_budget.give(count)
+            raise
         self._taken += count
 
     def _give(self, count: int) -> None:
         self._taken -= count
         self._budget.give(count)
+        self._party.reply_budget.give(count)
         self._shared.reply_budget.give(count)
 
     def _reply(self, buffers: list[Buffer], *, taken: int = 0) -> None:
@@ -262,6 +278,7 @@ class Requests:
         held = buffers_bytes(buffers)
         if held > taken:
             self._budget.charge(held - taken)
+            self._party.reply_budget.charge(held - taken)
             self._shared.reply_budget.charge(held - taken)
             self._taken += held - taken
         else:

@@ -25,6 +25,7 @@ from bookie.server.connection import Connection
 from bookie.server.shared import Shared
 from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
+from ledgerlog.concurrency.nurseries import background
 from ledgerlog.net.transport import ConnectionLost, Listener, Stream
 from ledgerlog.wire.frame import Status
 from ledgerlog.wire.hello import Hello, encode_hello_reply
@@ -83,7 +84,7 @@ class BookieServer:
         shared = self._shared
         shared.engine.on_durable(shared.on_durable)
         try:
-            async with trio.open_nursery() as nursery:
+            async with background(shared.fair.run, name="rounds"), trio.open_nursery() as nursery:
                 while not self._stopping.is_set():
                     try:
                         stream = await listener.accept()

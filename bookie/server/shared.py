@@ -14,6 +14,7 @@ import trio
 
 from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
+from bookie.server.fair import FairShares
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
 from ledgerlog.wire.hello import Hello
@@ -41,6 +42,7 @@ class Shared:
     listing_key: bytes
     """A client that sends this key may list the ledgers and their keys."""
     large_frames: trio.CapacityLimiter
+    fair: FairShares = attrs.Factory(FairShares)
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None
     """The connection that last brought adds."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from bookie.server.fair import address_of
 from ledgerlog import limits
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class Strangers(Generic[T]):
 
     def enter(self, who: T, peer: str) -> T | None:
         """Add ``who``, which connected from ``peer`` (host:port). Return the one to close for it, or None."""
-        host = peer.rpartition(":")[0] or peer
+        host = address_of(peer)
         others = self._by_address.setdefault(host, {})
         surplus = next(iter(others)) if len(others) >= limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS else None
         others[who] = None

@@ -663,4 +663,39 @@ BOOT = (
     ),
 )
 
-MUTANTS = (*VERDICTS, *FENCES, *ADDS, *ANSWERS, *BOOT)
+SHARES = (
+    mutant(
+        "what_a_party_takes_is_not_counted",
+        "SECURITY, fair shares",
+        "Shares.take",
+        "account.left -= cost",
+        "",
+        "tests/unit/test_shares.py::test_a_party_that_has_spent_its_quantum_waits_and_the_others_do_not",
+    ),
+    mutant(
+        "a_quiet_party_saves_up",
+        "SECURITY, fair shares",
+        "Shares.renew",
+        "min(self._quantum, account.left + self._quantum)",
+        "account.left + self._quantum",
+        "tests/unit/test_shares.py::test_parties_that_have_gone_leave_nothing",
+    ),
+    mutant(
+        "each_connection_is_its_own_party",
+        "SECURITY, fair shares",
+        "FairShares.enter",
+        "self._parties.get(name)",
+        "None",
+        "tests/shells/test_fair_shares.py::test_a_party_is_there_as_long_as_its_connections",
+    ),
+    mutant(
+        "who_comes_later_overtakes",
+        "SECURITY, fair shares",
+        "Shares.take",
+        "account.waiting or account.left <= 0",
+        "account.left <= 0",
+        "tests/unit/test_shares.py::test_who_comes_later_does_not_overtake_what_waits_of_its_party",
+    ),
+)
+
+MUTANTS = (*VERDICTS, *FENCES, *ADDS, *ANSWERS, *BOOT, *SHARES)

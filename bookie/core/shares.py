@@ -1,0 +1,115 @@
+"""Fair shares of a bookie's work: who may go on now, and who waits for a turn.
+
+A *party* is all connections that count as one: those from one address. If several parties want something,
+each gets the same, however many connections it has and however much it sends.
+
+**Rounds.** In each round a party may spend ``quantum`` bytes, where a small item counts as a larger one. What
+does not fit waits, first come, first served within the party. At the end of a round each party gets a
+quantum again, and as many of its waiting items go on as it pays for. An item goes on as soon as anything is
+left, so it may cost more than is left. The party then owes the difference, which the next rounds take from it
+(deficit round robin). A party that spends nothing saves nothing: it never has more than one quantum.
+
+**Alone.** If no other party has asked for anything for ``ALONE_S``, nothing is counted, and nobody waits. So
+a bookie with one client pays nothing for the shares.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+__all__ = ["ALONE_S", "Shares"]
+
+ALONE_S = 0.25
+
+_LONG_AGO = float("-inf")
+
+T = TypeVar("T")
+
+
+class _Account(Generic[T]):
+    __slots__ = ("left", "waiting")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.waiting: deque[tuple[int, T]] = deque()
+
+
+class Shares(Generic[T]):
+    """The shares of the parties of one bookie. ``T`` is what waits: the caller's own.
+
+    Args:
+        quantum: What a party may spend in a round.
+    """
+
+    __slots__ = ("_accounts", "_last", "_last_at", "_other_at", "_quantum", "_waiting")
+
+    def __init__(self, quantum: int) -> None:
+        assert quantum > 0
+        self._quantum = quantum
+        self._accounts: dict[Hashable, _Account[T]] = {}
+        self._waiting = 0
+        self._last: Hashable = None
+        """Who asked last."""
+        self._last_at = _LONG_AGO
+        self._other_at = _LONG_AGO
+        """When anybody else asked last."""
+
+    @property
+    def waiting(self) -> int:
+        """How many items wait."""
+        return self._waiting
+
+    def is_alone(self, now: float) -> bool:
+        """Return whether only one party has asked for anything lately."""
+        return now - self._other_at > ALONE_S and not self._waiting
+
+    def take(self, party: Hashable, cost: int, now: float) -> bool:
+        """Let an item go on now, and count its cost. Return False if it has to wait.
+
+        Args:
+            party: Whose item it is.
+            cost: What it costs.
+            now: The time, in seconds.
+        """
+        if party != self._last:
+            self._last, self._other_at = party, self._last_at
+        self._last_at = now
+        if self.is_alone(now):
+            return True
+        account = self._accounts.get(party)
+        if account is None:
+            account = self._accounts[party] = _Account(self._quantum)
+        if account.waiting or account.left <= 0:
+            return False
+        account.left -= cost
+        return True
+
+    def wait(self, party: Hashable, cost: int, who: T) -> None:
+        """Queue an item that ``take`` did not let go on. ``renew`` returns it when it may."""
+        self._accounts[party].waiting.append((cost, who))
+        self._waiting += 1
+
+    def leave(self, party: Hashable, who: T) -> None:
+        """Forget an item that waits. Does nothing if it does not wait any more."""
+        account = self._accounts.get(party)
+        if account is None:
+            return
+        kept = deque(item for item in account.waiting if item[1] is not who)
+        self._waiting -= len(account.waiting) - len(kept)
+        account.waiting = kept
+
+    def renew(self) -> list[T]:
+        """End the round. Return the items that may go on now, those of one party in their order."""
+        going: list[T] = []
+        for party, account in list(self._accounts.items()):
+            account.left = min(self._quantum, account.left + self._quantum)
+            while account.waiting and account.left > 0:
+                cost, who = account.waiting.popleft()
+                account.left -= cost
+                self._waiting -= 1
+                going.append(who)
+            if not account.waiting and account.left == self._quantum:
+                del self._accounts[party]
+        return going

@@ -1,0 +1,581 @@
+"""What a hostile peer of bookies does to a normal writer beside it.
+
+    python -m tests.bench.hostile [--bookies 1,3] [--seconds S] [--only NAME,...] [--json]
+
+A neighbour appends records of 1 KiB, 200 a second, each due at its time whatever became of the others. Its
+latency counts from then. It is measured alone, then beside each attack, and then alone again, each time on
+a new cluster: the two figures alone show the noise of the machine. The attacker is a process of its own on
+the same machine, so a part of what the neighbour loses is the attacker's use of the processors, not the
+bookie's answer to it. The attacker's address is 127.0.0.2, and the neighbour's 127.0.0.1.
+
+For each attack: the neighbour's p50 and p99, the p99 as a multiple of the p99 alone, what failed of its
+appends (and of the one ledger that it makes after the attack has begun), and the memory of the largest
+bookie.
+
+**Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like. In a
+cluster that identifies its clients only strangers are left to those who have no secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+import ledgerlog
+from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import FRAME_BYTES_MAX
+from ledgerlog.wire.entries import Entries, encode_add
+from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, encode_head
+from ledgerlog.wire.hello import Hello, encode_hello
+
+RATE = 200
+RECORD = bytes(1024)
+BAR = 5.0
+"""The p99 beside an attack may be this many times the p99 alone."""
+
+HOSTILE_ADDRESS = "127.0.0.2"
+
+_BUILT = 4096
+_FIRST_OWN_LEDGER = 1 << 40
+"""Ledgers of the attacker; no cluster of this bench gives such ids out."""
+
+
+# --- the neighbour --------------------------------------------------------------------------------
+
+
+async def _neighbour(uri: str, seconds: float) -> None:
+    """Append at a fixed rate, and print the latencies."""
+    taken: list[float] = []
+    failed: list[str] = []
+    async with ledgerlog.connect(uri) as cluster:
+        there = len(cluster.client.bookies.registered())
+        quorum = ledgerlog.Replication(there, there, there // 2 + 1)
+        try:
+            writer = await cluster.ledgers.create(replication=quorum)
+        except LedgerLogError as cause:
+            print(json.dumps({"taken": [], "failed": [repr(cause)]}))
+            return
+        async with trio.open_nursery() as nursery:
+            began = trio.current_time()
+
+            async def append(due: float) -> None:
+                try:
+                    await writer.append(RECORD)
+                except LedgerLogError as cause:
+                    failed.append(repr(cause))
+                else:
+                    taken.append(trio.current_time() - due)
+
+            for number in range(int(seconds * RATE)):
+                due = began + number / RATE
+                await trio.sleep_until(due)
+                nursery.start_soon(append, due)
+        with suppress(LedgerLogError):  # Each append has said so.
+            await writer.close()
+    print(json.dumps({"taken": taken, "failed": failed}))
+
+
+# --- the attacks ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Target:
+    """What an attack knows: any client can find it out."""
+
+    bookies: list[tuple[str, int, str]]
+    """Host, port and id."""
+    ledger: int
+    """A ledger of somebody else, with entries."""
+
+
+@attrs.frozen
+class Attack:
+    name: str
+    is_stranger: bool
+    run: Callable[[Target], Awaitable[None]]
+
+
+ATTACKS: list[Attack] = []
+
+
+def attack(*, is_stranger: bool = False) -> Callable[[Callable[[Target], Awaitable[None]]], None]:
+    """Register an attack under the name of its function."""
+
+    def add(function: Callable[[Target], Awaitable[None]]) -> None:
+        ATTACKS.append(Attack(function.__name__, is_stranger, function))
+
+    return add
+
+
+async def _stream(where: tuple[str, int, str]) -> trio.SocketStream:
+    host, port, _ = where
+    return await trio.open_tcp_stream(host, port, local_address=HOSTILE_ADDRESS)
+
+
+async def _greeted(where: tuple[str, int, str]) -> trio.SocketStream:
+    bookie_id = where[2]
+    stream = await _stream(where)
+    await stream.send_all(encode_hello(Hello(bookie_id, None)))
+    await stream.receive_some(65536)
+    return stream
+
+
+async def _for_ever(
+    target: Target, count: int, attempt: Callable[[tuple[str, int, str]], Awaitable[None]]
+) -> None:
+    """Run ``count`` attempts at each bookie at the same time, each again when it has ended."""
+
+    async def again(where: tuple[str, int, str]) -> None:
+        while True:
+            with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                await attempt(where)
+            await trio.sleep(0.001)
+
+    async with trio.open_nursery() as nursery:
+        for where in target.bookies:
+            for _ in range(count):
+                nursery.start_soon(again, where)
+
+
+async def _pour(stream: trio.SocketStream, pieces: Callable[[], Iterator[bytes]]) -> None:
+    """Send without end, and read away what comes back."""
+    async with trio.open_nursery() as nursery:
+
+        async def drain() -> None:
+            while await stream.receive_some(1 << 20):
+                pass
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(drain)
+        while True:
+            for piece in pieces():
+                await stream.send_all(piece)
+
+
+def _joined(frames: Iterator[bytes], size: int = 1 << 18) -> list[bytes]:
+    """Frames in large pieces, so that sending costs the attacker little."""
+    pieces, held = [], bytearray()
+    for frame in frames:
+        held += frame
+        if len(held) >= size:
+            pieces.append(bytes(held))
+            held.clear()
+    return [*pieces, bytes(held)] if held else pieces
+
+
+def _adds(ledgers: int, entries: int, payload: bytes) -> Iterator[bytes]:
+    first = _FIRST_OWN_LEDGER + random.getrandbits(30)
+    for ledger in range(first, first + ledgers):
+        for entry in range(entries):
+            built = Entries.build(ledger, entry, [payload])
+            yield b"".join(encode_add(built, lac=entry - 1, lafr=-1, key=NO_KEY, recovery=False))
+
+
+@attack(is_stranger=True)
+async def announced_frames(target: Target) -> None:
+    """Each of 64 connections announces the largest frame before HELLO, and says no more."""
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _stream(where) as stream:
+            await stream.send_all((FRAME_BYTES_MAX - 4).to_bytes(4, "little"))
+            while await stream.receive_some(65536):
+                pass
+
+    await _for_ever(target, 64, one)
+
+
+@attack(is_stranger=True)
+async def garbage(target: Target) -> None:
+    """Connect, send noise, and again."""
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _stream(where) as stream:
+            await stream.send_all(os.urandom(4096))
+
+    await _for_ever(target, 16, one)
+
+
+@attack(is_stranger=True)
+async def connections(target: Target) -> None:
+    """Connect and leave."""
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _stream(where):
+            pass
+
+    await _for_ever(target, 32, one)
+
+
+@attack(is_stranger=True)
+async def silent_connections(target: Target) -> None:
+    """Hold a thousand connections, and open each again that is closed."""
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _stream(where) as stream:
+            await stream.receive_some(1)
+
+    await _for_ever(target, 1000 // len(target.bookies), one)
+
+
+@attack()
+async def greeted_connections(target: Target) -> None:
+    """Say HELLO, leave, and again."""
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where):
+            pass
+
+    await _for_ever(target, 16, one)
+
+
+@attack()
+async def slow_large_frames(target: Target) -> None:
+    """Begin 64 frames of the largest size, and send a few bytes of each a second."""
+    head = encode_head(Kind.ADD, count=1, ledger_id=_FIRST_OWN_LEDGER, first=0, last=0, index=bytes(8))
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where) as stream:
+            await stream.send_all((FRAME_BYTES_MAX - 4).to_bytes(4, "little") + head[4:] + bytes(300_000))
+            while True:
+                await stream.send_all(bytes(16))
+                await trio.sleep(1.0)
+
+    await _for_ever(target, 64, one)
+
+
+@attack()
+async def small_frames(target: Target) -> None:
+    """Adds of one byte, as many as go."""
+    pieces = _joined(_adds(20, _BUILT, b"x"))
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where) as stream:
+            await _pour(stream, lambda: iter(pieces))
+
+    await _for_ever(target, 1, one)
+
+
+@attack()
+async def small_frames_of_many(target: Target) -> None:
+    """The same on 64 connections."""
+    pieces = _joined(_adds(20, _BUILT, b"x"), 1 << 16)
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where) as stream:
+            await _pour(stream, lambda: iter(random.sample(pieces, len(pieces))))
+
+    await _for_ever(target, 64, one)
+
+
+async def _bulk(target: Target, count: int, each: int) -> None:
+    payload = bytes(each)
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where) as stream:
+            await _pour(stream, lambda: _adds(1, 100_000, payload))
+
+    await _for_ever(target, count, one)
+
+
+@attack()
+async def bulk(target: Target) -> None:
+    """Adds of a quarter MiB, as many as go."""
+    await _bulk(target, 1, 1 << 18)
+
+
+@attack()
+async def bulk_of_many(target: Target) -> None:
+    """The same on 16 connections."""
+    await _bulk(target, 16, 1 << 18)
+
+
+@attack()
+async def ever_new_ledgers(target: Target) -> None:
+    """One add to each of ever new ledgers."""
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where) as stream:
+            await _pour(stream, lambda: iter(_joined(_adds(20_000, 1, b"x"))))
+
+    await _for_ever(target, 1, one)
+
+
+async def _requests(
+    target: Target, count: int, make: Callable[[int], bytes], *, is_read: bool = True
+) -> None:
+    pieces = _joined(map(make, range(20_000)), 1 << 16)
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with await _greeted(where) as stream:
+            if is_read:
+                await _pour(stream, lambda: iter(pieces))
+            else:
+                while True:
+                    for piece in pieces:
+                        await stream.send_all(piece)
+
+    await _for_ever(target, count, one)
+
+
+def _read(number: int, ledger: int) -> bytes:
+    return encode_head(
+        Kind.READ, count=1, request=number, ledger_id=ledger, first=0, last=1 << 30, argument=1 << 20
+    )
+
+
+@attack()
+async def unread_replies(target: Target) -> None:
+    """READs on 32 connections whose replies are never read."""
+    await _requests(target, 32, lambda number: _read(number, target.ledger), is_read=False)
+
+
+@attack()
+async def reads(target: Target) -> None:
+    """READs of a ledger of somebody else, on 4 connections."""
+    await _requests(target, 4, lambda number: _read(number, target.ledger))
+
+
+@attack()
+async def fences(target: Target) -> None:
+    """FENCE of ever new ledgers of the attacker's."""
+    await _requests(
+        target, 4, lambda n: encode_head(Kind.FENCE, request=n, ledger_id=_FIRST_OWN_LEDGER * 2 + n)
+    )
+
+
+@attack()
+async def recovery_reads(target: Target) -> None:
+    """READs that fence, of ever new ledgers of the attacker's."""
+    await _requests(
+        target,
+        4,
+        lambda n: encode_head(
+            Kind.READ,
+            flags=RECOVERY,
+            count=1,
+            request=n,
+            ledger_id=_FIRST_OWN_LEDGER * 3 + n,
+            last=1,
+            argument=1,
+        ),
+    )
+
+
+@attack()
+async def poisoned_ids(target: Target) -> None:
+    """FENCE of the ids that the cluster gives out next."""
+    await _requests(
+        target,
+        1,
+        lambda n: encode_head(Kind.FENCE, request=n, ledger_id=target.ledger + 1 + n % 400, key=b"k" * 16),
+    )
+
+
+@attack()
+async def lists(target: Target) -> None:
+    """LIST of a ledger of somebody else."""
+    await _requests(target, 4, lambda n: encode_head(Kind.LIST, request=n, ledger_id=target.ledger))
+
+
+@attack()
+async def scrubs(target: Target) -> None:
+    """SCRUB of a ledger of somebody else."""
+    await _requests(
+        target,
+        4,
+        lambda n: encode_head(
+            Kind.SCRUB,
+            count=1,
+            request=n,
+            ledger_id=target.ledger,
+            first=0,
+            last=1 << 30,
+            argument=1 << 20,
+        ),
+    )
+
+
+@attack()
+async def long_polls(target: Target) -> None:
+    """READ_LAC that waits, on 64 connections."""
+    await _requests(
+        target,
+        64,
+        lambda n: encode_head(
+            Kind.READ_LAC, request=n, ledger_id=target.ledger, first=1 << 40, wait_ms=10_000
+        ),
+    )
+
+
+@attack()
+async def questions(target: Target) -> None:
+    """INFO."""
+    await _requests(target, 4, lambda n: encode_head(Kind.INFO, request=n))
+
+
+# --- the bench ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Seen:
+    """What the neighbour saw."""
+
+    p50_ms: float
+    p99_ms: float
+    appended: int
+    failed: list[str]
+
+
+def _seen(said: dict[str, Any]) -> Seen:
+    taken = sorted(said["taken"])
+
+    def at(share: float) -> float:
+        return taken[min(len(taken) - 1, int(len(taken) * share))] * 1000 if taken else math.inf
+
+    return Seen(at(0.5), at(0.99), len(taken), said["failed"])
+
+
+async def _see(cluster: LocalCluster, seconds: float) -> Seen:
+    ran = await trio.run_process(
+        [sys.executable, "-m", "tests.bench.hostile", "--neighbour", cluster.uri, "--seconds", str(seconds)],
+        capture_stdout=True,
+        env=cluster.client_environment,
+    )
+    return _seen(json.loads(ran.stdout))
+
+
+@contextmanager
+def _under(name: str, target: Target) -> Iterator[None]:
+    """The attack, running, for the body of the ``with``."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tests.bench.hostile",
+            "--attack",
+            name,
+            "--target",
+            json.dumps(attrs.asdict(target)),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        assert process.poll() is None, f"the attack {name} ended by itself"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _memory_mib(cluster: LocalCluster) -> float:
+    """The most that a bookie has used; NaN if one has ended."""
+    found = []
+    for child in cluster.bookies.values():
+        try:
+            status = Path(f"/proc/{child.pid}/status").read_text()
+            found.append(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
+        except (OSError, IndexError):
+            return math.nan
+    return max(found)
+
+
+async def _target(cluster: LocalCluster) -> Target:
+    client = cluster.cluster.client
+    await client.bookies.refresh()
+    there = client.bookies.registered()
+    count = len(there)
+    async with await cluster.cluster.ledgers.create(
+        replication=ledgerlog.Replication(count, count, count // 2 + 1)
+    ) as writer:
+        await writer.append_many([RECORD] * 4096)
+        ledger = writer.ledger_id
+    addresses = [(*info.address.rpartition(":")[::2], info.bookie_id) for info in there]
+    return Target([(host, int(port), bookie_id) for host, port, bookie_id in addresses], ledger)
+
+
+async def _bench(bookies: int, seconds: float, only: list[str], as_json: bool) -> None:
+    alone = await _one(bookies, seconds, None, None, as_json)
+    for each in ATTACKS:
+        if not only or each.name in only:
+            await _one(bookies, seconds, each, alone, as_json)
+    await _one(bookies, seconds, None, alone, as_json)
+
+
+async def _one(
+    bookies: int, seconds: float, attack: Attack | None, alone: Seen | None, as_json: bool
+) -> Seen:
+    """Measure the neighbour on a new cluster, alone or beside an attack."""
+    with tempfile.TemporaryDirectory(prefix="ledgerlog-hostile-") as place:
+        async with local_cluster(Path(place) / "cluster", bookies=bookies) as cluster:
+            target = await _target(cluster)
+            if attack is None:
+                seen = await _see(cluster, seconds)
+            else:
+                with _under(attack.name, target):
+                    await trio.sleep(2.0)
+                    seen = await _see(cluster, seconds)
+            _tell(as_json, bookies, attack, seen, alone or seen, _memory_mib(cluster))
+            return seen
+
+
+def _tell(
+    as_json: bool, bookies: int, attack: Attack | None, seen: Seen, alone: Seen, memory_mib: float
+) -> None:
+    name = "alone" if attack is None else attack.name
+    times = seen.p99_ms / alone.p99_ms
+    if as_json:
+        row = {"bookies": bookies, "attack": name, "times": times, "memory_mib": memory_mib}
+        print(json.dumps({**row, **attrs.asdict(seen), "failed": len(seen.failed)}), flush=True)
+        return
+    verdict = "" if times <= BAR and not seen.failed else "  <-- over the bar"
+    why = f"  {seen.failed[0][:100]}" if seen.failed else ""
+    print(
+        f"{bookies} {name:22} p50 {seen.p50_ms:8.1f} ms  p99 {seen.p99_ms:8.1f} ms  {times:6.1f}x  "
+        f"failed {len(seen.failed):4}  {memory_mib:6.0f} MiB{verdict}{why}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bookies", default="1,3")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--neighbour", help=argparse.SUPPRESS)
+    parser.add_argument("--attack", help=argparse.SUPPRESS)
+    parser.add_argument("--target", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.neighbour:
+        trio.run(_neighbour, given.neighbour, given.seconds)
+    elif given.attack:
+        raw = json.loads(given.target)
+        target = Target([tuple(each) for each in raw["bookies"]], raw["ledger"])
+        trio.run(next(each.run for each in ATTACKS if each.name == given.attack), target)
+    else:
+        began = time.monotonic()
+        for bookies in map(int, given.bookies.split(",")):
+            trio.run(_bench, bookies, given.seconds, [x for x in given.only.split(",") if x], given.json)
+        if not given.json:
+            print(f"{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

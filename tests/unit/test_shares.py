@@ -1,0 +1,125 @@
+"""Fair shares of a bookie's work, each rule by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.core.shares import ALONE_S, Shares
+
+QUANTUM = 100
+
+
+def contended() -> Shares[str]:
+    """Shares of two parties that have both just asked; nothing of either's quantum is spent."""
+    shares: Shares[str] = Shares(QUANTUM)
+    assert shares.take("a", 0, 0.0)
+    assert shares.take("b", 0, 0.0)
+    return shares
+
+
+def test_a_party_that_is_alone_never_waits() -> None:
+    shares: Shares[str] = Shares(QUANTUM)
+    assert all(shares.take("a", 10 * QUANTUM, number * 0.001) for number in range(1000))
+
+
+def test_a_party_is_alone_again_some_time_after_the_other_has_asked() -> None:
+    shares = contended()
+    assert shares.take("a", 2 * QUANTUM, 0.1)
+    assert not shares.take("a", 1, 0.1)
+    assert shares.take("a", 1, 0.1 + ALONE_S * 2)
+
+
+def test_a_party_that_has_spent_its_quantum_waits_and_the_others_do_not() -> None:
+    shares = contended()
+    assert shares.take("a", QUANTUM, 0.0)
+    assert not shares.take("a", 1, 0.0)
+    assert shares.take("b", 1, 0.0)
+
+
+def test_what_waits_goes_on_in_order_within_its_party() -> None:
+    shares = contended()
+    shares.take("a", QUANTUM, 0.0)
+    for number in range(5):
+        assert not shares.take("a", 40, 0.0)
+        shares.wait("a", 40, f"a{number}")
+    assert shares.renew() == ["a0", "a1", "a2"]
+    assert shares.renew() == ["a3", "a4"]
+    assert shares.waiting == 0
+
+
+def test_who_comes_later_does_not_overtake_what_waits_of_its_party() -> None:
+    shares = contended()
+    shares.take("a", QUANTUM, 0.0)
+    for number in range(4):
+        shares.wait("a", QUANTUM, f"a{number}")
+    shares.renew()
+    assert not shares.take("a", 1, 0.0)
+
+
+def test_a_costly_item_is_paid_for_by_the_next_rounds() -> None:
+    shares = contended()
+    assert shares.take("a", 3 * QUANTUM, 0.0)
+    shares.wait("a", 1, "next")
+    assert [shares.renew() for _ in range(3)] == [[], [], ["next"]]
+
+
+def test_who_spends_nothing_saves_nothing() -> None:
+    shares = contended()
+    shares.take("b", 1, 0.0)
+    for _ in range(50):
+        shares.renew()
+    assert shares.take("a", QUANTUM, 0.0)
+    assert shares.take("b", 0, 0.0)
+    assert not shares.take("a", 1, 0.0)
+
+
+def test_what_is_cancelled_is_forgotten_and_the_rest_goes_on() -> None:
+    shares = contended()
+    shares.take("a", QUANTUM, 0.0)
+    one, two = "one", "two"
+    shares.wait("a", 1, one)
+    shares.wait("a", 1, two)
+    shares.leave("a", one)
+    assert shares.waiting == 1
+    assert shares.renew() == [two]
+    shares.leave("a", two)
+    shares.leave("nobody", two)
+    assert shares.waiting == 0
+
+
+def test_parties_that_have_gone_leave_nothing() -> None:
+    shares = contended()
+    for number in range(1000):
+        shares.take(number, 5, 0.0)
+    shares.renew()
+    shares.renew()
+    assert not shares._accounts
+
+
+@given(
+    counts=st.dictionaries(st.integers(0, 5), st.integers(1, 60), min_size=2),
+    costs=st.lists(st.integers(1, QUANTUM), min_size=1, max_size=8),
+)
+def test_parties_get_the_same_however_many_items_wait(counts: dict[int, int], costs: list[int]) -> None:
+    shares: Shares[tuple[int, int]] = Shares(QUANTUM)
+    for party in counts:
+        shares.take(party, 0, 0.0)
+        shares.take(party, QUANTUM, 0.0)
+    for party, count in counts.items():
+        if party != next(iter(counts)) or not shares.take(party, QUANTUM, 0.0):
+            for number in range(count):
+                cost = costs[number % len(costs)]
+                shares._accounts[party].left = min(shares._accounts[party].left, 0)
+                shares.wait(party, cost, (party, cost))
+    spent: Counter[int] = Counter()
+    while shares.waiting:
+        still = {party for party, account in shares._accounts.items() if account.waiting}
+        for party, cost in shares.renew():
+            spent[party] += cost
+        behind = {party for party in still if shares._accounts.get(party) and shares._accounts[party].waiting}
+        if len(behind) > 1:
+            figures = [spent[party] for party in behind]
+            assert max(figures) - min(figures) <= 2 * QUANTUM
