@@ -81,8 +81,9 @@ class Shares(Generic[T]):
         account = self._accounts.get(party)
         if account is None:
             account = self._accounts[party] = _Account(self._quantum)
-        if account.waiting or account.left <= 0:
+        if account.left <= 0:
             return False
+        assert not account.waiting, "while something waits, nothing is left"
         account.left -= cost
         return True
 

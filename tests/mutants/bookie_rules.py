@@ -688,14 +688,6 @@ SHARES = (
         "None",
         "tests/shells/test_fair_shares.py::test_a_party_is_there_as_long_as_its_connections",
     ),
-    mutant(
-        "who_comes_later_overtakes",
-        "SECURITY, fair shares",
-        "Shares.take",
-        "account.waiting or account.left <= 0",
-        "account.left <= 0",
-        "tests/unit/test_shares.py::test_who_comes_later_does_not_overtake_what_waits_of_its_party",
-    ),
 )
 
 MUTANTS = (*VERDICTS, *FENCES, *ADDS, *ANSWERS, *BOOT, *SHARES)
