@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from tests.fuzz.access_targets import ACCESS_TARGETS
 from tests.fuzz.file_targets import FILE_TARGETS
 from tests.fuzz.machine_targets import MACHINE_TARGETS
 from tests.fuzz.targets import TARGETS, Target
@@ -31,7 +32,7 @@ _EDGES = tuple(
 
 
 def all_targets() -> tuple[Target, ...]:
-    return (*TARGETS, *MACHINE_TARGETS, *FILE_TARGETS)
+    return (*TARGETS, *MACHINE_TARGETS, *FILE_TARGETS, *ACCESS_TARGETS)
 
 
 def inputs_of(target: Target) -> list[bytes]:

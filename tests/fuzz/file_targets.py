@@ -14,6 +14,7 @@ from bookie.core import entry_log, rows
 from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, finish_block
 from bookie.core.boot import JournalWalk, ReplayStart, start_of
 from bookie.core.file_set import FileSet
+from bookie.core.frames import decode_head
 from bookie.core.journal_items import (
     ADD,
     DELETE,
@@ -21,6 +22,7 @@ from bookie.core.journal_items import (
     RECORD_HEAD,
     START,
     EntryRun,
+    JournalItem,
     JournalPosition,
     decode_add,
     decode_delete,
@@ -136,6 +138,38 @@ def _segments() -> list[bytes]:
 # --- entry logs -----------------------------------------------------------------------------------
 
 _LOG = entry_log.LogHeader(5, 2 * PAGE_BYTES, _NONCE, "instance", 1)
+
+
+_RUNS = [
+    (frame, decode_add(JournalItem(ADD, 0, memoryview(frame)), file=1, sequence=0, path=_PATH)[0])
+    for frame in (
+        b"".join(encode_add(entries, lac=0, lafr=-1, key=bytes(16), recovery=False))
+        for entries in (
+            Entries.build(7, 3, [b"a", b"bb", b"ccc"]),
+            Entries.gather(7, {3: b"a", 9: b"bb", 70: b"c"}),
+        )
+    )
+]
+"""Frames of consecutive entries and of others, and what the index says of them."""
+
+
+def _run_run_head(data: bytes) -> bool:
+    """The head of a frame that a bookie reads back: as it is, and with its checksum put right."""
+    accepted = False
+    for _, run in _RUNS:
+        head = (data + bytes(run.head_length))[: run.head_length]
+        for form in (head, head[:4] + checksum(head[8:]).to_bytes(4, "little") + head[8:], data):
+            try:
+                ids, digests = decode_head(run, form, _PATH)
+            except StorageCorrupt:
+                continue
+            expect(len(ids) == len(digests) == run.entry_count, "a head of another number of entries")
+            accepted = True
+    return accepted
+
+
+def _run_heads() -> list[bytes]:
+    return [frame[: run.head_length] for frame, run in _RUNS]
 
 
 def _run_entry_log(data: bytes) -> bool:
@@ -275,6 +309,7 @@ def _marks() -> list[bytes]:
 
 FILE_TARGETS = (
     Target("records", _run_records, _records),
+    Target("run-head", _run_run_head, _run_heads),
     Target("segment", _run_segment, _segments),
     Target("segment-header", _run_segment_header, lambda: [_HEADER.encode()[:128]]),
     Target("entry-log", _run_entry_log, _entry_log_parts),
