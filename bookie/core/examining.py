@@ -25,6 +25,7 @@ import attrs
 
 from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import KIB, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
+from ledgerlog.model.id_ranges import joined
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
 
@@ -98,11 +99,11 @@ class Examination:
         if self._is_interleaved:
             self._merge()
         damaged = sorted(set().union(*(found.damaged for found in self._found)))
-        sound = _joined(_within(self._sound_ranges(), self.first, through))
+        sound = joined(_within(self._sound_ranges(), self.first, through))
         # If an entry is sound in another run, it can be read. Then an unreadable run does not make it
         # unsound.
-        doubtful = _without(_joined(sorted(self._unreadable)), sound)
-        unsound = _joined(_within(sorted([*doubtful, *_ranges(damaged)]), self.first, through))
+        doubtful = _without(joined(self._unreadable), sound)
+        unsound = joined(_within([*doubtful, *_ranges(damaged)], self.first, through))
         for ranges in (sound, unsound):
             if len(ranges) > SCRUB_RANGES_MAX:
                 through = min(through, ranges[SCRUB_RANGES_MAX - 1][1])
@@ -178,17 +179,6 @@ def _within(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterato
     for low, high in ranges:
         if max(low, first) <= min(high, last):
             yield max(low, first), min(high, last)
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> Pairs:
-    """Join ranges that touch or overlap. They come in the order of their first ids."""
-    found: Pairs = []
-    for low, high in ranges:
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], high)
-        else:
-            found.append((low, high))
-    return found
 
 
 def _without(ranges: Pairs, taken: Pairs) -> Pairs:

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 import attrs
 
+from ledgerlog.model.id_ranges import joined
+
 Range = tuple[int, int]
 """The first and the last number, both included."""
 
@@ -29,13 +31,7 @@ class FileSet:
     @classmethod
     def join(cls, ranges: Iterable[Range]) -> FileSet:
         """Join ranges, given in any order, into one set. They may overlap."""
-        joined: list[Range] = []
-        for low, high in sorted(ranges):
-            if joined and low <= joined[-1][1] + 1:
-                joined[-1] = joined[-1][0], max(high, joined[-1][1])
-            else:
-                joined.append((low, high))
-        return cls(tuple(joined))
+        return cls(tuple(joined(ranges)))
 
     def __or__(self, other: FileSet) -> FileSet:
         return FileSet.join((*self.ranges, *other.ranges))

@@ -58,6 +58,7 @@ import attrs
 from bookie.core.results import ListResult, ReadResult, ScrubResult
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.limits import LEDGER_ID_MAX
+from ledgerlog.model.id_ranges import joined
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.frame import Status
 
@@ -140,7 +141,7 @@ class LossMarks:
         return LossMarks(
             is_unclean=True,
             fenced_through=max(self.fenced_through, highest_ledger_id),
-            limbo=_joined([*self.limbo, (0, highest_ledger_id)]),
+            limbo=tuple(joined([*self.limbo, (0, highest_ledger_id)])),
         )
 
     def serving(self, *, acknowledges_unsynced: bool) -> LossMarks:
@@ -151,7 +152,7 @@ class LossMarks:
     def cleared(self, ledgers: Iterable[Range]) -> LossMarks:
         """Return the marks without these ledgers in limbo. Their fence stays for ever (rule 4)."""
         left: list[Range] = []
-        gone = iter((*_joined(ledgers), (LEDGER_ID_MAX + 1, LEDGER_ID_MAX + 1)))
+        gone = iter((*joined(ledgers), (LEDGER_ID_MAX + 1, LEDGER_ID_MAX + 1)))
         first, last = next(gone)
         for low, high in self.limbo:
             while last < low:
@@ -198,17 +199,6 @@ class LossMarks:
         if not NO_LEDGER <= fenced_through <= LEDGER_ID_MAX or not _is_growing(limbo):
             raise StorageCorrupt(path, 16, f"fenced through {fenced_through}, in limbo: {limbo[:4]}")
         return cls(is_unclean=bool(unclean), fenced_through=fenced_through, limbo=limbo)
-
-
-def _joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Return the same ids as ranges that ascend and are not adjacent."""
-    joined: list[Range] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(joined[-1][1], last)
-        else:
-            joined.append((first, last))
-    return tuple(joined)
 
 
 def _is_growing(ranges: Iterable[Range]) -> bool:

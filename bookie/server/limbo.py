@@ -55,6 +55,7 @@ from ledgerlog.errors import (
     StorageError,
 )
 from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
+from ledgerlog.model.id_ranges import joined
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, gaps, shares
@@ -319,7 +320,7 @@ class LimboRepair:
             if following is None:
                 break
             at, stop = following, min(high, following + _FETCH_ENTRIES - 1)
-        return _joined(lost)
+        return joined(lost)
 
     async def _store(self, metadata: LedgerMetadata, share: Share, found: dict[int, bytes]) -> None:
         engine = self._engine
@@ -350,13 +351,3 @@ def _complement(ledger_ids: list[int], through: int) -> list[Range]:
             found.append((at, ledger_id - 1))
         at = ledger_id + 1
     return found
-
-
-def _joined(ranges: list[Range]) -> list[Range]:
-    joined: list[Range] = []
-    for low, high in ranges:
-        if joined and joined[-1][1] == low - 1:
-            joined[-1] = joined[-1][0], high
-        else:
-            joined.append((low, high))
-    return joined

@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ledgerlog.concurrency.gathering import gather
-from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, joined
+from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk
 from ledgerlog.ledger.core.copies import CopyCheck, CopyFault
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.ranges import list_range, read_range, scrub_range
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S, SCRUB_TIMEOUT_S
+from ledgerlog.model.id_ranges import joined
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share

@@ -33,15 +33,16 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
 from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.model.id_ranges import joined
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.missing import Share, gaps
 
-__all__ = ["CopyAnswer", "CopyAsk", "FaultKind", "Holdings", "absence", "joined"]
+__all__ = ["CopyAnswer", "CopyAsk", "FaultKind", "Holdings", "absence"]
 
 Ranges = Sequence[tuple[int, int]]
 Sums = Sequence[tuple[int, int, int, int]]
@@ -171,7 +172,7 @@ class Holdings:
         if not self.unsound and not self.diverging:
             return [(low, high, absent) for low, high in gaps(share, self.sound)]
         unsound = joined(self.unsound)
-        named = joined(sorted((*self.sound, *unsound)))
+        named = joined((*self.sound, *unsound))
         found = [(low, high, absent) for low, high in gaps(share, named)]
         # An entry may have arrived or rotted since the bookie first answered. Report each entry once.
         diverging = [e for e in sorted(self.diverging) if _names(self.sound, e) and not _names(unsound, e)]
@@ -183,17 +184,6 @@ class Holdings:
             others = _between(ranges, share.first, share.last)
             found += [(low, high, kind) for low, high in gaps(share, others)]
         return sorted(found, key=lambda stretch: stretch[0])
-
-
-def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge sorted ranges that touch or overlap."""
-    found: list[tuple[int, int]] = []
-    for low, high in ranges:
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], high)
-        else:
-            found.append((low, high))
-    return found
 
 
 def _names(ranges: Ranges, entry_id: int) -> bool:
