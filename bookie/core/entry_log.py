@@ -53,10 +53,11 @@ from typing import NamedTuple
 import attrs
 from google_crc32c import extend, value
 
-from bookie.core.block import NONCE_BYTES, PADDING, PAGE_BYTES
+from bookie.core.block import PAGE_BYTES
+from bookie.core.file_header import FileKind
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import ADD
-from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
+from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
 LEDGER = 6
@@ -66,12 +67,10 @@ FOOTER = 8
 LOG_HEADER_BYTES = PAGE_BYTES
 LOG_NUMBER_MAX = 2**48
 
-_MAGIC = b"LLENTRY1"
+_KIND = FileKind("entry log", b"LLENTRY1", 1)
+_LEVEL = struct.Struct("<I")
 _TAIL_MAGIC = b"LLENDLOG"
-_FORMAT = 1
-_HEADER = struct.Struct("<8sIIQQ16s64sI")
 _CHECKSUM = struct.Struct("<I")
-_INSTANCE_BYTES = 64
 _HEAD = struct.Struct("<B3xII")
 _SEED = struct.Struct("<16sQBI")
 _LEDGER = struct.Struct("<q16sBqq")
@@ -100,15 +99,9 @@ class LogHeader:
 
     def encode(self) -> bytes:
         """Return the file's first page."""
-        instance = self.instance.encode()
-        assert len(instance) <= _INSTANCE_BYTES
-        assert len(self.nonce) == NONCE_BYTES
         assert self.size % PAGE_BYTES == 0
-        fields = _HEADER.pack(
-            _MAGIC, _FORMAT, PAGE_BYTES, self.number, self.size, self.nonce, instance, self.level
-        )
-        page = fields + PADDING * (PAGE_BYTES - len(fields) - _CHECKSUM.size)
-        return page + _CHECKSUM.pack(checksum(page))
+        level = _LEVEL.pack(self.level)
+        return _KIND.encode(self.number, self.size, self.nonce, self.instance, level)
 
     @classmethod
     def decode(cls, page: bytes, *, path: str, number: int, instance: str | None) -> LogHeader:
@@ -123,25 +116,11 @@ class LogHeader:
         Raises:
             StorageCorrupt: The header is damaged, or belongs to another log or another bookie instance.
         """
-        if len(page) != PAGE_BYTES:
-            raise StorageCorrupt(path, 0, f"the file has {len(page)} bytes, less than an entry log's header")
-        if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
-            raise StorageCorrupt(path, 0, "the checksum of the entry log's header does not match")
-        magic, version, page_bytes, found, size, nonce, raw_instance, level = _HEADER.unpack_from(page)
-        if magic == _MAGIC and version > _FORMAT:
-            raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
-        if magic != _MAGIC or version != _FORMAT or page_bytes != PAGE_BYTES:
-            raise StorageCorrupt(
-                path, 0, f"not an entry log of format {_FORMAT} (magic {magic!r}, format {version})"
-            )
-        if found != number:
-            raise StorageCorrupt(path, 0, f"the file is entry log {found}, not {number}")
-        owner = raw_instance.rstrip(b"\0").decode(errors="replace")
-        if instance is not None and owner != instance:
-            raise StorageCorrupt(path, 0, f"the log belongs to bookie instance {owner}, not {instance}")
+        size, nonce, owner, more = _KIND.decode(page, path=path, number=number, instance=instance)
         if size % PAGE_BYTES or size < 2 * PAGE_BYTES:
             raise StorageCorrupt(path, 0, f"an entry log of {size} bytes")
-        return cls(number=found, size=size, nonce=nonce, instance=owner, level=level)
+        (level,) = _LEVEL.unpack_from(more)
+        return cls(number=number, size=size, nonce=nonce, instance=owner, level=level)
 
 
 # --- records --------------------------------------------------------------------------------------

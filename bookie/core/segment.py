@@ -38,15 +38,12 @@ those that do not match their digests.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 import attrs
 
 from bookie.core.block import (
     BLOCK_HEADER_BYTES,
-    NONCE_BYTES,
-    PADDING,
     PAGE_BYTES,
     BlockDamage,
     BlockHeader,
@@ -56,16 +53,12 @@ from bookie.core.block import (
     first_nonzero,
     header_damage,
 )
+from bookie.core.file_header import FileKind
 from bookie.core.frames import is_head_sound
 from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, JournalItem, decode_records
-from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
-from ledgerlog.wire.checksum import checksum
+from ledgerlog.errors import StorageCorrupt
 
-_MAGIC = b"LLJOURN1"
-_FORMAT = 1
-_HEADER = struct.Struct("<8sIIQQ16s64s")
-_CHECKSUM = struct.Struct("<I")
-_INSTANCE_BYTES = 64
+_KIND = FileKind("journal segment", b"LLJOURN1", 1)
 
 SEGMENT_HEADER_BYTES = PAGE_BYTES
 SEGMENT_NUMBER_MAX = 2**48
@@ -82,12 +75,7 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """Return the file's first page."""
-        instance = self.instance.encode()
-        assert len(instance) <= _INSTANCE_BYTES
-        assert len(self.nonce) == NONCE_BYTES
-        fields = _HEADER.pack(_MAGIC, _FORMAT, PAGE_BYTES, self.number, self.size, self.nonce, instance)
-        page = fields + PADDING * (PAGE_BYTES - len(fields) - _CHECKSUM.size)
-        return page + _CHECKSUM.pack(checksum(page))
+        return _KIND.encode(self.number, self.size, self.nonce, self.instance)
 
     @classmethod
     def decode(cls, page: bytes, *, path: str, number: int, instance: str | None) -> SegmentHeader:
@@ -102,23 +90,8 @@ class SegmentHeader:
         Raises:
             StorageCorrupt: The header is damaged, or belongs to another segment or another bookie instance.
         """
-        if len(page) != PAGE_BYTES:
-            raise StorageCorrupt(path, 0, f"the file has {len(page)} bytes, less than a segment's header")
-        if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
-            raise StorageCorrupt(path, 0, "the checksum of the segment's header does not match")
-        magic, version, page_bytes, found, size, nonce, raw_instance = _HEADER.unpack_from(page)
-        if magic == _MAGIC and version > _FORMAT:
-            raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
-        if magic != _MAGIC or version != _FORMAT or page_bytes != PAGE_BYTES:
-            raise StorageCorrupt(
-                path, 0, f"not a journal segment of format {_FORMAT} (magic {magic!r}, format {version})"
-            )
-        if found != number:
-            raise StorageCorrupt(path, 0, f"the file is segment {found}, not {number}")
-        owner = raw_instance.rstrip(b"\0").decode(errors="replace")
-        if instance is not None and owner != instance:
-            raise StorageCorrupt(path, 0, f"the segment belongs to bookie instance {owner}, not {instance}")
-        return cls(number=found, size=size, nonce=nonce, instance=owner)
+        size, nonce, owner, _ = _KIND.decode(page, path=path, number=number, instance=instance)
+        return cls(number=number, size=size, nonce=nonce, instance=owner)
 
 
 @attrs.frozen

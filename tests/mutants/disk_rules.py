@@ -39,7 +39,7 @@ MUTANTS = (
         "a_rotten_row_outlives_its_copy",
         "rule 8",
         "Rewriter.flush",
-        "{(run.ledger_id, run.first) for run in runs[:indexed]}.union(restored)",
+        "{(run.ledger_id, run.first) for run in runs[:indexed]}.union(rows_elsewhere)",
         "{(run.ledger_id, run.first) for run in runs[:indexed]}",
         f"{_SCRUB_TEST}::test_rotten_runs_are_named_and_restored_ones_take_their_rows_even_put_together",
     ),

@@ -108,7 +108,7 @@ class Rewriter:
         replaced: FileSet,
         indexed: int,
         changes: Callable[[], Sequence[Change]],
-        restored: Iterable[tuple[int, int]] = (),
+        rows_elsewhere: Iterable[tuple[int, int]] = (),
     ) -> WrittenLog:
         """Write runs that lie in memory into a new entry log.
 
@@ -119,8 +119,8 @@ class Rewriter:
             replaced: The segment that holds the runs; empty if no file holds them yet.
             indexed: How many runs, counted from the first, have a row in the index already.
             changes: Returns changes of the index. They are written in one batch with the log's row.
-            restored: Ledger and first entry id of runs whose rows name other files. These rows are replaced
-                or removed as well.
+            rows_elsewhere: Ledger and first entry id of runs whose rows name other files. These rows are
+                replaced or removed as well.
 
         Raises:
             DiskFull: The disk has no room. Nothing has changed.
@@ -134,7 +134,7 @@ class Rewriter:
             marked=marked,
             level=0,
             replaced=replaced,
-            old_keys={(run.ledger_id, run.first) for run in runs[:indexed]}.union(restored),
+            old_keys={(run.ledger_id, run.first) for run in runs[:indexed]}.union(rows_elsewhere),
             fetch=fetch,
             pace=None,
             changes=changes,

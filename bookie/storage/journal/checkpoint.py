@@ -152,7 +152,7 @@ class Checkpointer:
                 view=segment.image.view,
                 replaced=FileSet.of([segment.number]),
                 indexed=segment.indexed,
-                restored=segment.restored,
+                rows_elsewhere=segment.restored,
                 changes=lambda: [rows.encode_mark(mark)],
             )
         except DiskFull as full:
