@@ -398,10 +398,10 @@ async def test_a_steady_append_costs_zookeeper_nothing(local: LocalCluster) -> N
 
     async with log.writer() as writer:
 
-        async def append() -> int:
-            for _ in range(2000):
+        async def append(count: int = 2000) -> int:
+            for _ in range(count):
                 await writer.append(b"x" * 100)
-            return 2000
+            return count
 
         async def roll() -> int:
             for _ in range(20):
@@ -410,7 +410,7 @@ async def test_a_steady_append_costs_zookeeper_nothing(local: LocalCluster) -> N
             await writer.append(b"x")
             return 20
 
-        await append()
+        await append(100)
         appends, appends_packets, appends_s = await cost(append)
         rolls, rolls_packets, rolls_s = await cost(roll)
 
