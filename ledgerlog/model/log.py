@@ -355,10 +355,9 @@ class LogMetadata:
         segments = list(counted.segments)
         for ledger_id, record_count, byte_length in staged:
             assert record_count > 0, "a ledger without records is not worth a segment"
-            counted._without(ledger_id)
             segments.append(LogSegment(ledger_id, epoch, at, record_count, byte_length, ms, ms))
             at += record_count
-        assert len({ledger_id for ledger_id, _, _ in staged}) == len(staged), "no ledger is listed twice"
+        assert len({segment.ledger_id for segment in segments}) == len(segments), "no ledger is listed twice"
         return attrs.evolve(counted, epoch=epoch, segments=tuple(segments), token=token)
 
     def counted(self, ledger_id: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
