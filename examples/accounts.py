@@ -101,7 +101,7 @@ def balances(accounts: Accounts) -> dict[str, int]:
 async def happen(
     replica: ledgerlog.Replica[Accounts], event: dict[str, object], request: str | None = None
 ) -> None:
-    """Let an event happen, once for each request, and say what is left."""
+    """Apply an event once for each request id, and print the new balance."""
     try:
         print((await replica.propose(json.dumps(event).encode(), request_id=request)).decode())
     except ledgerlog.CommandFailed as failed:

@@ -2,13 +2,13 @@
 
     python examples/failover.py
 
-starts a throw-away cluster and three copies of itself, kills whoever leads with SIGKILL, twice, and reads
+starts a throw-away cluster and three copies of itself, kills the leading copy with SIGKILL, twice, and reads
 the log. A copy is started with
 
     python examples/failover.py NAME URI
 
 What to look at, in ``serve``: the election says who *should* write, and entering the log's writer decides who
-*can*: it fences whoever wrote before. So a leader that was only believed to be dead cannot write any more,
+*can*: it fences the writer before it. So a leader that was only believed to be dead cannot write any more,
 and nothing that was acknowledged is lost or stands twice.
 """
 

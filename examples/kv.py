@@ -98,7 +98,7 @@ async def serve(uri: str, address: str) -> None:
 
 
 class Client:
-    """Asks whoever leads, as long as it takes."""
+    """Sends each request to the present leader, and tries again until it is answered."""
 
     def __init__(self, addresses: list[str]) -> None:
         self._addresses = addresses

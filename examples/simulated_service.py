@@ -12,7 +12,7 @@ SEATS = 20
 
 
 async def serve(cluster: Cluster, wanted: list[tuple[int, str]], confirmed: dict[int, str]) -> None:
-    """Lead whenever possible; give away what is wanted, and confirm it once it is durable."""
+    """Lead again and again. The leader gives seats away, and confirms each once it is durable."""
     log = await cluster.create_log("seats", exist_ok=True)
     while True:
         try:

@@ -1,43 +1,42 @@
-"""What every test shares: nothing that a test started outlives it, and how hard hypothesis looks.
+"""Rules for all tests: nothing that a test starts outlives it, and how many examples hypothesis draws.
 
-**Nothing outlives a test.** After each test no thread may be left that would keep the interpreter
-alive: a thread that is not a daemon and was not there before. After a test that is marked
-``processes`` no process may be left either. The processes of a test are found by a token that the
-fixture puts into the environment and that children inherit, so that a grandchild counts even after its
-parent was killed and it was adopted by init; children that were given another environment are found
-by their parent. What is left is ended, so that the tests that follow are not disturbed, and the test
-fails with its command line. Both get a moment to finish by themselves first, because a test may end
-while they are on their way out. What fixtures of a wider scope started is not its own: it stands before
-the test, or it is named (``SHARED_PROCESSES``) where the test was the first to ask for it.
+**Nothing outlives a test.** After each test no new thread may be left that would keep the interpreter alive,
+that is, no thread other than daemons. After a test that is marked ``processes`` no new process may be left
+either. The fixture puts a token into the environment, and children inherit it. So the fixture finds
+grandchildren too, even if their parent was killed and init adopted them. It finds children that were given
+another environment by their parent. Threads and processes first get some time to end by themselves. If one is
+still there, the fixture ends it, so that it does not disturb the next tests, and the test fails with its
+command line. Processes of fixtures with a wider scope do not count: they were there before the test, or
+``SHARED_PROCESSES`` names them.
 
-The search for processes reads ``/proc`` and is left out where there is none.
+The search for processes reads ``/proc``. If there is no ``/proc``, nothing is searched.
 
-**Several workers.** ``make test`` runs the suite in as many processes as there are cores (pytest-xdist):
-every test has its own directory, ports that the system gave, and what it started by the token of its own
-worker, so none sees another. A worker takes a file at a time, and all of ``tests/spark`` at once, because a
-session is dear; what a run shares (a ZooKeeper server, that session) each worker starts for itself and only
-if one of its tests asks. ``tests/spark`` goes first: it is the largest piece, and must not be the last one at
-work. ``-n auto`` means one worker more than there are cores, because many tests wait for processes. Without
-``-n`` pytest runs everything in its own process.
+**Several workers.** ``make test`` runs the suite in several processes (pytest-xdist). ``-n auto`` means one
+worker more than there are cores, because many tests wait for processes. Every test has its own directory and
+its own ports, and each worker has its own token, so no test sees the processes of another. A worker takes one
+file at a time, and the whole folder ``tests/spark`` at once, because a Spark session takes long to start.
+``tests/spark`` is the largest piece, so it goes first. Each worker starts its own ZooKeeper server and its
+own Spark session, and only if one of its tests asks for it. Without ``-n`` pytest runs everything in its own
+process.
 
 **A limit.** A test that hangs fails, with all stacks: see ``tests/hanging.py``.
 
-**Signals.** ``nohup`` and shells start a run with signals ignored, and children would inherit that. What runs
-tests goes on ignoring them, but by a handler of its own, so that what tests start gets them.
+**Signals.** ``nohup`` and some shells start a run with signals ignored, and children would inherit that. The
+process of the tests goes on ignoring these signals, but by a handler of its own. So the programs that tests
+start get them.
 
-**Compiled once.** Tests start hundreds of our processes, and one that finds no compiled modules spends half
-of its start on compiling them. So the run keeps compiled files even where ``PYTHONDONTWRITEBYTECODE`` says
-not to.
+**Compiled once.** Tests start hundreds of our processes. Without compiled modules, a process spends half of
+its start on compiling them. So the run keeps compiled files even if ``PYTHONDONTWRITEBYTECODE`` is set.
 
-**Garbage.** What was collected of tests lives to the end, and is put where the garbage collector does not
-look again and again. It also looks less often than usual: a test makes thousands of objects that live as long
-as the test, and looking through them every few hundred objects took a sixth of the time of the tests that run
-in one process. A cluster inside a test holds its buffers until the collector finds them, which may be long:
-when a few hundred megabytes have come together it is asked to look.
+**Garbage.** The tests that were collected live until the end of the run, so they are put out of the garbage
+collector's sight. The collector also runs less often than usual. A test makes thousands of objects that live
+as long as the test; looking through them every few hundred objects took a sixth of the time of the tests that
+run in one process. But a cluster inside a test keeps its buffers until the collector finds them. So the
+collector runs once a few hundred megabytes have come together.
 
-**Hypothesis.** ``quick`` is the default: few examples and the same ones in every run, so that a change
-is judged by what it changed. ``--hypothesis-profile=soak`` draws many and new ones. Neither has a
-deadline: the time that an example takes says more about the machine than about the code.
+**Hypothesis.** ``quick`` is the default: it draws few examples, and the same ones in every run.
+``--hypothesis-profile=soak`` draws many new ones. Neither has a deadline, because the time of an example says
+more about the machine than about the code.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """As SIG_IGN; but a program that this process starts begins with the default."""
+    """Ignore a signal as SIG_IGN does, but let programs that this process starts begin with the default."""
 
 
 class FilesAndFolders(LoadFileScheduling):

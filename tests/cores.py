@@ -61,13 +61,13 @@ class Register:
         return True
 
     def carry_out(self, client: WriterCore | LedgerRecovery) -> None:
-        """What a shell does with an intent: attempt it and hand back what is stored."""
+        """Do what a shell does: attempt the write, and return the stored metadata to the core."""
         assert client.intent is not None
         self.write(client.intent)
         self.show(client)
 
     def show(self, client: WriterCore | LedgerRecovery) -> None:
-        """Hand the client what is stored, as after a write that was lost."""
+        """Return the stored metadata to the client, as a shell does after a lost write."""
         client.on_metadata_read(self.stored, self.version)
 
 

@@ -8,9 +8,9 @@ about speed.
 A thread watches. When a phase is over its limit, the thread takes the stacks and ends the phase by the first
 of these that helps, ``grace_s`` apart:
 
-1. It cancels every trio run, through shields too, so that the test closes what it opened.
-2. It raises ``Expired`` in the main thread, wherever that is. So does 1 if nothing runs trio.
-3. Once more: what the first one ended may have hung in its own ``finally``.
+1. It cancels every trio run, through shields too, so that the test closes its files and processes.
+2. It raises ``Expired`` in the main thread. Step 1 does so, too, if no trio run is there.
+3. It repeats step 2, because a ``finally`` that step 2 reached may hang as well.
 4. It prints the stacks and ends the process, and the processes that the test started. That is for a main
    thread that never comes back to the interpreter. pytest-xdist replaces the worker, and the run goes on.
 

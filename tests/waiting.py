@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 
 async def until(look: Callable[[], T | Awaitable[T]], *, every_s: float = 0.02) -> T:
-    """What ``look`` gives, or what it gives when awaited, as soon as that is true. trio.TooSlowError."""
+    """Call ``look`` until its result is true, and return the result. An awaitable result is awaited.
+
+    Raises:
+        trio.TooSlowError: It was not true within ``PATIENCE_S``.
+    """
     with trio.fail_after(PATIENCE_S):
         while True:
             found = look()

@@ -5,7 +5,7 @@ ledger's writer knows it, and only until it ends. So the process that ends a led
 workers of auto-recovery (``repair.queue`` has the rest of a task's life):
 
     a writer that closed the ledger             names the bookies that did not confirm all of their entries
-    a writer that does not know whether it did  does the same
+    a writer whose close has an unknown outcome names the same bookies
     a recoverer that closed it                  names nobody: it cannot know what the writer's bookies have of
                                                 the entries that were acknowledged before
 
@@ -124,8 +124,8 @@ async def post_task(
 async def drop_task(store: MetadataStore, ledger_id: int) -> None:
     """Remove the task of a ledger that was just deleted, if it has one.
 
-    A worker that has the task at hand does not mind. If it cannot be removed now, that is logged, and the
-    next worker that looks at it removes it.
+    A worker that is at this task finds the ledger gone, and ends the task. If the task cannot be removed now,
+    that is logged, and the next worker that looks at it removes it.
     """
     path = repair_task_path(ledger_id)
     try:

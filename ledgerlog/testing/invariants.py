@@ -170,7 +170,7 @@ class GodView:
     def on_held(self, bookie: str, ledger_id: int, entry_id: int, digest: int) -> None:
         """A bookie has an entry with that digest.
 
-        The entry is durable there. Or the bookie acknowledges before it syncs, and only claims to have it
+        Either the entry is durable there, or the bookie acknowledges entries before it syncs them
         (``loss_rules``).
         """
         key = (ledger_id, entry_id)
