@@ -96,5 +96,5 @@ class FairShares:
             self._wanted = trio.Event()
             while self._shares.waiting:
                 await trio.lowlevel.checkpoint()
-                for going in self._shares.renew():
+                for going in self._shares.renew(trio.current_time()):
                     going.set()

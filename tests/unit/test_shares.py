@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.shares import ALONE_S, Shares
+from bookie.core.shares import ALONE_QUANTA, ALONE_S, Shares
 
 QUANTUM = 100
 
@@ -20,9 +20,34 @@ def contended() -> Shares[str]:
     return shares
 
 
-def test_a_party_that_is_alone_never_waits() -> None:
+def test_a_party_that_is_alone_gets_many_quanta_in_a_round_and_no_more() -> None:
     shares: Shares[str] = Shares(QUANTUM)
-    assert all(shares.take("a", 10 * QUANTUM, number * 0.001) for number in range(1000))
+    for _ in range(5):
+        assert [shares.take("a", QUANTUM, 0.0) for _ in range(ALONE_QUANTA + 1)].count(True) == ALONE_QUANTA
+        shares.wait("a", 0, "next")
+        assert shares.renew(0.0) == ["next"]
+
+
+def test_all_that_waits_of_a_party_that_is_alone_goes_on_in_such_portions() -> None:
+    shares: Shares[int] = Shares(QUANTUM)
+    while shares.take("a", QUANTUM, 0.0):
+        pass
+    for number in range(20):
+        assert not shares.take("a", QUANTUM, 0.0)
+        shares.wait("a", QUANTUM, number)
+    assert shares.renew(0.0) == list(range(ALONE_QUANTA))
+    assert shares.renew(0.0) == list(range(ALONE_QUANTA, 2 * ALONE_QUANTA))
+
+
+def test_who_comes_to_a_party_that_was_alone_goes_on_at_once() -> None:
+    shares: Shares[str] = Shares(QUANTUM)
+    while shares.take("a", QUANTUM, 0.0):
+        pass
+    for number in range(100):
+        shares.wait("a", QUANTUM, f"a{number}")
+    assert shares.take("b", QUANTUM, 0.0)
+    shares.wait("b", QUANTUM, "b")
+    assert "b" in [*shares.renew(0.0), *shares.renew(0.0)]
 
 
 def test_a_party_is_alone_again_some_time_after_the_other_has_asked() -> None:
@@ -45,8 +70,8 @@ def test_what_waits_goes_on_in_order_within_its_party() -> None:
     for number in range(5):
         assert not shares.take("a", 40, 0.0)
         shares.wait("a", 40, f"a{number}")
-    assert shares.renew() == ["a0", "a1", "a2"]
-    assert shares.renew() == ["a3", "a4"]
+    assert shares.renew(0.0) == ["a0", "a1", "a2"]
+    assert shares.renew(0.0) == ["a3", "a4"]
     assert shares.waiting == 0
 
 
@@ -55,7 +80,7 @@ def test_who_comes_later_does_not_overtake_what_waits_of_its_party() -> None:
     shares.take("a", QUANTUM, 0.0)
     for number in range(4):
         shares.wait("a", QUANTUM, f"a{number}")
-    shares.renew()
+    shares.renew(0.0)
     assert not shares.take("a", 1, 0.0)
 
 
@@ -63,14 +88,14 @@ def test_a_costly_item_is_paid_for_by_the_next_rounds() -> None:
     shares = contended()
     assert shares.take("a", 3 * QUANTUM, 0.0)
     shares.wait("a", 1, "next")
-    assert [shares.renew() for _ in range(3)] == [[], [], ["next"]]
+    assert [shares.renew(0.0) for _ in range(3)] == [[], [], ["next"]]
 
 
 def test_who_spends_nothing_saves_nothing() -> None:
     shares = contended()
     shares.take("b", 1, 0.0)
     for _ in range(50):
-        shares.renew()
+        shares.renew(0.0)
     assert shares.take("a", QUANTUM, 0.0)
     assert shares.take("b", 0, 0.0)
     assert not shares.take("a", 1, 0.0)
@@ -84,7 +109,7 @@ def test_what_is_cancelled_is_forgotten_and_the_rest_goes_on() -> None:
     shares.wait("a", 1, two)
     shares.leave("a", one)
     assert shares.waiting == 1
-    assert shares.renew() == [two]
+    assert shares.renew(0.0) == [two]
     shares.leave("a", two)
     shares.leave("nobody", two)
     assert shares.waiting == 0
@@ -94,8 +119,8 @@ def test_parties_that_have_gone_leave_nothing() -> None:
     shares = contended()
     for number in range(1000):
         shares.take(number, 5, 0.0)
-    shares.renew()
-    shares.renew()
+    shares.renew(0.0)
+    shares.renew(0.0)
     assert not shares._accounts
 
 
@@ -117,7 +142,7 @@ def test_parties_get_the_same_however_many_items_wait(counts: dict[int, int], co
     spent: Counter[int] = Counter()
     while shares.waiting:
         still = {party for party, account in shares._accounts.items() if account.waiting}
-        for party, cost in shares.renew():
+        for party, cost in shares.renew(0.0):
             spent[party] += cost
         behind = {party for party in still if shares._accounts.get(party) and shares._accounts[party].waiting}
         if len(behind) > 1:
