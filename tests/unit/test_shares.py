@@ -30,8 +30,8 @@ def test_a_party_that_is_alone_gets_many_quanta_in_a_round_and_no_more() -> None
 
 def test_all_that_waits_of_a_party_that_is_alone_goes_on_in_such_portions() -> None:
     shares: Shares[int] = Shares(QUANTUM)
-    while shares.take("a", QUANTUM, 0.0):
-        pass
+    for _ in range(ALONE_QUANTA):
+        assert shares.take("a", QUANTUM, 0.0)
     for number in range(20):
         assert not shares.take("a", QUANTUM, 0.0)
         shares.wait("a", QUANTUM, number)
@@ -41,8 +41,8 @@ def test_all_that_waits_of_a_party_that_is_alone_goes_on_in_such_portions() -> N
 
 def test_who_comes_to_a_party_that_was_alone_goes_on_at_once() -> None:
     shares: Shares[str] = Shares(QUANTUM)
-    while shares.take("a", QUANTUM, 0.0):
-        pass
+    for _ in range(ALONE_QUANTA):
+        assert shares.take("a", QUANTUM, 0.0)
     for number in range(100):
         shares.wait("a", QUANTUM, f"a{number}")
     assert shares.take("b", QUANTUM, 0.0)
