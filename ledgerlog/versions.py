@@ -10,15 +10,27 @@ from __future__ import annotations
 
 import os
 
+import attrs
+
 from ledgerlog.model.codec import encode_record
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.wire.hello import FEATURES, PROTOCOL, PROTOCOL_MAX
 
-__all__ = ["NEW_KEYS", "NEXT_FEATURE", "NEXT_KEY", "NEXT_VERSION_VARIABLE", "SPOKEN"]
+__all__ = ["NEXT", "NEXT_FEATURE", "NEXT_KEY", "NEXT_VERSION_VARIABLE", "SPOKEN", "THIS", "Version"]
 
 NEXT_VERSION_VARIABLE = "LEDGERLOG_TEST_NEXT_VERSION"
 NEXT_FEATURE = "next-version"
 NEXT_KEY = "next_version"
+
+
+@attrs.frozen
+class Version:
+    """What one version of ledgerlog speaks and writes, as far as other versions notice."""
+
+    speaks: ProtocolSupport
+    """Its protocol versions and features."""
+    new_keys: bytes
+    """The keys that only it knows, as an ``unknown`` of ``model.codec``. b"": none."""
 
 
 def _spoken(is_next: bool) -> ProtocolSupport:
@@ -31,10 +43,13 @@ def _new_keys(is_next: bool) -> bytes:
     return encode_record({NEXT_KEY: "kept"}) if is_next else b""
 
 
+NEXT = Version(_spoken(True), _new_keys(True))
+"""The later version that ``LEDGERLOG_TEST_NEXT_VERSION`` makes. The simulator mixes it with this version."""
+
 _IS_NEXT = bool(os.environ.get(NEXT_VERSION_VARIABLE))
 
-SPOKEN = _spoken(_IS_NEXT)
-"""The protocol versions and features of this process."""
+THIS = Version(_spoken(_IS_NEXT), _new_keys(_IS_NEXT))
+"""The version of this process."""
 
-NEW_KEYS = _new_keys(_IS_NEXT)
-"""The keys that only the next version knows, as an ``unknown`` of ``model.codec``; b"" in this version."""
+SPOKEN = THIS.speaks
+"""The protocol versions and features of this process."""

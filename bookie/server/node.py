@@ -78,7 +78,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import ConnectionLost, Listener, Network
-from ledgerlog.versions import NEW_KEYS, SPOKEN
+from ledgerlog.versions import THIS, Version
 from ledgerlog.wire.hello import Hello
 
 logger = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ async def open_bookie(
     heals_index: bool = False,
     peers: OpenPeers | None = None,
     connections_max: int | None = None,
+    version: Version = THIS,
 ) -> AsyncIterator[BookieNode]:
     """Serve the directory ``path`` as a bookie for the body of the ``async with``.
 
@@ -193,6 +194,7 @@ async def open_bookie(
         peers: Opens the access to other bookies, for the repair to copy missing entries. None: the bookie
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
+        version: What the bookie speaks and writes.
 
     Yields:
         The bookie, while it serves.
@@ -247,7 +249,7 @@ async def open_bookie(
             listener = await door.unlock()
             server = BookieServer(
                 engine,
-                Hello.of(cookie.bookie_id, cookie.instance, cookie.cluster, SPOKEN),
+                Hello.of(cookie.bookie_id, cookie.instance, cookie.cluster, version.speaks),
                 connections_max=connections_max,
                 listing_key=random_bytes(limits.LEDGER_KEY_BYTES),
             )
@@ -260,9 +262,9 @@ async def open_bookie(
                 place=place,
                 # Only phase one raises this id, and phase one is over.
                 fences_through=marks.now.fenced_through,
-                speaks=SPOKEN,
+                speaks=version.speaks,
                 listing_key=server.listing_key,
-                unknown=NEW_KEYS,
+                unknown=version.new_keys,
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)

@@ -47,6 +47,7 @@ from ledgerlog.model.layout import (
 )
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.placement import PlacementPolicy
+from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.versions import SPOKEN
 
 QUARANTINE_S = 2 * SESSION_TIMEOUT_S
@@ -67,16 +68,17 @@ STORED_PLACEMENT = StoredSettings(
 """Where the placement policy is stored."""
 
 
-def understands(info: BookieInfo) -> bool:
-    """Return whether this process and the bookie have a version of the protocol in common."""
-    return SPOKEN.common(info.speaks) is not None
+def understands(info: BookieInfo, speaks: ProtocolSupport = SPOKEN) -> bool:
+    """Return whether a client that speaks ``speaks`` and the bookie have a version of the protocol in
+    common."""
+    return speaks.common(info.speaks) is not None
 
 
-def check_understood(info: BookieInfo) -> None:
-    """Raise IncompatibleVersion if this process and the bookie have no version of the protocol in common."""
-    if not understands(info):
+def check_understood(info: BookieInfo, speaks: ProtocolSupport = SPOKEN) -> None:
+    """Raise IncompatibleVersion if the client and the bookie have no version of the protocol in common."""
+    if not understands(info, speaks):
         raise IncompatibleVersion(
-            f"bookie {info.bookie_id}", info.speaks.range, SPOKEN.range, is_protocol=True
+            f"bookie {info.bookie_id}", info.speaks.range, speaks.range, is_protocol=True
         )
 
 
@@ -86,6 +88,7 @@ class BookieDirectory:
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
         self._environment = environment
+        self._speaks = environment.version.speaks
         self._writable: dict[BookieId, BookieInfo] = {}
         self._read_only: dict[BookieId, BookieInfo] = {}
         self._known: dict[BookieId, BookieInfo] = {}  # every bookie ever seen, for its last address
@@ -102,7 +105,7 @@ class BookieDirectory:
 
     def writable(self) -> list[BookieInfo]:
         """Bookies that take new ledgers and have a version of the protocol in common with this process."""
-        return [info for info in self._writable.values() if understands(info)]
+        return [info for info in self._writable.values() if understands(info, self._speaks)]
 
     def read_only(self) -> list[BookieInfo]:
         """Registered bookies that take no ordinary writes."""
@@ -233,14 +236,14 @@ class BookieDirectory:
         others = sorted(
             f"{info.bookie_id} ({info.speaks})"
             for info in self._writable.values()
-            if info.bookie_id not in taken and not understands(info)
+            if info.bookie_id not in taken and not understands(info, self._speaks)
         )
         if others:
-            few += f"; left out, because this client speaks protocol {SPOKEN}: {', '.join(others)}"
+            few += f"; left out, because this client speaks protocol {self._speaks}: {', '.join(others)}"
         read_only = sorted(
             info.bookie_id
             for info in self._read_only.values()
-            if info.bookie_id not in {*self._writable, *taken} and understands(info)
+            if info.bookie_id not in {*self._writable, *taken} and understands(info, self._speaks)
         )
         if len(read_only) < missing:
             return NotEnoughBookies(few)
@@ -330,13 +333,15 @@ class BookieDirectory:
                 this process.
         """
         info = self._writable.get(bookie_id) or self._read_only.get(bookie_id)
-        if info is None or not understands(info):  # It may have been upgraded, and the view may be late.
+        if info is None or not understands(
+            info, self._speaks
+        ):  # It may have been upgraded, and the view may be late.
             known = info or self._known.get(bookie_id)
             # A store that hangs must not use up the time for connecting to the last known address.
             with trio.move_on_after(math.inf if known is None else _LOOK_UP_S):
                 info = await self._look_up(bookie_id)
                 if info is not None:
-                    check_understood(info)
+                    check_understood(info, self._speaks)
             info = info or known
         if info is None:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered")

@@ -71,7 +71,9 @@ async def open_client(
     directory = BookieDirectory(store, environment)
     await directory.refresh()
     async with (
-        open_pool(network, directory.resolve, rng=environment.random) as pool,
+        open_pool(
+            network, directory.resolve, rng=environment.random, speaks=environment.version.speaks
+        ) as pool,
         open_serving_nursery() as nursery,
     ):
         nursery.start_soon(directory.run)

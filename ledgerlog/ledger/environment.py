@@ -1,5 +1,5 @@
-"""What a client needs from outside, besides disks, networks and the metadata store: a wall clock and
-randomness. Tests and the simulator pass their own."""
+"""What a client needs from outside, besides disks, networks and the metadata store: a wall clock, randomness
+and its own version. Tests and the simulator pass their own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import random
 import time
 
 from ledgerlog.limits import LEDGER_KEY_BYTES
+from ledgerlog.versions import THIS, Version
 
 TOKEN_BYTES = 16
 
 
 class Environment:
     """The real environment. ``random`` is for choices (placement, jitter), never for secrets."""
+
+    version: Version = THIS
+    """The version that the client speaks and writes."""
 
     def __init__(self) -> None:
         self.random = random.Random()

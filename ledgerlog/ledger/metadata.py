@@ -29,7 +29,6 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log_key import key_for
 from ledgerlog.model.quorum import Replication
-from ledgerlog.versions import NEW_KEYS
 
 
 class LedgerRegistry:
@@ -79,7 +78,7 @@ class LedgerRegistry:
             created_ms=environment.now_ms(),
             custom=dict(custom),
         )
-        metadata = attrs.evolve(metadata, unknown=NEW_KEYS)
+        metadata = attrs.evolve(metadata, unknown=environment.version.new_keys)
         path, value = ledger_path(metadata.ledger_id), metadata.encode()
 
         async def write(_: bool) -> tuple[LedgerMetadata, int]:

@@ -47,7 +47,6 @@ from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
 from ledgerlog.net.session import BookieBusy, PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
-from ledgerlog.versions import SPOKEN
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
 from ledgerlog.wire.hello import Hello
 
@@ -101,6 +100,7 @@ class BookieConnection:
         watch: Callable[[PeerSession], None],
         on_superseded: Callable[[BookieConnection], None],
         cluster: str | None,
+        speaks: ProtocolSupport,
     ) -> None:
         self.bookie_id = bookie_id
         self._network = network
@@ -110,6 +110,7 @@ class BookieConnection:
         self._watch = watch
         self._on_superseded = on_superseded
         self._cluster = cluster
+        self._speaks = speaks
 
         self._attachments: dict[AddSink, Attachment] = {}
         self._requests = 0  # requests that wait, for a session or for an answer
@@ -356,7 +357,7 @@ class BookieConnection:
         if connecting.cancelled_caught:
             raise BookieUnavailable(f"no connection within {CONNECT_TIMEOUT_S:g} s")
         try:
-            wanted = Hello.of(self.bookie_id, info.instance or None, self._cluster, SPOKEN)
+            wanted = Hello.of(self.bookie_id, info.instance or None, self._cluster, self._speaks)
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as shaking:
                 answer, buffer = await handshake(stream, wanted)
             if shaking.cancelled_caught:

@@ -27,6 +27,7 @@ from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import REACH_ASK_S
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import Burst
 from ledgerlog.net.connection import BookieConnection, ConnectionStatistics
 from ledgerlog.net.session import BookieBusy, PeerSession, handshake
@@ -60,12 +61,14 @@ class ConnectionPool:
         *,
         rng: Random,
         cluster: str | None,
+        speaks: ProtocolSupport,
     ) -> None:
         self._network = network
         self._resolve = resolve
         self._nursery = nursery
         self._rng = rng
         self._cluster = cluster
+        self._speaks = speaks
         self._burst = Burst()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._asked: dict[BookieId, list[Callable[[BookieId], None]]] = {}
@@ -94,6 +97,7 @@ class ConnectionPool:
                 watch=self._watch,
                 on_superseded=self._on_superseded,
                 cluster=self._cluster,
+                speaks=self._speaks,
             )
             self._nursery.start_soon(connection.run, name=f"connection to {bookie_id}")
         return connection
@@ -142,7 +146,9 @@ class ConnectionPool:
             info = await self._resolve(bookie_id)
             stream = await self._network.connect(info.address)
             try:
-                await handshake(stream, Hello.of(bookie_id, info.instance or None, self._cluster, SPOKEN))
+                await handshake(
+                    stream, Hello.of(bookie_id, info.instance or None, self._cluster, self._speaks)
+                )
             finally:
                 stream.close()
         except BookieBusy:
@@ -189,6 +195,7 @@ async def open_pool(
     *,
     rng: Random | None = None,
     cluster: str | None = None,
+    speaks: ProtocolSupport = SPOKEN,
 ) -> AsyncIterator[ConnectionPool]:
     """Open a pool of connections over ``network``, and close it on leaving.
 
@@ -198,6 +205,7 @@ async def open_pool(
             the bookie is not registered.
         rng: Shortens reconnection delays at random. Pass a seeded one to make them repeatable.
         cluster: The id of the metadata store. A bookie of another cluster refuses the connection.
+        speaks: The protocol versions and features of this client.
     """
     async with open_serving_nursery() as nursery:
-        yield ConnectionPool(network, resolve, nursery, rng=rng or Random(), cluster=cluster)
+        yield ConnectionPool(network, resolve, nursery, rng=rng or Random(), cluster=cluster, speaks=speaks)

@@ -77,8 +77,8 @@ def test_a_registration_with_a_wrong_version_names_the_field(name: str, value: A
 
 _SAY = """
 import json
-from ledgerlog.versions import NEW_KEYS, SPOKEN
-print(json.dumps([SPOKEN.range, SPOKEN.features, NEW_KEYS.hex()]))
+from ledgerlog.versions import SPOKEN, THIS
+print(json.dumps([SPOKEN.range, SPOKEN.features, THIS.new_keys.hex()]))
 """
 
 
