@@ -28,15 +28,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
 import attrs
 import trio
 
+from bookie.server.identity import establish_identity
 from bookie.server.node import BookieNode, open_bookie
+from bookie.server.repairing import repair_directory, restore_cookie
 from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import open_directory
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError
@@ -54,12 +57,13 @@ from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.peers import open_peers
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
-from ledgerlog.testing.disk import Platter, SimDisk, SimIndexes
+from ledgerlog.testing.disk import EMPTY_IMAGE, DiskImage, Platter, SimDisk, SimIndexes
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.metadata import METADATA, SimStore, SimTree
 from ledgerlog.testing.network import EVERYBODY, SimNetwork
 from ledgerlog.testing.process import Incarnation, NodeCrashed
 from ledgerlog.testing.wiretap import Observer
+from ledgerlog.versions import NEXT, THIS
 
 __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
 
@@ -90,6 +94,7 @@ class SimEnvironment(Environment):
 
     def __init__(self, incarnation: Incarnation, process: Process) -> None:
         self.random = incarnation.random
+        self.version = NEXT if process.is_next_version else THIS
         self._process = process
         self._incarnation = incarnation
         self._skew_ms = incarnation.random.randrange(-2000, 2000)
@@ -128,6 +133,10 @@ class Process:
         """How many lives have begun."""
         self.clock_jumps_ms = 0
         """How far the jumps of its wall clock have moved it."""
+        self.is_next_version = False
+        """Whether its next lives are of the version after this one (``ledgerlog.versions.NEXT``)."""
+        self.has_new_disk = False
+        """Whether its disk was replaced. Until it serves again, it is started with ``--fix-cookie``."""
         self._ended = trio.Event()
 
     @property
@@ -235,6 +244,8 @@ class SimulatedCluster:
         on_loss: OnLoss | None,
         observer: Observer | None,
         unsynced: int,
+        racks: int,
+        disk_bytes: int | None,
     ) -> None:
         self.simulation = simulation
         """The run that the cluster belongs to."""
@@ -259,6 +270,8 @@ class SimulatedCluster:
         self._nursery = nursery
         self._storage = storage
         self._unsynced = unsynced
+        self._racks = racks
+        self._disk_bytes = disk_bytes
         self._on_durable = on_durable
         self._on_loss = on_loss
         self._processes: dict[str, Process] = {}
@@ -341,34 +354,53 @@ class SimulatedCluster:
                 report(name, path, offset, data)
 
         process.platter = Platter(self.simulation, name, on_durable=on_durable)
+        process.platter.capacity_bytes = self._disk_bytes
         process.main = lambda: self._run_bookie(process)
         await self.restart(name)
         return name
 
     async def _run_bookie(self, process: Process) -> None:
-        assert process.platter is not None
         async with (
             process.life() as (incarnation, store),
-            open_bookie(
-                f"/{process.name}",
-                store,
-                bookie_id=process.name,
-                network=self.network.at(incarnation),
-                listen=process.name,
-                random_bytes=incarnation.random.randbytes,
-                config=self._storage_of(process.name),
-                disk=SimDisk(process.platter, incarnation),
-                indexes=SimIndexes(process.platter, incarnation),
-                peers=partial(
-                    open_peers,
-                    store,
-                    self.network.at(incarnation),
-                    environment=SimEnvironment(incarnation, process),
-                ),
-            ) as process.node,
+            self._open_bookie(process, incarnation, store, process.name) as process.node,
         ):
+            process.has_new_disk = False
             process.settled.set()
             await process.stopping.wait()
+
+    def _open_bookie(
+        self, process: Process, incarnation: Incarnation, store: SimStore, bookie: str
+    ) -> AbstractAsyncContextManager[BookieNode]:
+        """Serve the directory of ``bookie`` on the disk of a process."""
+        assert process.platter is not None
+        return open_bookie(
+            f"/{bookie}",
+            store,
+            bookie_id=bookie,
+            network=self.network.at(incarnation),
+            listen=process.name,
+            random_bytes=incarnation.random.randbytes,
+            config=self._storage_of(bookie),
+            labels={"rack": self.rack_of(bookie)} if self._racks else None,
+            fix_cookie=process.has_new_disk,
+            version=NEXT if process.is_next_version else THIS,
+            disk=SimDisk(process.platter, incarnation),
+            indexes=SimIndexes(process.platter, incarnation),
+            peers=partial(
+                open_peers,
+                store,
+                self.network.at(incarnation),
+                environment=SimEnvironment(incarnation, process),
+            ),
+        )
+
+    def rack_of(self, bookie: str) -> str:
+        """Return the rack of a bookie. The bookies take turns over the racks.
+
+        Args:
+            bookie: The name of the bookie.
+        """
+        return f"rack-{self.bookies.index(bookie) % max(1, self._racks) + 1}"
 
     def _storage_of(self, bookie: str) -> StorageConfig:
         if self.bookies.index(bookie) >= self._unsynced:
@@ -443,6 +475,20 @@ class SimulatedCluster:
         if process.is_running:
             self.faults["power cut" if power_cut else "kill"] += 1
             process.crash(power_cut=power_cut)
+
+    async def put_down(self, name: str, *, power_cut: bool = False) -> None:
+        """Kill a process, even if a start is under way, and wait until it has ended.
+
+        Args:
+            name: The name of the process.
+            power_cut: As for ``kill``.
+        """
+        process = self.process(name)
+        while process.is_starting:
+            await trio.lowlevel.checkpoint()  # The new life begins at once.
+        self.kill(name, power_cut=power_cut)
+        if process.lives:
+            await process.wait_ended()
 
     async def stop(self, name: str) -> None:
         """Stop a bookie cleanly, and wait until it has stopped. Do nothing if it is not running.
@@ -535,6 +581,9 @@ class SimulatedCluster:
             return
         self.faults["metadata exchanged"] += 1
         self.simulation.event("metadata exchanged", cluster)
+        for process in self._processes.values():
+            if process.store is not None:
+                process.store.catch_up()
         other = MemoryTree(cluster)
         self._right_metadata = self.tree.content
         self._other_metadata = attrs.evolve(other.content, counters=self._right_metadata.counters)
@@ -556,6 +605,99 @@ class SimulatedCluster:
         assert is_untouched, "a process has registered in a store that is not the cluster's"
         assert written == self._other_metadata, "a process wrote to a store that is not the cluster's"
         self._right_metadata = None
+
+    def lag_metadata(self, name: str) -> None:
+        """Let a process read an ever older state of the metadata, until ``catch_up_metadata`` or ``heal``.
+
+        A write or a ``sync`` of the process ends that as well, and so does a new session.
+
+        Args:
+            name: The name of the process.
+        """
+        store = self.process(name).store
+        if store is not None:
+            self.faults["stale reads"] += 1
+            self.simulation.event("metadata lags", name)
+            store.lag()
+
+    def catch_up_metadata(self, name: str) -> None:
+        """Undo ``lag_metadata``.
+
+        Args:
+            name: The name of the process.
+        """
+        store = self.process(name).store
+        if store is not None:
+            store.catch_up()
+
+    def put_disk_back(self, bookie: str, image: DiskImage) -> None:
+        """Replace the content of a bookie's disk by an older image of it (``disk(bookie).take_image()``).
+
+        Args:
+            bookie: The name of a bookie that is down.
+            image: The image. ``EMPTY_IMAGE`` is a new disk, with which the bookie starts by ``--fix-cookie``.
+
+        Raises:
+            InvalidArgument: The bookie is running.
+        """
+        process = self.process(bookie)
+        if process.is_running:
+            raise InvalidArgument(f"{bookie} is running: kill it before you touch its disk")
+        self.disk(bookie).put_back(image)
+        process.has_new_disk = image == EMPTY_IMAGE
+
+    @asynccontextmanager
+    async def copy_of(self, bookie: str, image: DiskImage) -> AsyncIterator[BookieNode]:
+        """Serve a copy of a bookie's directory during the body, from a machine of its own.
+
+        Args:
+            bookie: The name of the original, which may be running.
+            image: The copy.
+
+        Returns:
+            An async context manager. Entering it gives the bookie that serves the copy.
+
+        Raises:
+            CookieMismatch: The original is running, so the copy is refused.
+        """
+        process = Process(self, f"{bookie}-copy")
+        process.platter = Platter(self.simulation, process.name)
+        process.platter.put_back(image)
+        async with (
+            process.life() as (incarnation, store),
+            self._open_bookie(process, incarnation, store, bookie) as node,
+        ):
+            yield node
+
+    async def repair(self, bookie: str) -> bool:
+        """Repair the directory of a bookie that is down, as ``bookie repair`` does.
+
+        Args:
+            bookie: The name of the bookie.
+
+        Returns:
+            Whether anything had to be repaired. If so, the loss is marked.
+
+        Raises:
+            NodeCrashed: You killed the process that repairs.
+            LedgerLogError: The repair is refused; see ``bookie.server.repairing``.
+        """
+        process, disk = self.process(bookie), self.disk(bookie)
+        if process.lives:
+            await process.wait_ended()
+        async with (
+            process.life() as (incarnation, store),
+            open_directory(
+                f"/{bookie}", disk=SimDisk(disk, incarnation), indexes=SimIndexes(disk, incarnation)
+            ) as directory,
+        ):
+            random_bytes = incarnation.random.randbytes
+            has_new_cookie = await restore_cookie(store, directory)
+            await establish_identity(store, directory, bookie_id=bookie, random_bytes=random_bytes)
+            done = await repair_directory(
+                store, directory, random_bytes=random_bytes, config=self._storage_of(bookie)
+            )
+        return has_new_cookie or done is not None
 
     def jump_clock(self, name: str, seconds: float) -> None:
         """Set the wall clock of a process forward, or back. It stays so; ``heal`` does not set it right.
@@ -584,6 +726,7 @@ class SimulatedCluster:
                 process.platter.heal()
             if process.store is not None:
                 process.store.lost_share = 0.0
+                process.store.catch_up()
         self.network.heal()
 
     def slow(self, a: str, b: str, factor: float) -> None:
@@ -660,6 +803,8 @@ async def simulated_cluster(
     on_loss: OnLoss | None = None,
     observer: Observer | None = None,
     unsynced: int = 0,
+    racks: int = 0,
+    disk_bytes: int | None = None,
 ) -> AsyncIterator[SimulatedCluster]:
     """Run a cluster of bookies during the body, inside a run of ``simulate`` or ``Simulation``.
 
@@ -678,6 +823,8 @@ async def simulated_cluster(
         unsynced: The first ``unsynced`` bookies acknowledge entries before they sync them
             (``journal_write_data = false``), and come back from a crash through limbo. If nothing may be
             lost, use at most ``ack_quorum - 1``.
+        racks: Over how many racks the bookies are spread. 0: their registrations name no rack.
+        disk_bytes: The capacity of each bookie's disk. None: without bounds.
 
     Returns:
         An async context manager. Entering it gives the ``SimulatedCluster`` with all its bookies serving.
@@ -699,6 +846,8 @@ async def simulated_cluster(
             on_loss=on_loss,
             observer=observer,
             unsynced=unsynced,
+            racks=racks,
+            disk_bytes=disk_bytes,
         )
         for _ in range(bookies):
             await cluster.add_bookie()

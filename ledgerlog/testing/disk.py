@@ -23,6 +23,9 @@ Faults, which the cluster injects:
 * ``stall(seconds)``, ``is_full``, ``slow``: latency and space.
 * ``rot``: flip one bit of a page that was written, but not of the last write of its file. Damage to the very
   last block of a journal looks like a torn write, and no protocol survives that on all copies.
+* ``damage``: damage of any kind to any file, also to files that are missing or cut short afterwards. It
+  spares the end of the journal, for the same reason.
+* ``take_image``, ``put_back``: an older image of the disk takes the place of its present content.
 """
 
 from __future__ import annotations
@@ -41,10 +44,15 @@ from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.process import Incarnation
 
-__all__ = ["Platter", "SimDisk", "SimIndexes"]
+__all__ = ["EMPTY_IMAGE", "DiskImage", "Platter", "SimDisk", "SimIndexes"]
 
 SECTOR = 512
 PAGE = 4096
+
+_LAST_KEY = b"\xff" * 64
+_ROWS_MAX = 1 << 30
+_DAMAGED = (".journal", ".entries", "/cookie", "/marks")
+"""How the paths of the files end that ``damage`` damages."""
 
 OnDurable = Callable[[str, int, bytes], None]
 
@@ -67,6 +75,11 @@ class _Inode:
     cache: list[_Write] = attrs.Factory(list)
     written: list[tuple[int, int]] = attrs.Factory(list)
     """Offset and length of the durable writes, in order."""
+
+    def cut(self, size: int) -> None:
+        """Keep only the first ``size`` bytes."""
+        del self.data[size:]
+        self.written = [(offset, length) for offset, length in self.written if offset + length <= size]
 
     def read(self, offset: int, length: int) -> bytes:
         stop = min(len(self.data), offset + length)
@@ -91,6 +104,20 @@ class _NameChange:
 class _OpenFile:
     path: str
     inode: _Inode
+
+
+@attrs.frozen
+class DiskImage:
+    """The durable content of a disk at one moment, as a snapshot of its machine has it."""
+
+    files: tuple[tuple[str, bytes, tuple[tuple[int, int], ...]], ...]
+    """Path, content, and offset and length of the durable writes."""
+    directories: tuple[str, ...]
+    indexes: tuple[tuple[str, tuple[Row, ...]], ...]
+
+
+EMPTY_IMAGE = DiskImage((), (), ())
+"""A new disk."""
 
 
 class _Lock:
@@ -167,6 +194,85 @@ class Platter:
         self._files[path].data[at] ^= 1 << self.random.randrange(8)
         self.simulation.event("rot", self.machine, path, at)
         return True
+
+    def take_image(self) -> DiskImage:
+        """Return what a power cut now would leave, without what it may keep of the page cache."""
+        known = self._durable_directories
+        directories = tuple(path for path in known if all(above in known for above in _above(path)))
+        return DiskImage(
+            tuple(
+                (path, bytes(inode.data), tuple(inode.written))
+                for path, inode in self._durable_files.items()
+                if _parent(path) in directories
+            ),
+            directories,
+            tuple(
+                (path, tuple(index.scan_now(b"", _LAST_KEY, floor=b"", limit=_ROWS_MAX)))
+                for path, index in self.indexes.items()
+                if _parent(path) in directories
+            ),
+        )
+
+    def put_back(self, image: DiskImage) -> None:
+        """Replace the content of the disk by that of an image. No process may use the disk."""
+        assert not self.locks, "a process uses the disk"
+        self._files = {
+            path: _Inode(path, bytearray(data), written=list(written)) for path, data, written in image.files
+        }
+        self._directories = dict.fromkeys(image.directories)
+        self._durable_files, self._durable_directories = dict(self._files), dict(self._directories)
+        self._changes.clear()
+        self.indexes = {path: MemoryIndex(path) for path, _ in image.indexes}
+        for path, rows in image.indexes:
+            self.indexes[path].apply(rows)
+        self.simulation.event("disk put back", self.machine, len(image.files))
+
+    def damage(self, random: Random) -> str | None:
+        """Damage one file, or lose the index. No process may use the disk.
+
+        Returns:
+            What was done, or None if there is nothing to damage.
+        """
+        assert not self.locks, "a process uses the disk"
+        files = [path for path in sorted(self._files) if path.endswith(_DAMAGED)]
+        journals = [path for path in files if path.endswith(".journal")]
+        written = [path for path in journals if any(offset for offset, _ in self._files[path].written)]
+        prepared = [path for path in journals if not written or path > written[-1]]
+        whole = [path for path in files if path not in (*written[-1:], *prepared)]
+        kind = random.choice(("flip", "flip", "cut", "remove", "garbage", "exchange", "prepared", "index"))
+        what: str | None = None
+        if kind == "flip":
+            return "a bit is flipped" if self.rot() else None
+        if kind == "index" and self.indexes:
+            what = random.choice(sorted(self.indexes))
+            del self.indexes[what]
+        elif kind == "prepared" and prepared:
+            what = random.choice(prepared)
+            self._overwrite(what, random)
+        elif kind == "exchange" and len(whole) > 1:
+            what, other = random.sample(whole, 2)
+            here, there = self._files[what], self._files[other]
+            here.data, there.data = there.data, here.data
+            here.written, there.written = there.written, here.written
+        elif whole and kind in ("cut", "remove", "garbage"):
+            what = random.choice(whole)
+            if kind == "garbage":
+                self._overwrite(what, random)
+            elif kind == "cut":
+                self._files[what].cut(random.randrange(len(self._files[what].data) + 1))
+            else:
+                del self._files[what]
+                self._durable_files.pop(what, None)
+        if what is None:
+            return None
+        self.simulation.event("damage", self.machine, kind, what)
+        return f"{kind} {what}"
+
+    def _overwrite(self, path: str, random: Random) -> None:
+        data = self._files[path].data
+        at = random.randrange(max(1, len(data))) // SECTOR * SECTOR
+        length = min(random.choice((SECTOR, PAGE)), len(data) - at)
+        data[at : at + length] = random.randbytes(length)
 
     def on_process_end(self, *, power_cut: bool) -> None:
         """The process has ended. With ``power_cut``, everything that was not durable is lost too."""
@@ -254,12 +360,16 @@ class Platter:
         self.inode(path)
         self._change(_NameChange(_parent(path), "unlink", path))
 
+    @property
+    def used_bytes(self) -> int:
+        """How many bytes the files have."""
+        return sum(len(inode.data) for inode in self._files.values())
+
     def space(self) -> DiskSpace | None:
         """Return the capacity and the free space. None if the capacity is unlimited."""
         if self.capacity_bytes is None:
             return None
-        used = sum(len(inode.data) for inode in self._files.values())
-        return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - used))
+        return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes))
 
     def add_file(self, path: str, data: bytearray) -> _Inode:
         space = self.space()
@@ -439,9 +549,7 @@ class SimDisk(_Door):
 
     async def truncate(self, path: str, size: int) -> None:
         await self.take_time()
-        inode = self.platter.inode(path)
-        del inode.data[size:]
-        inode.written = [(offset, length) for offset, length in inode.written if offset + length <= size]
+        self.platter.inode(path).cut(size)
         self.done()
 
     async def space(self, path: str) -> DiskSpace | None:

@@ -105,7 +105,7 @@ class LedgerDrills(RacingRecoverers):
             "close": (self._start_to_close, 0.8),
         }
         # The shapes, too, stay within the budget for damage of ``swarm``.
-        swarm, lossy = self._swarm, max(self._swarm.unsynced, self._swarm.rotten_max)
+        swarm, lossy = self._swarm, max(self._swarm.unsynced, self._swarm.rotten_max, self._world.careless)
         self._shapes = [
             shape
             for shape in SHAPES

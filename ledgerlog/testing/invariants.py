@@ -8,10 +8,12 @@ the messages between processes.
 On disks:
     ContentAgree        an entry has the same digest on every bookie that stores it
     FenceDurable        after the fence of a ledger, no ordinary add of it is stored, not even after a restart
+    DeletedIsGone       a bookie deletes a ledger only if the metadata store has deleted it (rule 25)
 
 On the metadata of ledgers:
     ConfigOK            every stored record decodes; decoding checks the rules within one version
     MetaTransitions     only legal transitions; FragmentsMonotone, FragmentsFrozenInRecovery, ClosedImmutable
+    UnknownKept         whoever rewrites a record keeps the keys that only another version knows
     OneOwner            only the creator of an open ledger changes or closes it
     NoTruncation        no ledger is closed below an acknowledged entry, and no entry after the end of a
                         closed ledger is acknowledged
@@ -61,10 +63,11 @@ from ledgerlog.testing.process import Incarnation
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import HEADER, RECOVERY, Frame, Header
 
-__all__ = ["GodView", "Violation"]
+__all__ = ["BLOCK_MAGIC", "GodView", "Violation"]
 
 _BLOCK = struct.Struct("<8sQQII")
-_BLOCK_MAGIC = b"LLBLOCK1"
+BLOCK_MAGIC = b"LLBLOCK1"
+"""With these bytes a block of a bookie's journal begins."""
 _LOG_RECORDS = log_record_path(0).partition("/")[0]
 
 _EDGES = frozenset(
@@ -139,7 +142,7 @@ class GodView:
 
     def on_durable(self, bookie: str, path: str, offset: int, data: bytes) -> None:
         """Bytes became durable on a bookie's disk."""
-        if data[:8] != _BLOCK_MAGIC:
+        if data[:8] != BLOCK_MAGIC:
             return
         _, segment, sequence, _, content_bytes = _BLOCK.unpack_from(data)
         key = (bookie, segment, sequence)
@@ -153,6 +156,11 @@ class GodView:
                 self._fenced.setdefault((bookie, decode_fence(record, path).ledger_id), self._records)
             elif record.kind == DELETE:  # The record is also the fence of what it deletes (rule 4).
                 for ledger_id in decode_delete(record, path):
+                    self.checks["DeletedIsGone"] += 1
+                    if ledger_id in self.ledgers:
+                        self.violate(
+                            "DeletedIsGone", f"{bookie} deletes ledger {ledger_id}, which the metadata have"
+                        )
                     self._fenced.setdefault((bookie, ledger_id), self._records)
             elif record.kind == ADD:
                 header = Header._make(HEADER.unpack_from(record.body))
@@ -274,6 +282,9 @@ class GodView:
             require(is_repaired or (old.state, new.state) in _EDGES, "MetaTransitions")
             self._on_fragments(old, new)
         require(old.replication == new.replication and old.key == new.key, "MetaTransitions")
+        if old.unknown:
+            self.checks["UnknownKept"] += 1
+            require(new.unknown == old.unknown, "UnknownKept")
         if new.state is LedgerState.IN_RECOVERY:
             require(old.last_fragment == new.last_fragment, "FragmentsFrozenInRecovery")
             self.frozen.setdefault(ledger_id, new.last_fragment)

@@ -6,7 +6,11 @@ stays even if the entry is lost. At most ``ack quorum - 1`` bookies of a run are
 each quorum with claims also has a synced copy. The rules for all bookies show that nothing acknowledged is
 lost; they hold here too: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
 
-After a crash of such a bookie, these rules apply to it, for the ledgers that existed at the crash (C.3):
+Other bookies lose entries by what people do: their directories are rolled back, or damaged and repaired
+(``people``). They sync, so an ordinary crash costs them nothing.
+
+After a crash of a bookie that does not sync, or after such a loss, these rules apply to it, for the ledgers
+that existed then (C.3):
 
     BootMarks           it acknowledges no ordinary add to any of them
     LimboNoNegative     if the ledger is not closed, it never denies an entry
@@ -38,19 +42,44 @@ class LossRules:
         """How often one of them ended without a clean stop."""
         self._god = god
         self._lost_through: dict[str, int] = {}
+        self._syncs: dict[str, None] = {}
+        """The bookies in ``_lost_through`` that sync: a crash costs them nothing."""
 
     def on_unsynced(self, bookie: str) -> None:
         """This bookie acknowledges before it syncs."""
         self._lost_through.setdefault(bookie, NO_LEDGER)
 
-    def is_unsynced(self, bookie: str) -> bool:
+    def on_careless(self, bookie: str) -> None:
+        """People may make this bookie lose entries (``on_mishap``)."""
+        if bookie not in self._lost_through:
+            self._lost_through[bookie], self._syncs[bookie] = NO_LEDGER, None
+
+    def may_lose(self, bookie: str) -> bool:
+        """Whether the bookie loses entries in this run, or may."""
         return bookie in self._lost_through
 
     def on_loss(self, bookie: str) -> None:
         """A serving bookie has ended without a clean stop."""
-        if bookie in self._lost_through:
+        if bookie in self._lost_through and bookie not in self._syncs:
             self.losses += 1
-            self._lost_through[bookie] = max(self._god.creators, default=NO_LEDGER)
+            self._lost_through[bookie] = self.newest_ledger
+
+    @property
+    def newest_ledger(self) -> int:
+        """The newest ledger that was ever made; -1 if there is none."""
+        return max(self._god.creators, default=NO_LEDGER)
+
+    def on_mishap(self, bookie: str, *, through: int | None = None) -> None:
+        """The directory of a bookie was rolled back, or was repaired because it was damaged.
+
+        Args:
+            bookie: The bookie.
+            through: The newest ledger that it may have lost entries of. None: the newest that exists.
+        """
+        assert bookie in self._lost_through, f"{bookie} is not in the budget for losses"
+        self._lost_through[bookie] = max(
+            self._lost_through[bookie], self.newest_ledger if through is None else through
+        )
 
     def _may_have_lost(self, bookie: str, ledger_id: int) -> bool:
         return ledger_id <= self._lost_through.get(bookie, NO_LEDGER)

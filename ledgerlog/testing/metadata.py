@@ -11,6 +11,10 @@ paused or dead. Then its client notices after ``SUSPECT_S``. After ``SESSION_TIM
 session and deletes its ephemeral nodes. If a process regains contact, it goes on in its old session, or
 learns that it was lost.
 
+**Replicas that lag.** From ``lag`` on, a process reads the tree as it was then, as a client of a replica that
+does not hear from its leader. ``catch_up`` ends that, and so does anything that brings the replica up to
+date: a ``sync`` or a write of the process, a new session, another store in the place of this one.
+
 ``SimTree`` tells an observer (``invariants.GodView``) of every write, with the values before and after.
 """
 
@@ -25,7 +29,7 @@ import trio
 
 from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, MetadataUnavailable, SessionExpired
 from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
-from ledgerlog.meta.memory import MemorySession, MemoryTree
+from ledgerlog.meta.memory import MemorySession, MemoryStore, MemoryTree
 from ledgerlog.meta.store import Create, Operation, Watch
 from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.testing.deterministic import Timer
@@ -75,6 +79,16 @@ class SimTree(MemoryTree):
         node = self._nodes.get(path)
         return None if node is None else node.value
 
+    def replica(self) -> MemoryStore:
+        """Return a store that reads the present state of the tree for ever."""
+        tree = MemoryTree()
+        tree._nodes, tree._paths = dict(self._nodes), list(self._paths)
+        return tree.open_store()
+
+    def wake_all(self) -> None:
+        """Wake every watch."""
+        self._watches.changed_somewhere()
+
     def paths(self, prefix: str) -> list[str]:
         """Return all paths that begin with ``prefix``, sorted."""
         return [path for path in self._paths if path.startswith(prefix)]
@@ -91,6 +105,9 @@ class SimStore(CalledStore):
         self.lost_writes = 0
         self.lost_answers = 0
         self.is_ended = False
+        self.stale_reads = 0
+        """How many reads a lagging replica has answered."""
+        self._replica: MemoryStore | None = None
         self._network = network
         self._incarnation = incarnation
         self._host = incarnation.process
@@ -126,6 +143,7 @@ class SimStore(CalledStore):
     def expire(self) -> None:
         """Make the store end the session."""
         self._incarnation.simulation.event("session lost", self._host)
+        self.catch_up()
         self.inner.expire_session()
         if self._incarnation.is_dead:
             self.is_ended = True
@@ -134,6 +152,16 @@ class SimStore(CalledStore):
         """End the session, as a stopping process does."""
         self.is_ended = True
         self.inner.close()
+
+    def lag(self) -> None:
+        """Let the process read the present state of the tree until ``catch_up``."""
+        self._replica = self._tree.replica()
+
+    def catch_up(self) -> None:
+        """End ``lag``. Its watches hear of changes that it has not seen."""
+        if self._replica is not None:
+            self._replica = None
+            self._tree.wake_all()
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -153,7 +181,7 @@ class SimStore(CalledStore):
                 # its answer is known here.
                 self._tree.on_behalf_of(self.inner.session, incarnation)
                 with trio.CancelScope(shield=True):
-                    result = await act()
+                    result = await self._act(call, act)
                 if call.is_write:
                     incarnation.simulation.event("metadata write", self._host, str(call))
             except LedgerLogError as error:
@@ -171,6 +199,15 @@ class SimStore(CalledStore):
         if call.is_write:
             raise MetadataOutcomeUnknown(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
         raise MetadataUnavailable(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
+
+    async def _act(self, call: Call, act: GoOn) -> Any:
+        if call.is_write or call.verb == "sync":
+            self.catch_up()
+        result = await act()  # The tree refuses as always, for example if the session is suspended.
+        if self._replica is None or call.verb not in ("get", "children"):
+            return result
+        self.stale_reads += 1
+        return await getattr(self._replica, call.verb)(call.path)
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
         return (await self.transaction([Create(path, value, ephemeral)]))[0]

@@ -22,54 +22,40 @@ from __future__ import annotations
 
 from random import Random
 
-import attrs
 import trio
 
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.network import EVERYBODY
-from ledgerlog.testing.restarts import require_rot, try_restart
+from ledgerlog.testing.people import FIRST_NUMBER, Mishaps, People
+from ledgerlog.testing.plan import Fault, draw_faults
+from ledgerlog.testing.restarts import require_rot, start_again, try_restart
 from ledgerlog.testing.swarm import LOSING, Swarm
 from ledgerlog.testing.world import World
 
-__all__ = ["Fault", "Nemesis", "draw_plan"]
+__all__ = ["Nemesis", "draw_plan"]
 
 SETTLE_S = 0.1
 """After the healing, wait this long for processes that met a fault just before to end."""
 
 
-@attrs.frozen
-class Fault:
-    """One fault of a plan."""
-
-    number: int
-    at_s: float
-    kind: str
-
-    def __str__(self) -> str:
-        return f"#{self.number} at {self.at_s:.3f} s: {self.kind}"
-
-
 def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
     """Draw the faults of a run, in the order of their times."""
-    faults: list[Fault] = []
-    at = random.expovariate(1 / swarm.gap_s)
-    while at < swarm.trouble_s and swarm.faults:
-        faults.append(Fault(len(faults), at, random.choice(swarm.faults)))
-        at += random.expovariate(1 / swarm.gap_s)
-    return tuple(faults)
+    return draw_faults(random, swarm.faults, gap_s=swarm.gap_s, until_s=swarm.trouble_s)
 
 
 class Nemesis:
     """Carries out a plan."""
 
-    def __init__(self, world: World, clients: list[str], writers: list[str]) -> None:
+    def __init__(self, world: World, people: People, clients: list[str], writers: list[str]) -> None:
         self.told: list[str] = []
         """The effects of each fault, as text for people."""
         self._world = world
         self._cluster = world.cluster
         self._clients = clients
         self._writers = writers
+        self.mishaps = Mishaps(world, people, clients, self._tell)
+        """The faults of people."""
 
     async def make_trouble(self, plan: tuple[Fault, ...]) -> None:
         """Inject the faults until the time for trouble is over. Their effects stay until ``heal``."""
@@ -79,7 +65,8 @@ class Nemesis:
             with trio.move_on_after(self._world.swarm.trouble_s):
                 for fault in plan:
                     await trio.sleep(began + fault.at_s - self._world.simulation.now)
-                    nursery.start_soon(self._inject, fault)
+                    is_people = fault.number >= FIRST_NUMBER
+                    nursery.start_soon(self.mishaps.inject if is_people else self._inject, fault)
                 await trio.sleep_forever()
             nursery.cancel_scope.cancel()
 
@@ -94,7 +81,8 @@ class Nemesis:
         cluster, random = self._cluster, self._world.simulation.random("bring back")
         while True:
             await trio.sleep(random.expovariate(1 / min(2.0, self._world.swarm.trouble_s / 8)))
-            down = [name for name in (*cluster.bookies, *self._clients) if not cluster.is_running(name)]
+            names = (*cluster.bookies, *self._clients)
+            down = [name for name in names if not cluster.is_running(name) and not self._world.in_hands[name]]
             if down:
                 await try_restart(self._world, random.choice(down))
 
@@ -116,8 +104,7 @@ class Nemesis:
                 await process.wait_ended()
             if not process.is_running:
                 try:
-                    await cluster.restart(bookie)
-                    self._world.counts["restarts"] += 1
+                    await start_again(self._world, bookie)
                 except StorageCorrupt as error:
                     require_rot(self._world, bookie, error)
 

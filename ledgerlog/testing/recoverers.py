@@ -278,5 +278,5 @@ class RacingRecoverers:
         if found.unreadable:
             raise Violation(f"no intact copy is left of entries {found.unreadable} of {book.ledger_id}")
         for entry_id, bookie in found.damaged:
-            if bookie not in self._world.rotten:
+            if bookie not in self._world.rotten and bookie not in self._world.damaged:
                 raise Violation(f"the copy of entry {entry_id} of {book.ledger_id} on {bookie} is damaged")

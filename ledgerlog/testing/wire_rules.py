@@ -156,7 +156,7 @@ class WireView:
         header = frame.header
         if not is_reply:
             self._on_request(conversation, header)
-            if header.kind == Kind.ADD and self.loss.is_unsynced(conversation.server.process):
+            if header.kind == Kind.ADD and self.loss.may_lose(conversation.server.process):
                 talk, entries = self._talks[conversation.number], decode_entries_untrusted(frame)
                 talk.contents[talk.adds_sent] = list(zip(entries.ids, entries.digests, strict=True))
         elif header.kind == Kind.ADD | REPLY:
@@ -349,7 +349,7 @@ class WireView:
 
     def _note_held(self, conversation: TappedConnection, header: Header) -> None:
         bookie = conversation.server.process
-        if self.loss.is_unsynced(bookie):
+        if self.loss.may_lose(bookie):
             return  # ``loss_rules`` checks the denials of these bookies.
         last = min(header.last, self._pushed.get(header.ledger_id, NO_ENTRY))
         held = [
@@ -364,11 +364,7 @@ class WireView:
         """Require that the answer has every requested entry that the bookie held when it was asked."""
         god, header, bookie = self._god, frame.header, conversation.server.process
         held = self._talks[conversation.number].held.pop(asked.request, [])
-        if (
-            header.status not in _ANSWERS
-            or header.ledger_id not in god.ledgers
-            or self.loss.is_unsynced(bookie)
-        ):
+        if header.status not in _ANSWERS or header.ledger_id not in god.ledgers or self.loss.may_lose(bookie):
             return
         found = dict.fromkeys(decode_entries_untrusted(frame).ids)
         through = min(asked.last, header.argument, self._pushed.get(header.ledger_id, NO_ENTRY))
@@ -442,7 +438,7 @@ class WireView:
         frozen = god.frozen.get(header.ledger_id)
         floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
         told = max(self._told[header.ledger_id][0], self._copied.get(header.ledger_id, NO_ENTRY), floor)
-        if self.loss.is_unsynced(bookie):
+        if self.loss.may_lose(bookie):
             # A bookie in limbo copies entries itself, so it learns a LAC that no process sends to it.
             told = max(told, self._committed(header.ledger_id, header.lac))
         if header.lac > told:
@@ -470,10 +466,10 @@ class WireView:
         self._on_told(conversation, header)
         if asked is not None:
             self._require_not_denied(conversation, asked, frame)
-        is_unsynced = self.loss.is_unsynced(bookie)
-        if is_unsynced and header.status == Status.UNKNOWN:
+        may_lose = self.loss.may_lose(bookie)
+        if may_lose and header.status == Status.UNKNOWN:
             god.checks["LimboNoNegative"] += 1
-        if is_unsynced and asked is not None and header.status in _ANSWERS:
+        if may_lose and asked is not None and header.status in _ANSWERS:
             through = min(asked.last, header.argument)
             self.loss.on_answer(
                 bookie,
@@ -486,7 +482,7 @@ class WireView:
             return
         entries = decode_entries_untrusted(frame)
         for entry_id, digest in zip(entries.ids, entries.digests, strict=True):
-            if is_unsynced:
+            if may_lose:
                 god.on_held(bookie, header.ledger_id, entry_id, digest)
                 continue
             god.checks["ServedIsDurable"] += 1

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from tempfile import TemporaryDirectory
 
 import attrs
 import trio
@@ -38,9 +39,12 @@ from ledgerlog.testing.drills import LedgerDrills
 from ledgerlog.testing.invariants import GodView, Violation
 from ledgerlog.testing.leaders import ContendingLeaders
 from ledgerlog.testing.links import LinkQuality
-from ledgerlog.testing.nemesis import Fault, Nemesis, draw_plan
+from ledgerlog.testing.nemesis import Nemesis, draw_plan
+from ledgerlog.testing.people import DISK_BYTES, FILLED, People
+from ledgerlog.testing.plan import Fault
 from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
+from ledgerlog.testing.restores import RestoredStore
 from ledgerlog.testing.swarm import COLLECT_S, EXCHANGE, Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
 from ledgerlog.testing.world import Workload, World
@@ -73,6 +77,7 @@ class Report:
     simulated_s: float
     cpu_s: float
     swarm: Swarm
+    people: People
     plan: tuple[Fault, ...]
     """The faults that were planned, without those that were left out."""
     told: list[str]
@@ -93,10 +98,20 @@ class Report:
 class _Run:
     """A run of one seed."""
 
-    def __init__(self, simulation: Simulation, size: Size, only: Collection[int] | None) -> None:
+    def __init__(
+        self, simulation: Simulation, size: Size, only: Collection[int] | None, people: bool | None
+    ) -> None:
         self.simulation = simulation
         self.swarm = Swarm.draw(simulation.random("swarm"), size)
-        plan = draw_plan(simulation.random("nemesis"), self.swarm)
+        of_people = simulation.random("people")
+        self.people = People.draw(of_people, self.swarm, wanted=people)
+        plan = sorted(
+            (
+                *(() if self.people.restores else draw_plan(simulation.random("nemesis"), self.swarm)),
+                *self.people.draw_plan(of_people, self.swarm),
+            ),
+            key=lambda fault: fault.at_s,
+        )
         self.plan = tuple(fault for fault in plan if only is None or fault.number in only)
         self.god = GodView()
         self.wire = WireView(self.god)
@@ -107,25 +122,36 @@ class _Run:
     async def main(self, simulation: Simulation) -> None:
         swarm = self.swarm
         simulation.event("swarm", *map(str, attrs.astuple(swarm, recurse=False)))
+        if self.people.kinds:
+            simulation.event("people", *self.people.kinds)
+        if self.people.restores:
+            await self._restore(simulation)
+            return
         async with (
             trio.open_nursery() as outside,
             simulated_cluster(
                 bookies=swarm.bookies,
                 replication=swarm.replication,
-                storage=_storage(swarm),
+                storage=_storage(swarm, self.people),
                 quality=LinkQuality(tail_share=swarm.tail_share),
                 on_durable=self.god.on_durable,
                 on_metadata=self.god.on_metadata,
                 on_loss=self.wire.loss.on_loss,
                 unsynced=swarm.unsynced,
                 observer=self.wire,
+                racks=self.people.racks,
+                disk_bytes=DISK_BYTES if FILLED in self.people.kinds else None,
             ) as cluster,
         ):
             self.faults = cluster.faults
             for bookie in cluster.bookies[: swarm.unsynced]:
                 self.wire.loss.on_unsynced(bookie)
+            for bookie in cluster.bookies[: self.people.careless]:
+                self.wire.loss.on_careless(bookie)
             self.god.look_at(cluster.tree)
-            world = World(simulation, cluster, swarm, self.god, self.wire, outside, self.counts)
+            world = World(
+                simulation, cluster, swarm, self.god, self.wire, outside, self.counts, self.people.careless
+            )
             workloads = [WORKLOADS[name](world) for name in swarm.workloads]
             for workload in workloads:
                 await workload.prepare()
@@ -133,7 +159,7 @@ class _Run:
                 cluster.start(name, main)
             clients = [name for workload in workloads for name in workload.clients]
             writers = [name for workload in workloads for name in workload.writers]
-            nemesis = Nemesis(world, [*clients, *RESIDENTS], writers)
+            nemesis = Nemesis(world, self.people, [*clients, *RESIDENTS], writers)
             self.told = nemesis.told
             try:
                 await nemesis.make_trouble(self.plan)
@@ -144,6 +170,8 @@ class _Run:
                         await cluster.restart(name)
                     for workload in workloads:
                         await workload.judge(client)
+                    if self.people.kinds:
+                        await nemesis.mishaps.judge()
             finally:
                 self.counts["torn writes"] = sum(cluster.disk(b).torn_writes for b in cluster.bookies)
                 self.counts["lost writes"] = sum(cluster.disk(b).lost_writes for b in cluster.bookies)
@@ -154,14 +182,38 @@ class _Run:
                 self.counts["damage told"] = self.wire.answers.get("CORRUPT", 0)
             outside.cancel_scope.cancel()
 
+    async def _restore(self, simulation: Simulation) -> None:
+        swarm = self.swarm
+        with TemporaryDirectory() as path:
+            run = RestoredStore(swarm, simulation.random("restored store"), f"{path}/backup", self.counts)
+            self.told = run.told
+            async with simulated_cluster(
+                bookies=swarm.bookies,
+                replication=swarm.replication,
+                storage=_storage(swarm, self.people),
+                quality=LinkQuality(tail_share=swarm.tail_share),
+                on_durable=run.on_durable,
+                on_metadata=run.on_metadata,
+            ) as cluster:
+                self.faults = cluster.faults
+                await run.run(cluster)
 
-def _storage(swarm: Swarm) -> StorageConfig:
+
+def _storage(swarm: Swarm, people: People) -> StorageConfig:
     config = SMALL_STORAGE
     if swarm.size is Size.SMALL:
         # Entries are small in such runs, and a small journal costs less to create than a large one.
         config = attrs.evolve(config, segment_bytes=128 * KIB, frame_bytes_max=64 * KIB)
-    if EXCHANGE in swarm.faults:
+    if EXCHANGE in swarm.faults or people.kinds:
         config = attrs.evolve(config, collect_interval_s=COLLECT_S)
+    if FILLED in people.kinds:
+        config = attrs.evolve(
+            config,
+            disk_reserve_bytes=2 * config.segment_bytes,
+            ballast_bytes=config.segment_bytes // 2,
+            disk_watch_interval_s=COLLECT_S,
+            disk_full_retry_s=COLLECT_S,
+        )
     return attrs.evolve(config, segment_records_max=swarm.segment_records)
 
 
@@ -171,6 +223,7 @@ def run_seed(
     size: Size = Size.FULL,
     only: Collection[int] | None = None,
     is_strict: bool = False,
+    people: bool | None = None,
 ) -> Report:
     """Run one seed. A failure of the run is not raised, but returned in ``Report.failure``.
 
@@ -179,12 +232,14 @@ def run_seed(
         size: How long the run is.
         only: The numbers of the faults to inject. None: all faults of the plan.
         is_strict: Hash every step of every task into the trace, too.
+        people: Whether people make mistakes in the run (``ledgerlog.testing.people``). None: the seed says
+            it.
 
     Returns:
         The report.
     """
     simulation = Simulation(seed, is_strict=is_strict)
-    run = _Run(simulation, size, only)
+    run = _Run(simulation, size, only, people)
     failure: BaseException | None = None
     try:
         simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
@@ -199,6 +254,7 @@ def run_seed(
         simulated_s=simulation.now,
         cpu_s=simulation.cpu_s,
         swarm=run.swarm,
+        people=run.people,
         plan=run.plan,
         told=run.told,
         faults=dict(sorted(run.faults.items())),
@@ -262,6 +318,13 @@ def lacking(numbers: Counter[str], runs: int) -> list[str]:
         "unsynced losses": runs // 20,
         "told as unknown": runs // 50,
         "copied out of limbo": runs // 50,
+        "stale reads": runs // 50,
+        "version changed": runs // 50,
+        "rack lost": runs // 50,
+        "disk filled up": runs // 50,
+        "damaged and repaired": runs // 100,
+        "directory rolled back": runs // 500,
+        "store restored": runs // 100,
     }
     return [
         f"{what}: {numbers[what]} in {runs} runs, at least {least} are wanted"

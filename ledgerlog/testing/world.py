@@ -36,8 +36,14 @@ class World:
     nursery: trio.Nursery
     """For tasks that belong to no process, such as the nemesis."""
     counts: Counter[str] = attrs.field(factory=Counter)
+    careless: int = 0
+    """How many bookies, the first ones, may lose entries by what people do (``people``)."""
     rotten: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose disks the nemesis has damaged with bit rot."""
+    damaged: dict[str, None] = attrs.field(factory=dict)
+    """The bookies whose files people have damaged. If one refuses to start, it is repaired."""
+    in_hands: Counter[str] = attrs.field(factory=Counter)
+    """The bookies that people work on. Nobody else starts them."""
     _poked: trio.Event = attrs.field(factory=trio.Event)
 
     def event(self, kind: str, *args: object) -> None:

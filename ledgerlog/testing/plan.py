@@ -1,0 +1,42 @@
+"""The plan of a run: its faults, with times and kinds, drawn from the seed before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+__all__ = ["Fault", "draw_faults"]
+
+
+@attrs.frozen
+class Fault:
+    """One fault of a plan."""
+
+    number: int
+    at_s: float
+    kind: str
+
+    def __str__(self) -> str:
+        return f"#{self.number} at {self.at_s:.3f} s: {self.kind}"
+
+
+def draw_faults(
+    random: Random, kinds: Sequence[str], *, gap_s: float, until_s: float, first_number: int = 0
+) -> tuple[Fault, ...]:
+    """Draw faults, in the order of their times.
+
+    Args:
+        random: The generator to draw from.
+        kinds: The kinds of faults.
+        gap_s: The mean time between two faults, in seconds.
+        until_s: When the trouble ends.
+        first_number: The number of the first fault.
+    """
+    faults: list[Fault] = []
+    at = random.expovariate(1 / gap_s)
+    while at < until_s and kinds:
+        faults.append(Fault(first_number + len(faults), at, random.choice(kinds)))
+        at += random.expovariate(1 / gap_s)
+    return tuple(faults)

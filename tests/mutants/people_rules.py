@@ -1,0 +1,51 @@
+"""Mutants that the simulator's faults of people must notice."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_TEST = "tests/simulation/test_simulated_people.py"
+_KEEPS = f"{_TEST}::test_nothing_is_lost_and_every_refusal_says_why"
+
+MUTANTS = (
+    mutant(
+        "any_store_is_believed_in_the_swarm",
+        "A.8",
+        "Belonging.judge",
+        "self._cluster is None",
+        "True",
+        f"{_KEEPS}[metadata exchanged]",
+    ),
+    mutant(
+        "an_old_directory_is_believed_in_the_swarm",
+        "D27.13",
+        "generations.compare_generations",
+        "return here.age(there)",
+        "return Age.CURRENT",
+        f"{_TEST}::test_an_old_copy_that_is_started_instead_of_its_original_denies_nothing",
+    ),
+    mutant(
+        "a_damaged_directory_is_not_marked_in_the_swarm",
+        "D27",
+        "repairing._mark_all_lost",
+        "await marks_after_loss(store, known)",
+        "known or await marks_after_loss(store, known)",
+        f"{_KEEPS}[damaged and repaired]",
+    ),
+    mutant(
+        "a_full_disk_is_never_roomy_again_in_the_swarm",
+        "rule 5",
+        "DiskWatch.look",
+        "self._set_read_only(is_read_only)",
+        "self._set_read_only(True)",
+        f"{_KEEPS}[disk filled up]",
+    ),
+    mutant(
+        "ledgers_are_listed_too_few_in_the_swarm",
+        "A.8",
+        "metadata_check.check_metadata",
+        "tuple(forgotten)",
+        "tuple(forgotten[1:])",
+        f"{_KEEPS}[store restored]",
+    ),
+)
