@@ -44,6 +44,7 @@ from ledgerlog.testing.cluster import SimulatedCluster
 from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import BLOCK_MAGIC, Violation
 from ledgerlog.testing.swarm import Swarm
+from ledgerlog.testing.world import CONVERGE_S
 
 __all__ = ["WRITES_AGAIN_S", "RestoredStore"]
 
@@ -272,8 +273,11 @@ class RestoredStore:
                 await _started(cluster, bookie)
         async with cluster.client("operator") as client:
             check = await look_at_metadata(client.client)
-            while {*check.unregistered, *check.silent} - {absent}:
+            until = cluster.simulation.now + CONVERGE_S
+            while missing := {*check.unregistered, *check.silent} - {absent}:
                 # What nobody lists cannot be brought back. The check names these bookies, so wait for them.
+                if cluster.simulation.now > until:
+                    raise Violation(f"Convergence: {sorted(missing)} have not registered in {CONVERGE_S:g} s")
                 await trio.sleep(0.5)
                 check = await look_at_metadata(client.client)
             back, left = await bring_back(client.client, check)
@@ -315,13 +319,17 @@ class RestoredStore:
 
 async def _started(cluster: SimulatedCluster, name: str) -> None:
     """Start a process, and wait until a bookie serves."""
-    while True:
-        try:
-            if not cluster.is_running(name):
-                await cluster.restart(name)
-            return
-        except LedgerLogError:
-            await trio.sleep(0.5)
+    last: LedgerLogError | None = None
+    with trio.move_on_after(CONVERGE_S):
+        while True:
+            try:
+                if not cluster.is_running(name):
+                    await cluster.restart(name)
+                return
+            except LedgerLogError as error:
+                last = error
+                await trio.sleep(0.5)
+    raise Violation(f"Convergence: {name} has not started within {CONVERGE_S:g} s") from last
 
 
 def _written(path: str, content: bytes) -> Backup:
