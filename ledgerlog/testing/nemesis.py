@@ -100,6 +100,8 @@ class Nemesis:
         await trio.sleep(SETTLE_S)  # A process that met a fault just before may be about to end.
         for bookie in cluster.bookies:
             process = cluster.process(bookie)
+            if bookie in self._world.damaged:
+                await process.settled.wait()  # A start that is under way may meet the damage.
             if process.is_running and process.stopping.is_set():
                 await process.wait_ended()
             if not process.is_running:

@@ -9,7 +9,7 @@ import pytest
 
 from bookie.core.loss_marks import LossMarks, Range
 from bookie.server.limbo import LimboRepair
-from ledgerlog.testing import swarm
+from ledgerlog.testing import people, swarm
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import run_seed
@@ -21,6 +21,7 @@ FULL = range(3)
 @pytest.fixture(autouse=True)
 def losses_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm, "LOSS_SHARE", 1.0)
+    monkeypatch.setattr(people, "PEOPLE_SHARE", 0.0)
 
 
 def test_nothing_acknowledged_is_lost_where_fewer_than_an_ack_quorum_do_not_sync() -> None:

@@ -17,7 +17,7 @@ from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
-from ledgerlog.testing import swarm
+from ledgerlog.testing import people, swarm
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.workload import run_seed
@@ -31,6 +31,7 @@ FULL = range(2)
 @pytest.fixture(autouse=True)
 def producers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm, "WORKLOAD_MIXES", (("producers",),))
+    monkeypatch.setattr(people, "PEOPLE_SHARE", 0.0)
 
 
 def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_listed_vanishes() -> None:

@@ -15,7 +15,7 @@ import pytest
 from ledgerlog.cluster import Cluster
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
-from ledgerlog.testing import workload
+from ledgerlog.testing import people, workload
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import run_seed
 
@@ -55,6 +55,7 @@ class Repairers:
 @pytest.fixture
 def repairers(monkeypatch: pytest.MonkeyPatch) -> Repairers:
     made = Repairers()
+    monkeypatch.setattr(people, "PEOPLE_SHARE", 0.0)
     for name in ("repair-1", "repair-2"):
         monkeypatch.setitem(workload.RESIDENTS, name, made.run)
     return made
