@@ -5,8 +5,9 @@ one step on this object, without a wait in between (rule 3). So after a fence is
 slip past it. Every add that was decided before the fence stands before the fence record in the journal.
 
 **Key** (rule 10). The first add or fence brings the ledger's key, and every later one must bring the same
-key. A request with another key changes nothing. ``key_sequence`` is the journal block that carries the key.
-An add that is not itself in the journal is acknowledged only after this block is durable.
+key. A request with another key changes nothing. If a ledger is deleted, its key does not matter: no request
+can change it. ``key_sequence`` is the journal block that carries the key. An add that is not itself in the
+journal is acknowledged only after this block is durable.
 
 **Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, and ordinary adds fail from then on.
 ``fence_sequence`` is the journal block that carries the fence record; it is 0 until there is such a block. A
@@ -47,6 +48,7 @@ from hmac import compare_digest
 import attrs
 
 from bookie.core.journal_items import EntryRun
+from ledgerlog.limits import LEDGER_KEY_BYTES
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
 
@@ -63,7 +65,6 @@ class StoredLedger:
     widest: int
     straddle: int
     is_deleted: bool = False
-    is_purged: bool = False
 
 
 @attrs.define(eq=False)
@@ -89,8 +90,6 @@ class BookieLedger:
     is_deleted: bool = False
     """The metadata store said that the ledger is gone, and that is durable in the journal. This state is the
     tombstone. It refuses late adds (rule 4) and says nothing about any entry."""
-    is_purged: bool = False
-    """The ledger is deleted, and the index has only this state of it."""
     is_dirty: bool = False
     """The index does not have this version of the state."""
     is_fence_durable: bool = False
@@ -120,8 +119,15 @@ class BookieLedger:
             widest=stored.widest,
             straddle=stored.straddle,
             is_deleted=stored.is_deleted,
-            is_purged=stored.is_purged,
         )
+
+    @classmethod
+    def tombstone(cls, ledger_id: int) -> BookieLedger:
+        """Make the state of a ledger that is gone (``bookie.core.gone_ledgers``). Its key is forgotten."""
+        state = cls(ledger_id, bytes(LEDGER_KEY_BYTES), key_sequence=0)
+        state.on_delete()
+        state.is_dirty = False  # The file of the gone ledgers says it.
+        return state
 
     def to_store(self) -> StoredLedger:
         """Return the part of the state that the index keeps.
@@ -138,24 +144,22 @@ class BookieLedger:
             widest=self.widest,
             straddle=self.straddle,
             is_deleted=self.is_deleted,
-            is_purged=self.is_purged,
         )
 
     # --- verdicts ---------------------------------------------------------------------------------
 
     def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
         """Return the reason if an add is refused, or None if it is accepted. Nothing changes."""
+        if self.is_deleted:
+            # Whatever the key: nothing can be changed any more, and the key may be forgotten.
+            return Status.NO_SUCH_LEDGER if is_recovery else Status.FENCED
         if not compare_digest(key, self.key):
             return Status.UNAUTHORIZED
-        if self.is_fenced and not is_recovery:
-            return Status.FENCED
-        if self.is_deleted:
-            return Status.NO_SUCH_LEDGER
-        return None
+        return Status.FENCED if self.is_fenced and not is_recovery else None
 
     def fence_refusal(self, key: bytes) -> Status | None:
         """Return the reason if a fence or a recovery read is refused, or None if not. Nothing changes."""
-        return None if compare_digest(key, self.key) else Status.UNAUTHORIZED
+        return None if self.is_deleted or compare_digest(key, self.key) else Status.UNAUTHORIZED
 
     @property
     def is_fence_unwritten(self) -> bool:
@@ -238,7 +242,6 @@ class BookieLedger:
     def on_delete(self) -> None:
         """The ledger is gone from the metadata store, and that is durable in the journal."""
         self.is_deleted = True
-        self.is_purged = False
         self.is_fenced = self.is_fence_durable = True  # The same record is the ledger's fence.
         self.is_dirty = True
 

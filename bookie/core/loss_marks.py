@@ -36,7 +36,8 @@ and others new (``bookie.storage.disk.loss_marks``):
     0       8     magic "LLMARKS1"
     8       4     format, 1
     12      1     unclean: 0 or 1
-    13      3     zero
+    13      1     1 if there is a file of gone ledgers (``bookie.core.gone_ledgers``), else 0
+    14      2     zero
     16      8     fenced through (i64), -1: no ledger
     24      4     number of ranges
     28      16    each range of ledgers in limbo: first, last (i64); ascending, and not adjacent
@@ -72,7 +73,7 @@ _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 
 _MAGIC = b"LLMARKS1"
 _FORMAT = 1
-_HEAD = struct.Struct("<8sIB3xqI")
+_HEAD = struct.Struct("<8sIBB2xqI")
 _RANGE = struct.Struct("<qq")
 _CHECKSUM = struct.Struct("<I")
 
@@ -108,6 +109,8 @@ class LossMarks:
     """Ordinary adds of ledgers up to this id are refused; -1: of none."""
     limbo: tuple[Range, ...] = ()
     """The ranges of ledger ids in limbo, ascending and not adjacent."""
+    has_gone_file: bool = False
+    """There is a file of gone ledgers. If it is missing, it was lost."""
 
     def refuses_adds(self, ledger_id: int) -> bool:
         """Whether ordinary adds of the ledger are refused because its fence may have been lost."""
@@ -138,7 +141,8 @@ class LossMarks:
         """
         if highest_ledger_id < 0:
             return attrs.evolve(self, is_unclean=True)
-        return LossMarks(
+        return attrs.evolve(
+            self,
             is_unclean=True,
             fenced_through=max(self.fenced_through, highest_ledger_id),
             limbo=tuple(joined([*self.limbo, (0, highest_ledger_id)])),
@@ -172,7 +176,9 @@ class LossMarks:
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        head = _HEAD.pack(_MAGIC, _FORMAT, self.is_unclean, self.fenced_through, len(self.limbo))
+        head = _HEAD.pack(
+            _MAGIC, _FORMAT, self.is_unclean, self.has_gone_file, self.fenced_through, len(self.limbo)
+        )
         body = head + b"".join(_RANGE.pack(*part) for part in self.limbo)
         return body + _CHECKSUM.pack(checksum(body))
 
@@ -188,17 +194,23 @@ class LossMarks:
         body = data[: -_CHECKSUM.size]
         if _CHECKSUM.pack(checksum(body)) != data[-_CHECKSUM.size :]:
             raise StorageCorrupt(path, 0, "the checksum of the marks does not match")
-        magic, version, unclean, fenced_through, count = _HEAD.unpack_from(body)
+        magic, version, unclean, has_gone_file, fenced_through, count = _HEAD.unpack_from(body)
         if magic == _MAGIC and version > _FORMAT:
             raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
         if magic != _MAGIC or version != _FORMAT:
             raise StorageCorrupt(path, 0, f"not a file of marks of format {_FORMAT}")
-        if len(body) != _HEAD.size + count * _RANGE.size or unclean > 1:
-            raise StorageCorrupt(path, 12, f"{len(body)} bytes, {count} ranges, unclean {unclean}")
+        if len(body) != _HEAD.size + count * _RANGE.size or unclean > 1 or has_gone_file > 1:
+            flags = f"unclean {unclean}, gone ledgers {has_gone_file}"
+            raise StorageCorrupt(path, 12, f"{len(body)} bytes, {count} ranges, {flags}")
         limbo = tuple(_RANGE.iter_unpack(body[_HEAD.size :]))
         if not NO_LEDGER <= fenced_through <= LEDGER_ID_MAX or not _is_growing(limbo):
             raise StorageCorrupt(path, 16, f"fenced through {fenced_through}, in limbo: {limbo[:4]}")
-        return cls(is_unclean=bool(unclean), fenced_through=fenced_through, limbo=limbo)
+        return cls(
+            is_unclean=bool(unclean),
+            fenced_through=fenced_through,
+            limbo=limbo,
+            has_gone_file=bool(has_gone_file),
+        )
 
 
 def _is_growing(ranges: Iterable[Range]) -> bool:

@@ -8,7 +8,7 @@ path from a file to this module:
     I                          instance of the bookie (UTF-8)
     M                          mark: segment u64, sequence u64, optional u8, end: 3 x u64
     L  ledger                  key 16 bytes, flags u8, lac, lafr, last entry, widest, straddle (i64);
-                               flags: 1 fenced, 2 deleted, 4 nothing else of the ledger is left here
+                               flags: 1 fenced, 2 deleted; version 0.1 also wrote 4
     R  ledger, first entry     last i64, count u32, file i64, offset u64, length u32, sequence u64
     S  segment                 end u64, last sequence u64, runs u32, run bytes u64, live bytes u64,
                                ledgers u32, level u8
@@ -56,7 +56,7 @@ _RUN = struct.Struct("<qIqQIQ")
 _FILE = struct.Struct("<QQIQQIB")
 _CHECKSUM = struct.Struct("<I")
 
-_FENCED, _DELETED, _PURGED = 1, 2, 4
+_FENCED, _DELETED = 1, 2
 
 Row = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
@@ -172,7 +172,7 @@ def encode_ledger(ledger_id: int, stored: StoredLedger) -> Row:
         ledger_key(ledger_id),
         _LEDGER.pack(
             stored.key,
-            stored.is_fenced * _FENCED | stored.is_deleted * _DELETED | stored.is_purged * _PURGED,
+            stored.is_fenced * _FENCED | stored.is_deleted * _DELETED,
             stored.lac,
             stored.lafr,
             stored.last_entry,
@@ -188,7 +188,6 @@ def decode_ledger(key: bytes, value: bytes, path: str) -> StoredLedger:
         key=ledger_secret,
         is_fenced=bool(flags & _FENCED),
         is_deleted=bool(flags & _DELETED),
-        is_purged=bool(flags & _PURGED),
         lac=lac,
         lafr=lafr,
         last_entry=last_entry,

@@ -19,12 +19,15 @@ from the restored store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
+from bookie.core.gone_ledgers import Range, without
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.errors import IncompatibleVersion, MetadataCorrupt, MetadataUnavailable
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.model.layout import LEDGER_COUNTER, RESTORED, ledger_path
+from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, RESTORED, ledger_id_of, ledger_path
 from ledgerlog.model.restoration import Restoration
 
 _ASKED_AT_ONCE = 64
@@ -73,6 +76,41 @@ class MetadataDeletionOracle:
             floor = await self._floor()
             gone = [ledger_id for ledger_id in gone if ledger_id >= floor]
         return sorted(gone)
+
+    async def absent(self, first: int, last: int) -> list[Range]:
+        """Return ranges of ids from ``first`` to ``last`` that were given out and are not listed, ascending.
+
+        Ids from before a restore that nobody has accepted are left out.
+
+        Raises:
+            MetadataUnavailable: The store could not answer every question. Nothing is known.
+            WrongCluster: The store belongs to another cluster.
+        """
+        store = self._store
+        await store.sync()
+        last = min(last, await store.highest_id(LEDGER_COUNTER))
+        async with aclosing(self._listed(first, last)) as ledgers:
+            listed = [ledger_id async for ledger_id in ledgers]
+        await store.sync()
+        first = max(first, await self._floor())
+        return without([(first, last)], listed) if first <= last else []
+
+    async def _listed(self, first: int, last: int) -> AsyncGenerator[int, None]:
+        """Yield the ledgers from ``first`` to ``last`` that the store lists, ascending."""
+        # A path has the id in parts, the highest digits first: skip the parts that lie outside.
+        _, *lowest = ledger_path(first).split("/")
+        _, *highest = ledger_path(max(first, last)).split("/")
+        for top in sorted(await self._store.children(LEDGERS)):
+            if not lowest[0] <= top <= highest[0]:
+                continue
+            for middle in sorted(await self._store.children(f"{LEDGERS}/{top}")):
+                if not lowest[:2] <= [top, middle] <= highest[:2]:
+                    continue
+                for name in sorted(await self._store.children(f"{LEDGERS}/{top}/{middle}")):
+                    with contextlib.suppress(ValueError):  # Some other node.
+                        ledger_id = ledger_id_of(top, middle, name)
+                        if first <= ledger_id <= last:
+                            yield ledger_id
 
     async def _floor(self) -> int:
         """Return the first ledger id that may be gone. MetadataUnavailable: it is not known."""

@@ -197,7 +197,8 @@ class LimboRepair:
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
         # If a ledger has no metadata, it was deleted, or gets its metadata after this boot. No entry of it
         # can be missing here.
-        await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
+        unlisted = _complement(listed, marks.now.fenced_through)
+        await marks.change(lambda now: now.cleared(unlisted))
         start = 0
         self._why = {}
         while start < len(listed):
@@ -243,7 +244,7 @@ class LimboRepair:
             # A repair may have named this bookie in the meantime, for copies that it took before the loss
             # (D27.6). So if a ledger's metadata changed, the ledger stays in limbo until the next look.
             same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
-            await self._marks.replace(self._marks.now.cleared((e, e) for e in same))
+            await self._marks.change(lambda now: now.cleared((e, e) for e in same))
 
     async def _repair(self, peers: Peers, ledger_id: int) -> tuple[LedgerMetadata | None, bool]:
         """Recover the ledger if this bookie is in its last ensemble, and copy the missing entries.

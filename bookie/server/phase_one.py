@@ -3,8 +3,10 @@
     unclean bit in the marks, or no marks   the previous run acknowledged entries before they were synced, and
                                             ended without a complete flush
     a cookie that was fixed                 the disk was emptied or exchanged (``identity``)
+    no gone ledgers, or damaged ones        the bookie has forgotten which deleted ledgers it must refuse
+                                            (``bookie.core.gone_ledgers``)
 
-In both cases the bookie syncs with the metadata store and reads the highest ledger id ever given out. It
+In each case the bookie syncs with the metadata store and reads the highest ledger id ever given out. It
 marks all ledgers up to this id as fenced and in limbo, durably (``bookie.core.loss_marks``). Only then may it
 write a cookie, open the journal, answer clients and register. This takes one read and one write, however many
 ledgers there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the
@@ -19,9 +21,14 @@ from __future__ import annotations
 
 import logging
 
+import attrs
+
+from bookie.core.gone_ledgers import GoneLedgers
 from bookie.core.loss_marks import LossMarks
+from bookie.storage.disk.gone_ledgers import read_gone, write_gone
 from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
 from bookie.storage.engine.directory import StorageDirectory
+from ledgerlog.errors import StorageCorrupt
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import LEDGER_COUNTER
 
@@ -54,8 +61,26 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
     """
     found = await read_marks(directory.disk, directory.path)
     kept = LossMarkStore(directory.disk, directory.path, found or LossMarks(is_unclean=True))
+    instance = await directory.read_instance()
+    try:
+        gone = await read_gone(directory.disk, directory.path, instance, kept.now)
+    except StorageCorrupt as damage:
+        # Put the fences first: while the file is damaged, each start comes here again.
+        after = await marks_after_loss(store, found)
+        await kept.change(lambda _: after)
+        await write_gone(directory.disk, directory.path, instance, GoneLedgers())
+        logger.warning(
+            "%s; which deleted ledgers were refused is forgotten: adds of ledgers up to %d are refused, and "
+            "nothing of them is denied until repair has looked at each",
+            damage,
+            kept.now.fenced_through,
+        )
+        return kept
+    has_gone = kept.now.has_gone_file or bool(gone.bounds)  # Marks that were lost do not know of the file.
+    await kept.change(lambda marks: attrs.evolve(marks, has_gone_file=has_gone))
     if kept.now.is_unclean:
-        await kept.replace(await marks_after_loss(store, found))
+        after = await marks_after_loss(store, kept.now if found else None)
+        await kept.change(lambda _: attrs.evolve(after, has_gone_file=has_gone))
         logger.warning(
             "%s: the last stop was not clean, and acknowledged entries may be lost: adds of ledgers up to %d "
             "are refused, and nothing of them is denied until repair has looked at each",

@@ -224,7 +224,6 @@ FENCES = (
             widest=stored.widest,
             straddle=stored.straddle,
             is_deleted=stored.is_deleted,
-            is_purged=stored.is_purged,
         )
         """,
         """
@@ -241,7 +240,6 @@ FENCES = (
             widest=stored.widest,
             straddle=stored.straddle,
             is_deleted=stored.is_deleted,
-            is_purged=stored.is_purged,
         )
         """,
         f"{_TEST_STATE}::test_what_the_index_keeps_comes_back",

@@ -10,6 +10,7 @@ _CRASHES = "tests/storage/test_crash_states.py"
 _EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
 _ROTTEN = "tests/storage/test_damaged_files.py"
 _REBUILD = f"{_CRASHES}::test_the_index_made_again_from_the_other_files_says_the_same"
+_ROWS = "tests/storage/test_rows_of_deleted_ledgers.py"
 _TEST_ORACLE = "tests/shells/test_deletion_oracle.py"
 
 MUTANTS = (
@@ -55,6 +56,96 @@ MUTANTS = (
         """,
         "floor = await self._floor()",
         f"{_TEST_ORACLE}::test_a_store_that_was_emptied_meanwhile_says_nothing_at_all",
+    ),
+    mutant(
+        "gone_ledgers_are_forgotten_with_their_rows",
+        "rule 4",
+        "LedgerTable.get",
+        """
+        if self.is_gone(ledger_id):
+            return BookieLedger.tombstone(ledger_id)
+        """,
+        "",
+        f"{_ROWS}::test_deleted_ledgers_leave_no_row_and_are_one_range_between_those_that_live",
+    ),
+    mutant(
+        "rows_found_again_bring_gone_ledgers_back",
+        "rule 4",
+        "LedgerTable.get",
+        "not state.is_deleted and self.is_gone(ledger_id)",
+        "False",
+        f"{_ROWS}::test_an_index_that_is_made_again_from_files_with_gone_ledgers_serves_none_of_them",
+    ),
+    mutant(
+        "unknown_ledgers_come_while_ids_are_noted",
+        "rule 4",
+        "LedgerTable.settling",
+        "self._settling = candidates",
+        "self._settling = GoneLedgers()",
+        f"{_ROWS}::test_while_ids_are_noted_nothing_unknown_among_them_is_taken",
+    ),
+    mutant(
+        "a_listing_is_believed_over_the_bookies_own_ledgers",
+        "rule 25",
+        "Collector._note",
+        "without(between, await self._ledgers.living_between(low, high))",
+        "without(between, [])",
+        f"{_ROWS}::test_no_ledger_that_this_bookie_knows_is_gone_because_a_listing_left_it_out",
+    ),
+    mutant(
+        "ledgers_known_in_memory_alone_are_gone",
+        "rule 25",
+        "LedgerTable.living_between",
+        """
+        look_at_memory()
+        async with aclosing(self._catalogue.ledgers(first, last)) as pages:
+            async for page in pages:
+                found.update(ledger_id for ledger_id, stored in page if not stored.is_deleted)
+        look_at_memory()
+        """,
+        """
+        async with aclosing(self._catalogue.ledgers(first, last)) as pages:
+            async for page in pages:
+                found.update(ledger_id for ledger_id, stored in page if not stored.is_deleted)
+        """,
+        f"{_ROWS}::test_no_ledger_that_this_bookie_knows_is_gone_because_a_listing_left_it_out",
+    ),
+    mutant(
+        "the_marks_do_not_name_the_gone_ledgers",
+        "rule 4",
+        "GoneLedgerStore.replace",
+        "await self._marks.change(lambda marks: attrs.evolve(marks, has_gone_file=True))",
+        "",
+        f"{_ROWS}::test_without_its_gone_ledgers_no_directory_opens",
+    ),
+    mutant(
+        "runs_of_gone_ledgers_are_compacted",
+        "rule 4",
+        "Rewriter._carried",
+        """
+        if self._ledgers.is_gone(ledger_id):
+            deleted.add(ledger_id)
+            continue
+        """,
+        "",
+        f"{_ROWS}::test_a_compaction_that_has_read_a_ledger_before_it_went_writes_no_run_of_it",
+    ),
+    mutant(
+        "states_in_use_are_removed",
+        "rule 4",
+        "LedgerTable.remove",
+        "state is None or state.is_evictable(durable)",
+        "True",
+        f"{_ROWS}::test_a_ledger_whose_runs_are_in_memory_goes_with_them",
+    ),
+    mutant(
+        "forgotten_deletions_are_no_loss",
+        "rule 4, D27.3",
+        "settle_marks",
+        "await kept.change(lambda _: after)",
+        "",
+        "tests/shells/test_repaired_directories.py::"
+        "test_a_bookie_that_has_forgotten_its_deleted_ledgers_is_marked_as_after_a_loss",
     ),
     mutant(
         "replaced_log_is_taken_over_again",

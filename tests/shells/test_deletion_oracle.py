@@ -108,3 +108,49 @@ async def test_a_record_of_a_restore_that_does_not_decode_deletes_nothing(store:
     await store.create(RESTORED, b"?")
     with pytest.raises(MetadataUnavailable, match="the record of the last restore"):
         await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4])
+
+
+# --- listings -------------------------------------------------------------------------------------
+
+
+async def test_ids_without_a_ledger_are_absent_and_later_ones_are_not(store: FaultyStore) -> None:
+    oracle = MetadataDeletionOracle(store)
+    assert await oracle.absent(0, 10**12) == [(1, 1), (3, 3)]
+    assert await oracle.absent(2, 2) == []
+    assert await oracle.absent(3, 4) == [(3, 3)]
+    await store.skip_ids(LEDGER_COUNTER, 10**9)
+    await store.create(ledger_path(10**9 + 7), b"metadata")
+    await store.next_id(LEDGER_COUNTER)
+    assert await oracle.absent(2, 10**12) == [(3, 3), (5, 10**9 + 1)]
+    listings: list[str] = []
+
+    async def note(call: Call, go_on: GoOn) -> Any:
+        if call.verb == "children":
+            listings.append(call.path)
+        return await go_on()
+
+    store.faults.append(note)
+    await oracle.absent(2, 10**12)
+    assert len(listings) == 4, "ids that are far apart cost no more"
+
+
+@pytest.mark.parametrize("calls", range(9))
+async def test_a_store_that_stops_answering_lists_nothing(store: FaultyStore, calls: int) -> None:
+    store.faults.append(unreachable_after(calls))
+    with trio.fail_after(PATIENCE_S):
+        if calls == 7:
+            assert await MetadataDeletionOracle(store).absent(0, 4) == [(1, 1), (3, 3)]
+        elif calls < 7:
+            with pytest.raises(MetadataUnavailable):
+                await MetadataDeletionOracle(store).absent(0, 4)
+
+
+async def test_ids_from_before_a_restore_are_not_absent_until_somebody_accepts_that(
+    store: FaultyStore,
+) -> None:
+    await store.skip_ids(LEDGER_COUNTER, 99)
+    assert await store.next_id(LEDGER_COUNTER) == 100
+    await store.create(RESTORED, Restoration(floor=100, counter=4, backup_ms=1, restored_ms=2).encode())
+    assert await MetadataDeletionOracle(store).absent(0, 100) == [(100, 100)]
+    await store.delete(RESTORED)
+    assert await MetadataDeletionOracle(store).absent(0, 100) == [(1, 1), (3, 3), (5, 100)]

@@ -3,6 +3,8 @@ nothing, and whole again once it has copied what is its."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import pytest
 import trio
@@ -453,15 +455,16 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
         await bookie.lose_disk()
         await bookie.start()
         engine = bookie.node.engine
-        original = engine.loss_marks.replace
+        original = engine.loss_marks.change
         pending: list[int] = []
 
-        async def replace(marks: LossMarks) -> None:
-            if engine.loss_marks.now.denies_nothing(ledger_id) and not marks.denies_nothing(ledger_id):
+        async def change(change: Callable[[LossMarks], LossMarks]) -> None:
+            now = engine.loss_marks.now
+            if now.denies_nothing(ledger_id) and not change(now).denies_nothing(ledger_id):
                 pending.append(engine.pending_bytes + engine.statistics()["unflushed_bytes"])
-            await original(marks)
+            await original(change)
 
-        engine.loss_marks.replace = replace
+        engine.loss_marks.change = change
         cluster.network.heal()
         await whole_again(cluster, "b1")
         assert bookie.node.repair.copied == 30

@@ -134,14 +134,17 @@ async def start_repaired(bookie: Bookie) -> None:
     await bookie.start()
 
 
-async def check_all_is_back(cluster: MemoryCluster, client: Client, ledgers: list[int]) -> None:
+async def check_all_is_back(
+    cluster: MemoryCluster, client: Client, ledgers: list[int], *, deleted: int = 0
+) -> None:
+    """All but the first ``deleted`` ledgers are whole."""
     bookie = cluster.bookies["b1"]
     with trio.fail_after(300):
         await bookie.node.repair.wait_done()
     # Rot in a file that the index knows stops no start; scrubbing finds it and copies it again.
     await bookie.node.engine.scrubber.scrub()
     await eventually(lambda: not bookie.node.engine.scrubber.rotten)
-    for number, ledger_id in enumerate(ledgers):
+    for number, ledger_id in list(enumerate(ledgers))[deleted:]:
         written = [payload_of(number, entry) for entry in range(ENTRIES)]
         assert await client.contents(ledger_id) == written
         assert (await client.ledgers.verify(ledger_id)).under_replicated == []
@@ -202,6 +205,38 @@ async def test_damaged_marks_are_set_aside_and_all_is_marked(damage: str, clock:
         assert "/b1/marks" + ASIDE in bookie.disk.files
         cluster.network.heal()
         await check_all_is_back(cluster, client, ledgers)
+
+
+@pytest.mark.parametrize("damage", ["missing", "flip", "truncate", "empty", "garble"])
+async def test_a_bookie_that_has_forgotten_its_deleted_ledgers_is_marked_as_after_a_loss(
+    damage: str, clock: MockClock
+) -> None:
+    """Otherwise it would take a deleted ledger for a new one."""
+    async with open_cluster(config=TINY) as cluster, cluster.client() as client:
+        ledgers = await fill(cluster, client)
+        bookie = cluster.bookies["b1"]
+        await bookie.start()
+        await client.ledgers.delete(ledgers[0])
+        collector = bookie.node.engine.collector
+        assert collector is not None
+        await bookie.node.engine.flush()
+        assert await collector.collect() == 1
+        await bookie.kill(session_s=0)
+        if damage == "missing":
+            del bookie.disk.files["/b1/gone"]
+        else:
+            DAMAGE[damage](bookie.disk.files["/b1/gone"])
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await bookie.start()
+        now = bookie.node.engine.loss_marks.now
+        assert all(now.refuses_adds(each) for each in ledgers)
+        assert all(now.denies_nothing(each) for each in ledgers[1:])
+        cluster.network.heal()
+        await check_all_is_back(cluster, client, ledgers, deleted=1)
+        await bookie.stop()
+        await bookie.start()
+        assert not bookie.node.engine.loss_marks.now.limbo
 
 
 async def test_a_lost_index_is_made_anew_and_the_loss_is_marked(clock: MockClock) -> None:

@@ -9,7 +9,7 @@ collection included, stops it cleanly and asks again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -20,6 +20,7 @@ from storing import (
     KEY,
     SMALL,
     Crash,
+    ToldOracle,
     add,
     add_durably,
     add_frame,
@@ -81,18 +82,17 @@ async def several_ledgers_in_one_group(engine: Engine, recorder: Recorder) -> No
             recorder.note(("entries", ledger, tuple(range(first, first + 10))))
 
 
-class NotedOracle:
+class NotedOracle(ToldOracle):
     """Says what it is told to, and notes it first: what is said to be gone may go at any time from then
     on."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.gone: set[int] = set()
+        super().__init__()
         self._recorder = recorder
 
-    async def surely_gone(self, ledger_ids: Sequence[int]) -> list[int]:
-        await trio.lowlevel.checkpoint()
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
         self._recorder.note(("going", tuple(self.gone)))
-        return [ledger_id for ledger_id in ledger_ids if ledger_id in self.gone]
+        return await super().surely_gone(ledger_ids)
 
 
 async def moving(engine: Engine, recorder: Recorder) -> None:

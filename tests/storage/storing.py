@@ -3,9 +3,12 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
+import trio
+
+from bookie.core.gone_ledgers import Range, ranges_of
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
@@ -20,6 +23,21 @@ KEY = b"k" * 16
 OTHER_KEY = b"o" * 16
 SMALL = StorageConfig(segment_bytes=12 * 4096, arenas=2, frame_bytes_max=20_000, disk_full_retry_s=0.01)
 COOKIE = Cookie(bookie_id="b1", instance="instance-1", cluster="cluster-1")
+
+
+class ToldOracle:
+    """Says that those ledgers are gone, and not listed, which a test put here."""
+
+    def __init__(self, gone: Collection[int] = ()) -> None:
+        self.gone: set[int] = set(gone)
+
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
+        await trio.lowlevel.checkpoint()
+        return self.gone & set(ledger_ids)
+
+    async def absent(self, first: int, last: int) -> list[Range]:
+        await trio.lowlevel.checkpoint()
+        return ranges_of(sorted(ledger_id for ledger_id in self.gone if first <= ledger_id <= last))
 
 
 def add_frame(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 import trio
-from storing import SMALL, add_durably, opened, payloads, read, read_all
+from storing import SMALL, ToldOracle, add_durably, opened, payloads, read, read_all
 
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.opening import open_engine
@@ -14,17 +14,18 @@ from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.wire.frame import Status
 
 
-class SlowOracle:
+class SlowOracle(ToldOracle):
     """Says that ledger 1 is gone, once it is let."""
 
     def __init__(self) -> None:
+        super().__init__({1})
         self.was_asked = trio.Event()
         self.may_answer = trio.Event()
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
         self.was_asked.set()
         await self.may_answer.wait()
-        return {1} & set(ledger_ids)
+        return await super().surely_gone(ledger_ids)
 
 
 @pytest.mark.parametrize("steps", range(10))

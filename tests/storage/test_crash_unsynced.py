@@ -90,7 +90,7 @@ async def boot_and_check(
         marks = LossMarkStore(disk, PATH, found or LossMarks(is_unclean=True))
         is_loss = marks.now.is_unclean
         if is_loss:
-            await marks.replace(marks.now.after_loss(highest))
+            await marks.change(lambda now: now.after_loss(highest))
             recorder.note(("marked",))
         if must_be_marked:
             assert marks.now.fenced_through >= highest, state.story

@@ -4,12 +4,12 @@ from what is left, and what is the only trace of a live entry stays."""
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import attrs
 import pytest
 import trio
-from storing import KEY, SMALL, Crash, add_durably, add_frame, opened, read
+from storing import KEY, SMALL, Crash, ToldOracle, add_durably, add_frame, opened, read
 
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
@@ -32,16 +32,6 @@ PAGE = 4096
 UNREADABLE = (Status.CORRUPT, Status.IO_ERROR)
 
 
-class Deletions:
-    """The metadata store's word."""
-
-    def __init__(self) -> None:
-        self.gone: set[int] = set()
-
-    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
-        return self.gone & set(ledger_ids)
-
-
 @attrs.define
 class Machine:
     """A bookie with entries of three ledgers, each of which has entries in every file."""
@@ -49,7 +39,7 @@ class Machine:
     config: StorageConfig
     disk: MemoryDisk = attrs.Factory(MemoryDisk)
     indexes: MemoryIndexes = attrs.Factory(MemoryIndexes)
-    oracle: Deletions = attrs.Factory(Deletions)
+    oracle: ToldOracle = attrs.Factory(ToldOracle)
     stored: dict[int, set[int]] = attrs.Factory(dict)
 
     async def fill(self) -> None:

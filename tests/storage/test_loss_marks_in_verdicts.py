@@ -157,6 +157,6 @@ async def test_marks_that_could_not_be_written_are_not_in_force() -> None:
 
         machine.disk.rename = rename
         with pytest.raises(StorageError):
-            await engine.loss_marks.replace(LossMarks().after_loss(3))
+            await engine.loss_marks.change(lambda now: now.after_loss(3))
         assert engine.loss_marks.now == LossMarks()
         machine.disk.rename = original

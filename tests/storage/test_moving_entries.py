@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
+from typing import Never
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from storing import (
     KEY,
     SMALL,
     Crash,
+    ToldOracle,
     add,
     add_durably,
     add_frame,
@@ -44,18 +46,8 @@ from ledgerlog.wire.frame import Status
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 
 
-class ToldOracle:
-    """Says that those ledgers are gone which a test put here."""
-
-    def __init__(self) -> None:
-        self.gone: set[int] = set()
-        self.is_away = False
-
-    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
-        await trio.lowlevel.checkpoint()
-        if self.is_away:
-            raise MetadataUnavailable("the store cannot be reached")
-        return self.gone & set(ledger_ids)
+async def away(*_: object) -> Never:
+    raise MetadataUnavailable("the store cannot be reached")
 
 
 def is_log(path: str) -> bool:
@@ -399,7 +391,7 @@ async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, orac
     await interleave(engine, 5)
     await engine.flush()
     assert engine.collector is not None
-    oracle.gone, oracle.is_away = {1}, True
+    oracle.gone, oracle.surely_gone = {1}, away
     with pytest.raises(MetadataUnavailable):
         await engine.collector.collect()
     assert await read_all(engine, 1) == payloads(1, range(10))

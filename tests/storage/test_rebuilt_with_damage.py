@@ -8,12 +8,12 @@ what was not healed is damaged and never denied; what was never there is not the
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import attrs
 import pytest
-from storing import KEY, SMALL, Crash, add_durably, add_frame, opened, read, running
+from storing import KEY, SMALL, Crash, ToldOracle, add_durably, add_frame, opened, read, running
 
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
@@ -37,19 +37,11 @@ def payload_of(ledger_id: int, entry_id: int) -> bytes:
     return b"ledger %d entry %d|" % (ledger_id, entry_id) * (4 + 30 * (entry_id % 5))
 
 
-class Oracle:
-    def __init__(self) -> None:
-        self.gone: set[int] = set()
-
-    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
-        return self.gone & set(ledger_ids)
-
-
 class Life:
     """A bookie's directory, and what is done to it."""
 
     def __init__(self, seed: int) -> None:
-        self.disk, self.indexes, self.oracle = MemoryDisk(), MemoryIndexes(), Oracle()
+        self.disk, self.indexes, self.oracle = MemoryDisk(), MemoryIndexes(), ToldOracle()
         self.stored: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
         self.rotted = 0
         self._dice = random.Random(seed)

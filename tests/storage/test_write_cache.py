@@ -46,7 +46,7 @@ class Machine:
             found = await read_marks(self.disk, PATH)
             kept = LossMarkStore(self.disk, PATH, found or LossMarks(is_unclean=True))
             if kept.now.is_unclean:
-                await kept.replace(kept.now.after_loss(highest))
+                await kept.change(lambda now: now.after_loss(highest))
             async with open_engine(directory, config, marks=kept) as engine:
                 yield engine
 

@@ -50,7 +50,7 @@ def test_every_kind_of_row_comes_back() -> None:
         assert rows.decode_file(*rows.encode_file(row), "i") == row
         usage = {2**63 - 1: 1, 0: 2**40}
         assert rows.decode_usage(*rows.encode_usage(file, usage), "i") == usage
-    deleted = evolve(LEDGER, is_deleted=True, is_purged=True)
+    deleted = evolve(LEDGER, is_deleted=True)
     assert rows.decode_ledger(*rows.encode_ledger(3, deleted), "i") == deleted
 
 

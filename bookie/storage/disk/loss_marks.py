@@ -12,6 +12,8 @@ depends on neither the journal nor the index: rebuilding the index forgets no ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from bookie.core.loss_marks import LossMarks
@@ -53,8 +55,9 @@ class LossMarkStore:
         self._directory = directory
         self._lock = trio.Lock()
 
-    async def replace(self, marks: LossMarks) -> None:
-        """Make ``marks`` durable, then put them in force.
+    async def change(self, change: Callable[[LossMarks], LossMarks]) -> None:
+        """Make changed marks durable, then put them in force. Calls run one after the other, and each starts
+        from the marks of the one before.
 
         Raises:
             StorageError: The old marks stay in force. After a restart the old or the new marks may be in
@@ -63,6 +66,7 @@ class LossMarkStore:
         Cancelling: as for StorageError.
         """
         async with self._lock:
+            marks = change(self.now)
             if marks != self.now:
                 await write_marks(self._disk, self._directory, marks)
                 self.now = marks

@@ -437,4 +437,4 @@ class Engine:
         if self._write_cache is not None:
             await self._write_cache.flush()
         await self._checkpointer.close()
-        await self.loss_marks.replace(self.loss_marks.now.serving(acknowledges_unsynced=False))
+        await self.loss_marks.change(lambda now: now.serving(acknowledges_unsynced=False))

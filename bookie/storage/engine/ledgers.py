@@ -9,20 +9,29 @@ If there are more than ``maximum`` states, those that were not used since the la
 first, unless they hold facts that would be lost (``BookieLedger.is_evictable``). Each new state triggers a
 look at a few others, which spreads the work. When a segment leaves memory, many states with runs in it become
 free to leave; then the sweep looks at all of them.
+
+A ledger that is gone (``bookie.core.gone_ledgers``) has no row, and no state in memory. ``get`` makes a
+tombstone for it each time, whose verdicts never change. If the index has a row of it nevertheless, the ledger
+is deleted all the same: a rebuild finds rows in files that still hold entries of gone ledgers.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Protocol
 
 import trio
 
 from bookie.core import rows
+from bookie.core.gone_ledgers import GoneLedgers
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger, StoredLedger
+from bookie.storage.disk.gone_ledgers import GoneLedgerStore
 from bookie.storage.index.catalogue import Catalogue
+from ledgerlog.errors import StorageError
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.ledgers import LedgerOnBookie
 
@@ -52,6 +61,7 @@ class LedgerTable:
         catalogue: The index, for states that are not in memory.
         maximum: The most states that should stay in memory.
         durable: Returns the sequence of the last durable journal block.
+        gone: The ledgers that are gone. None: nobody asks for one.
         on_crowded: Called for each new state while ``is_crowded``: the dirty states should be saved.
     """
 
@@ -61,6 +71,7 @@ class LedgerTable:
         *,
         maximum: int,
         durable: Callable[[], int],
+        gone: GoneLedgerStore | None = None,
         on_crowded: Callable[[], object] = _nobody,
     ) -> None:
         self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
@@ -70,6 +81,8 @@ class LedgerTable:
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
+        self._gone = gone
+        self._settling = GoneLedgers()
         self._on_crowded = on_crowded
         self._saving = trio.Lock()
 
@@ -82,17 +95,27 @@ class LedgerTable:
         """Return the state of a ledger; None if the ledger is unknown.
 
         Raises:
-            StorageError: The index cannot be read.
+            StorageError: The index cannot be read, or it is not settled whether the ledger is gone.
         """
         state = self.loaded.get(ledger_id)
         if state is None:
             stored = self._catalogue.ledger_now(ledger_id)
             if stored is None:
+                if self.is_gone(ledger_id):
+                    return BookieLedger.tombstone(ledger_id)
+                if ledger_id in self._settling:
+                    raise StorageError(f"ledger {ledger_id} is just being noted as gone")
                 return None
             state = BookieLedger.restore(ledger_id, stored)
+            if not state.is_deleted and self.is_gone(ledger_id):
+                state.on_delete()
             self._put(state)
         state.was_used = True
         return state
+
+    def is_gone(self, ledger_id: int) -> bool:
+        """Whether the ledger is among the gone ledgers."""
+        return self._gone is not None and ledger_id in self._gone.now
 
     def add(self, state: BookieLedger) -> None:
         """Add the state of a ledger that was unknown."""
@@ -164,7 +187,9 @@ class LedgerTable:
             held.setdefault(ledger_id, LedgerOnBookie(ledger_id, last, row.key))
         look_at_memory()
         found = [
-            ledger for number, ledger in sorted(held.items()) if number <= through and ledger.last_entry >= 0
+            ledger
+            for number, ledger in sorted(held.items())
+            if number <= through and ledger.last_entry >= 0 and not self.is_gone(number)
         ]
         if len(found) > maximum:
             return found[:maximum], found[maximum - 1].ledger_id
@@ -214,6 +239,53 @@ class LedgerTable:
         for state in states:
             state.settle_fence(durable)
         return states
+
+    # --- ledgers that are gone --------------------------------------------------------------------
+
+    @contextmanager
+    def settling(self, candidates: GoneLedgers) -> Iterator[None]:
+        """During the body, answer no request about a candidate that is unknown here. So no candidate becomes
+        known while the file of the gone ledgers is written."""
+        self._settling = candidates
+        try:
+            yield
+        finally:
+            self._settling = GoneLedgers()
+
+    async def living_between(self, first: int, last: int) -> array[int]:
+        """Return the ledgers from ``first`` to ``last`` that are known here and not deleted, ascending."""
+        found: set[int] = set()
+
+        def look_at_memory() -> None:
+            found.update(
+                ledger_id
+                for ledger_id, state in self.loaded.items()
+                if first <= ledger_id <= last and not state.is_deleted
+            )
+
+        # Look before and after: a state may be saved and leave memory while the index is read.
+        look_at_memory()
+        async with aclosing(self._catalogue.ledgers(first, last)) as pages:
+            async for page in pages:
+                found.update(ledger_id for ledger_id, stored in page if not stored.is_deleted)
+        look_at_memory()
+        return array("Q", sorted(found))
+
+    async def remove(self, ledger_ids: Sequence[int]) -> None:
+        """Remove the rows and the states of ledgers that are gone. A ledger stays for a later call if
+        something uses its state, or if its runs are in memory."""
+        async with self._saving:
+            for start in range(0, len(ledger_ids), _PIECE_ROWS):
+                durable = self._durable()
+                piece = []
+                for ledger_id in ledger_ids[start : start + _PIECE_ROWS]:
+                    assert self.is_gone(ledger_id)
+                    state = self.loaded.get(ledger_id)
+                    if state is None or state.is_evictable(durable):
+                        piece.append(ledger_id)
+                await self._catalogue.write([(rows.ledger_key(ledger_id), None) for ledger_id in piece])
+                for ledger_id in piece:
+                    self.loaded.pop(ledger_id, None)
 
     async def forget(self, segment: InMemory) -> None:
         """Drop the runs of a segment from memory. They are in the index."""

@@ -44,9 +44,11 @@ from bookie.core.boot import IndexBehind, ReplayStart
 from bookie.core.entry_log import LogHeader
 from bookie.core.journal import GroupCommit
 from bookie.core.journal_items import START, encode_start
+from bookie.core.loss_marks import LossMarks
 from bookie.core.rows import encode_mark
 from bookie.core.segment import SegmentHeader
 from bookie.storage.disk.disk import Disk, FileMissing
+from bookie.storage.disk.gone_ledgers import GoneLedgerStore, read_gone
 from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
@@ -127,14 +129,17 @@ async def open_engine(
     if marks is None:
         marks = await _sound_marks(directory)
     await refuse_newer(directory)
+    now = await read_gone(directory.disk, directory.path, instance, marks.now)
+    gone = GoneLedgerStore(directory.disk, directory.path, instance, now, marks)
     async with _open_ground(directory, instance, new_nonce, config) as ground:
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
         try:
             # Make it durable before the first request, so that the next start knows whether a crash may have
             # lost entries.
-            await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
-            engine, tasks = await _assemble(ground, journal, arenas, config, marks, oracle)
+            is_unsynced = not config.journal_write_data
+            await marks.change(lambda now: now.serving(acknowledges_unsynced=is_unsynced))
+            engine, tasks = await _assemble(ground, journal, arenas, config, marks, gone, oracle)
             async with _running(engine, tasks, ground):
                 yield engine
         finally:
@@ -143,12 +148,14 @@ async def open_engine(
 
 
 async def refuse_newer(directory: StorageDirectory) -> None:
-    """Raise IncompatibleVersion if a journal segment or an entry log has a newer format.
+    """Raise IncompatibleVersion if a journal segment, an entry log or the gone ledgers have a newer format.
 
     Call this before anything is written, even before phase one of a boot. It does not check for damage, nor
     whose files these are: the code that reads the files later does.
     """
     disk = directory.disk
+    with contextlib.suppress(StorageCorrupt):
+        await read_gone(disk, directory.path, "", LossMarks())
     headers = (
         (directory.journal_path, ".journal", SegmentHeader),
         (directory.entries_path, ".entries", LogHeader),
@@ -257,6 +264,7 @@ async def _assemble(
     arenas: Arenas,
     config: StorageConfig,
     marks: LossMarkStore,
+    gone: GoneLedgerStore,
     oracle: DeletionOracle | None,
 ) -> tuple[Engine, list[Task]]:
     """Build the engine, and the tasks that run while it is used. Each part gets only parts that were made
@@ -267,6 +275,7 @@ async def _assemble(
         catalogue,
         maximum=config.ledgers_max,
         durable=lambda: journal.commit.durable,
+        gone=gone,
         on_crowded=journal.progress.unpark_all,
     )
     forgetter = Forgetter(ledgers, pool)
@@ -312,7 +321,12 @@ async def _assemble(
     collector = None
     if oracle is not None:
         collector = Collector(
-            journal=journal, catalogue=catalogue, ledgers=ledgers, rewriter=rewriter, oracle=oracle
+            journal=journal,
+            catalogue=catalogue,
+            ledgers=ledgers,
+            gone=gone,
+            rewriter=rewriter,
+            oracle=oracle,
         )
     checkpointer = Checkpointer(
         journal=journal,

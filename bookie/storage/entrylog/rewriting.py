@@ -20,10 +20,12 @@ each run that counts is in an existing file.
 
 **Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
 it out. Each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
+while it marks ledgers as deleted.
+
 **Ledger states are copied too.** A replaced file may hold the only record of a fence besides the index, and a
 rebuild of the index must find it. So each log has a LEDGER record for every ledger that has a record in a
-file that it replaces. Deleted ledgers are included, because the bookie must go on refusing them.
-that it replaces. Deleted ledgers are included, because the bookie must go on refusing them.
+file that it replaces. Deleted ledgers are included until they are among the gone ledgers
+(``bookie.core.gone_ledgers``), because the bookie must go on refusing them.
 """
 
 from __future__ import annotations
@@ -230,6 +232,9 @@ class Rewriter:
         carried: dict[int, LoggedLedger] = {}
         deleted: set[int] = set()
         for count, ledger_id in enumerate(sorted(ledger_ids)):
+            if self._ledgers.is_gone(ledger_id):
+                deleted.add(ledger_id)
+                continue
             stored = self._ledgers.stored(ledger_id)
             if stored is None:
                 continue  # Nothing is known of the ledger: its fence was given up.

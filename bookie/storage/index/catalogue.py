@@ -87,9 +87,11 @@ class Catalogue:
         async with aclosing(self.pages(key_of(0), key_of(2**64 - 1))) as pages:
             return [rows.decode_file(key, value, self.path) async for page in pages for key, value in page]
 
-    async def ledgers(self) -> AsyncGenerator[list[tuple[int, StoredLedger]], None]:
-        """Yield id and stored state of every ledger, in order, one page at a time."""
-        async with aclosing(self.pages(rows.ledger_key(0), rows.ledger_key(2**64 - 1))) as pages:
+    async def ledgers(
+        self, first: int = 0, last: int = LEDGER_ID_MAX
+    ) -> AsyncGenerator[list[tuple[int, StoredLedger]], None]:
+        """Yield id and stored state of each ledger from ``first`` to ``last``, in order, page by page."""
+        async with aclosing(self.pages(rows.ledger_key(first), rows.ledger_key(last + 1))) as pages:
             async for page in pages:
                 yield [
                     (rows.ledger_of_key(key), rows.decode_ledger(key, value, self.path))

@@ -14,14 +14,24 @@ that are still gone.
 A ledger is deleted in steps. Each step may be repeated after a crash:
 
     1  write a DELETE record to the journal and wait until it is durable. It fences the ledger for good: the
-       bookie refuses all its adds, recovery adds included, and no file may forget that (rule 4)
+       bookie refuses all its adds, recovery adds included, and may never forget that (rule 4)
     2  mark the state as deleted, in memory and in the index: from now on reads find nothing
     3  subtract the ledger from the live bytes of the files with its runs; compaction does the rest
     4  delete the rows of its runs from the index
-    5  mark the state as purged. A later pass does steps 3 to 5 for deleted states without this mark
+    5  note the ledger among the gone ledgers, durably (``bookie.core.gone_ledgers``)
+    6  remove its state from the index and from memory
 
-Only the state stays, about sixty bytes in the index. A pass needs memory for one page of ledgers, for one
-file's list of ledgers, and eight bytes for each ledger that is gone.
+A later pass does steps 3 to 6 for deleted states that are left, for example because a read used the state.
+So nothing stays of a ledger but its id in a range.
+
+**The ids in between.** The gone ledgers are few ranges only if the ids between two deleted ledgers join them.
+Such an id joins if the metadata store does not list it and this bookie does not know it. A listing is weak
+evidence, but nothing is deleted because of it: if it was wrong, this bookie refuses a ledger of which it has
+nothing. While these ids are being noted, the bookie refuses to hear of those that it does not know. Otherwise
+it might take an entry of one of them in that moment, and then delete it.
+
+A pass needs memory for one page of ledgers, for one file's list of ledgers, and eight bytes for each ledger
+that is gone, or that is listed between those that are.
 """
 
 from __future__ import annotations
@@ -37,8 +47,10 @@ import trio
 from attrs import evolve
 
 from bookie.core import rows
+from bookie.core.gone_ledgers import Range, ranges_of, without
 from bookie.core.journal_items import DELETE, encode_delete
 from bookie.core.rows import Change
+from bookie.storage.disk.gone_ledgers import GoneLedgerStore
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
@@ -74,6 +86,16 @@ class DeletionOracle(Protocol):
         """
         ...
 
+    async def absent(self, first: int, last: int) -> Sequence[Range]:
+        """Return ranges of ids from ``first`` to ``last`` of which the store lists no ledger, ascending.
+
+        These are ids that were given out. Unlike ``surely_gone`` this only lists: it proves no deletion.
+
+        Raises:
+            MetadataUnavailable: The store does not say.
+        """
+        ...
+
 
 class Collector:
     """Deletes the ledgers of one bookie that the metadata store no longer has."""
@@ -84,6 +106,7 @@ class Collector:
         journal: Journal,
         catalogue: Catalogue,
         ledgers: LedgerTable,
+        gone: GoneLedgerStore,
         rewriter: Rewriter,
         oracle: DeletionOracle,
     ) -> None:
@@ -92,6 +115,7 @@ class Collector:
         self._journal = journal
         self._catalogue = catalogue
         self._ledgers = ledgers
+        self._gone = gone
         self._rewriter = rewriter
         self.oracle = oracle
         self._suspected = array("Q")
@@ -138,7 +162,9 @@ class Collector:
             pass  # The pass has ended and appends nothing any more.
 
     async def _collect(self) -> int:
-        held, gone = await self._find_gone()
+        held, gone, begun = await self._find_gone()
+        for start in range(0, len(begun), _PURGED_TOGETHER):
+            await self._purge(begun[start : start + _PURGED_TOGETHER])
         gone = self._without_suspects(held, gone)
         for start in range(0, len(gone), _PURGED_TOGETHER):
             piece = gone[start : start + _PURGED_TOGETHER]
@@ -150,26 +176,24 @@ class Collector:
         self.passes += 1
         return len(gone)
 
-    async def _find_gone(self) -> tuple[int, array[int]]:
-        """Ask about all ledgers, and purge those that were deleted earlier but not purged.
+    async def _find_gone(self) -> tuple[int, array[int], array[int]]:
+        """Ask about all ledgers.
 
         Returns:
-            The number of ledgers that were asked about, and those that are gone, in ascending order.
+            The number of ledgers that were asked about, those that are gone, and those of which an earlier
+            pass left something, both in ascending order.
         """
-        held, gone = 0, array("Q")
+        held, gone, begun = 0, array("Q"), array("Q")
         async with aclosing(self._catalogue.ledgers()) as pages:
             async for page in pages:
                 asked: list[int] = []
-                unfinished: list[int] = []
                 for ledger_id, stored in page:
-                    if not stored.is_purged:
-                        (unfinished if stored.is_deleted else asked).append(ledger_id)
+                    is_begun = stored.is_deleted or self._ledgers.is_gone(ledger_id)
+                    (begun if is_begun else asked).append(ledger_id)
                 if asked:
                     held += len(asked)
                     gone.extend(sorted(set(await self.oracle.surely_gone(asked)) & set(asked)))
-                if unfinished:
-                    await self._purge(unfinished)
-        return held, gone
+        return held, gone, begun
 
     def _without_suspects(self, held: int, gone: array[int]) -> array[int]:
         """Return the ledgers that may be deleted now. The others stay suspected until the next pass."""
@@ -211,17 +235,24 @@ class Collector:
         logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
 
     async def _purge(self, ledger_ids: Sequence[int]) -> None:
-        """Do steps 3 to 5 for ledgers in ascending order."""
+        """Do steps 3 to 6 for ledgers in ascending order."""
         gone = frozenset(ledger_ids)
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
             await self._discharge(row.file, gone)
         await self._remove_runs(ledger_ids)
-        for start in range(0, len(ledger_ids), _PAGE_LEDGERS):
-            for ledger_id in ledger_ids[start : start + _PAGE_LEDGERS]:
-                state = self._ledgers.get(ledger_id)
-                assert state is not None
-                state.is_purged = state.is_dirty = True
-            await self._ledgers.save()
+        await self._note(ledger_ids)
+        await self._ledgers.remove(ledger_ids)
+
+    async def _note(self, ledger_ids: Sequence[int]) -> None:
+        """Do step 5."""
+        known = self._gone.now
+        if all(ledger_id in known for ledger_id in ledger_ids):
+            return
+        low, high = known.gap_around(ledger_ids[0], ledger_ids[-1])
+        between = await self.oracle.absent(low, high)
+        with self._ledgers.settling(known.joined(between)):
+            between = without(between, await self._ledgers.living_between(low, high))
+            await self._gone.replace(known.joined(between).joined(ranges_of(ledger_ids)))
 
     async def _discharge(self, file: int, gone: Collection[int]) -> None:
         async with self._catalogue.lock:

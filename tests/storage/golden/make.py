@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import trio
@@ -21,7 +20,7 @@ from attrs import evolve
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from storing import KEY, SMALL, Crash, add_durably, opened  # noqa: E402 (found by that path)
+from storing import KEY, SMALL, Crash, ToldOracle, add_durably, opened  # noqa: E402 (found by that path)
 
 from bookie.storage.engine.opening import open_engine  # noqa: E402 (as above)
 
@@ -37,15 +36,12 @@ LAC = (1, 70, 60)
 """A ledger, and its LAC and LAFR."""
 
 
-class Gone:
-    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
-        return [ledger_id for ledger_id in ledger_ids if ledger_id in DELETED]
-
-
 async def make(path: Path) -> None:
     async with (
         opened(str(path)) as directory,
-        open_engine(directory, CONFIG, oracle=Gone(), new_nonce=lambda: b"golden directory") as engine,
+        open_engine(
+            directory, CONFIG, oracle=ToldOracle(DELETED), new_nonce=lambda: b"golden directory"
+        ) as engine,
     ):
         for first in range(0, 80, 2):
             await add_durably(engine, 1, [first, first + 1], lac=min(first, LAC[1]), lafr=min(first, LAC[2]))
