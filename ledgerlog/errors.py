@@ -770,7 +770,8 @@ class Unauthenticated(LedgerLogError):
 class PermissionDenied(LedgerLogError):
     """This process proved who it is, and may not do this. Nothing was done.
 
-    An admin can grant the right with ``ledgerlog access grant``.
+    The message says who was refused, and what. ``ledgerlog metadata secure`` changes who may use a metadata
+    store.
     """
 
 

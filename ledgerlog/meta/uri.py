@@ -47,7 +47,7 @@ from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
-    from ledgerlog.meta.zookeeper.acl import Principal
+    from ledgerlog.meta.zookeeper.acl import ZkPrincipal
     from ledgerlog.meta.zookeeper.store import ZooKeeperStore
 
 __all__ = [
@@ -399,7 +399,7 @@ class StoreAccess:
                 f"({uri}/ledgerlog), or --with-root if only this cluster uses the ensemble"
             )
 
-    def principals(self, named: Sequence[str]) -> list[Principal]:
+    def principals(self, named: Sequence[str]) -> list[ZkPrincipal]:
         """Return the principals that these texts name.
 
         Raises:

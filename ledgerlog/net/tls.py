@@ -21,5 +21,7 @@ def network_of(credentials: Credentials, *, cluster: str | None) -> Network:
         InvalidArgument: A file of the credentials cannot be used.
     """
     if credentials.tls is not None:
-        raise InvalidArgument("this version of ledgerlog does not speak TLS yet")
+        raise InvalidArgument("this version of ledgerlog does not speak TLS to bookies yet")
+    if credentials.secret_file is not None:
+        raise InvalidArgument("this version of ledgerlog does not know shared secrets yet")
     return TcpNetwork()

@@ -28,7 +28,7 @@ from ledgerlog.meta.zookeeper.acl import (
     OPEN,
     THE_CREATOR,
     Acl,
-    Principal,
+    ZkPrincipal,
     acl_for,
     digest_principal,
     is_same,
@@ -247,7 +247,7 @@ async def test_who_loses_the_right_is_told_and_works_again_once_it_is_back(tree:
 
 
 async def test_sasl_identifies_the_creator_and_the_others(tree: Tree) -> None:
-    reader = Principal("sasl", "reader")
+    reader = ZkPrincipal("sasl", "reader")
     async with tree.made(
         tree.sasl("ledgerlog", SASL_USERS["ledgerlog"]), new_acl=acl_for([THE_CREATOR], [reader])
     ) as owner:

@@ -18,7 +18,7 @@ from ledgerlog.meta.zookeeper.acl import (
     OPEN,
     READ,
     Allowed,
-    Principal,
+    ZkPrincipal,
     acl_for,
     digest_principal,
     hides_digests,
@@ -49,7 +49,7 @@ def test_sasl_is_read() -> None:
         "username": "ledger",
         "password": "s3cret",
     }
-    assert auth.principal == Principal("sasl", "ledger")
+    assert auth.principal == ZkPrincipal("sasl", "ledger")
 
 
 def test_a_ticket_needs_no_password() -> None:
@@ -150,7 +150,7 @@ def test_what_is_no_principal_is_refused(text: str) -> None:
 
 
 def test_everybody_is_named_once_and_all_is_more_than_read() -> None:
-    one, two = Principal("sasl", "one"), Principal("sasl", "two")
+    one, two = ZkPrincipal("sasl", "one"), ZkPrincipal("sasl", "two")
     acl = acl_for([one, one], [two, one, two])
     assert acl == (Allowed(one, ALL), Allowed(two, READ))
     assert is_same(acl, acl[::-1])
@@ -158,9 +158,9 @@ def test_everybody_is_named_once_and_all_is_more_than_read() -> None:
 
 
 def test_a_list_with_hidden_hashes_is_known() -> None:
-    assert hides_digests((Allowed(Principal("digest", "u:x"), ALL),))
+    assert hides_digests((Allowed(ZkPrincipal("digest", "u:x"), ALL),))
     assert not hides_digests(OPEN)
-    assert not hides_digests(acl_for([digest_principal("u", "p"), Principal("sasl", "u:x")], []))
+    assert not hides_digests(acl_for([digest_principal("u", "p"), ZkPrincipal("sasl", "u:x")], []))
 
 
 def test_what_is_decrypted_already_can_be_read() -> None:

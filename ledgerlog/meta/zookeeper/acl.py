@@ -34,7 +34,7 @@ __all__ = [
     "THE_CREATOR",
     "Acl",
     "Allowed",
-    "Principal",
+    "ZkPrincipal",
     "acl_for",
     "digest_principal",
     "hides_digests",
@@ -55,7 +55,7 @@ _HIDDEN = ":x"
 
 
 @attrs.frozen(order=True)
-class Principal:
+class ZkPrincipal:
     """Somebody whom ZooKeeper can identify."""
 
     scheme: str
@@ -69,21 +69,21 @@ class Principal:
 class Allowed:
     """One entry of a list."""
 
-    principal: Principal
+    principal: ZkPrincipal
     permissions: int
 
 
 Acl = tuple[Allowed, ...]
 
-THE_CREATOR = Principal("auth", "")
+THE_CREATOR = ZkPrincipal("auth", "")
 """The server replaces it by each identity that the connection has proved."""
 
-EVERYBODY = Principal("world", "anyone")
+EVERYBODY = ZkPrincipal("world", "anyone")
 
 OPEN: Acl = (Allowed(EVERYBODY, ALL),)
 
 
-def parse_principal(text: str) -> Principal:
+def parse_principal(text: str) -> ZkPrincipal:
     """Read ``SCHEME:ID``.
 
     Raises:
@@ -100,7 +100,7 @@ def parse_principal(text: str) -> Principal:
             "a digest principal is digest:USER:HASH, where HASH is the base64 of the SHA-1 of USER:PASSWORD; "
             "'ledgerlog metadata principal' prints that of a credentials file"
         )
-    return Principal(scheme, identity)
+    return ZkPrincipal(scheme, identity)
 
 
 def _is_digest(identity: str) -> bool:
@@ -111,13 +111,13 @@ def _is_digest(identity: str) -> bool:
         return False
 
 
-def digest_principal(user: str, password: str) -> Principal:
+def digest_principal(user: str, password: str) -> ZkPrincipal:
     """Return the principal that a server makes of a user and a password."""
     digest = hashlib.sha1(f"{user}:{password}".encode()).digest()
-    return Principal("digest", f"{user}:{base64.b64encode(digest).decode()}")
+    return ZkPrincipal("digest", f"{user}:{base64.b64encode(digest).decode()}")
 
 
-def acl_for(all_of: Iterable[Principal], readers: Iterable[Principal]) -> Acl:
+def acl_for(all_of: Iterable[ZkPrincipal], readers: Iterable[ZkPrincipal]) -> Acl:
     """Return the list that lets ``all_of`` do everything and ``readers`` read. Each is named once."""
     everything = list(dict.fromkeys(all_of))
     if EVERYBODY in everything:

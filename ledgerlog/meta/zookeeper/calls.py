@@ -36,7 +36,7 @@ from kazoo.security import ACL as KazooAllowed
 from kazoo.security import Id as KazooId
 
 from ledgerlog.errors import MetadataUnavailable
-from ledgerlog.meta.zookeeper.acl import OPEN, Acl, Allowed, Principal
+from ledgerlog.meta.zookeeper.acl import OPEN, Acl, Allowed, ZkPrincipal
 from ledgerlog.meta.zookeeper.clock import boot_clock_ns
 from ledgerlog.meta.zookeeper.plan import (
     NO_VERSION,
@@ -396,7 +396,7 @@ class GetAcl(ZookeeperCall):
     def _read(self, buffer: bytes, offset: int) -> Acl:
         entries, _ = wire.GetACL.deserialize(buffer, offset)
         return tuple(
-            Allowed(Principal(entry.id.scheme or "", entry.id.id or ""), entry.perms) for entry in entries
+            Allowed(ZkPrincipal(entry.id.scheme or "", entry.id.id or ""), entry.perms) for entry in entries
         )
 
 

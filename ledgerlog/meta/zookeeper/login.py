@@ -29,7 +29,7 @@ from typing import Any
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.meta.zookeeper.acl import Principal, digest_principal
+from ledgerlog.meta.zookeeper.acl import ZkPrincipal, digest_principal
 from ledgerlog.model.credentials import TLS
 from ledgerlog.optional_packages import how_to_install, is_installed
 
@@ -64,13 +64,13 @@ class ZooKeeperAuth:
         return f"{self.scheme} user {self.user or self.kerberos_principal or 'of the ticket cache'}"
 
     @property
-    def principal(self) -> Principal | None:
+    def principal(self) -> ZkPrincipal | None:
         """How a server's lists name this user; None if only the server knows."""
         if self.user is None:
             return None
         if self.scheme == "digest":
             return digest_principal(self.user, self.password or "")
-        return Principal("sasl", self.user)
+        return ZkPrincipal("sasl", self.user)
 
     @property
     def auth_data(self) -> list[tuple[str, str]]:
@@ -190,7 +190,7 @@ def load_auth(path: str) -> ZooKeeperAuth:
     return auth
 
 
-def principal_of_file(path: str) -> Principal:
+def principal_of_file(path: str) -> ZkPrincipal:
     """Return how the lists of znodes name the user of a credentials file.
 
     Raises:

@@ -26,7 +26,7 @@ from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataUnavailab
 from ledgerlog.meta.zookeeper.acl import (
     THE_CREATOR,
     Acl,
-    Principal,
+    ZkPrincipal,
     acl_for,
     is_same,
 )
@@ -59,8 +59,8 @@ async def secure(
     conversation: Conversation,
     names: Names,
     *,
-    all_of: Iterable[Principal] = (),
-    readers: Iterable[Principal] = (),
+    all_of: Iterable[ZkPrincipal] = (),
+    readers: Iterable[ZkPrincipal] = (),
     with_root: bool = False,
 ) -> Secured:
     """Give every znode of a tree the list that lets these principals in, and nobody else.

@@ -56,7 +56,7 @@ from ledgerlog.meta.arguments import check_operations, check_path
 from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
-from ledgerlog.meta.zookeeper.acl import OPEN, Acl, Principal
+from ledgerlog.meta.zookeeper.acl import OPEN, Acl, ZkPrincipal
 from ledgerlog.meta.zookeeper.calls import (
     AddWatch,
     AnswerLost,
@@ -351,8 +351,8 @@ class ZooKeeperStore:
     async def secure(
         self,
         *,
-        all_of: Iterable[Principal] = (),
-        readers: Iterable[Principal] = (),
+        all_of: Iterable[ZkPrincipal] = (),
+        readers: Iterable[ZkPrincipal] = (),
         with_root: bool = False,
     ) -> Secured:
         """Give every znode the list that lets these principals in, and nobody else; see ``securing``."""
