@@ -66,6 +66,7 @@ from bookie.server.requests import Requests
 from bookie.server.shared import Shared
 from ledgerlog import limits
 from ledgerlog.errors import StorageError, WireError
+from ledgerlog.model.principal import Principal
 from ledgerlog.net.transport import ConnectionLost, Stream
 from ledgerlog.net.turns import Turns
 from ledgerlog.wire.entries import decode_entries_untrusted
@@ -99,6 +100,7 @@ class Connection:
         "_timeout",
         "_turns",
         "is_greeted",
+        "principal",
     )
 
     def __init__(self, stream: Stream, shared: Shared) -> None:
@@ -121,6 +123,8 @@ class Connection:
         self._all_durable = trio.Event()
         self.is_greeted = False
         """Whether the client has sent a HELLO that names this bookie."""
+        self.principal: Principal | None = None
+        """Who the client proved to be. None: it has not said HELLO, or it proved nothing."""
         self._is_draining = False
         self._timeout = trio.CancelScope()
         """The scope of receiving. It ends when the peer's time is up or the bookie stops."""
@@ -378,6 +382,7 @@ class Connection:
         self._outbox.reply([encode_hello_reply(status, meant.agreed(identity))])
         if status == Status.OK:
             self.is_greeted = True
+            self.principal = self._stream.principal
             self._shared.strangers.leave(self)
             self._expect(_NEVER)
             return True
