@@ -13,9 +13,17 @@ import attrs
 from ledgerlog.errors import LedgerExists, LedgerNotFound
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.environment import Environment
-from ledgerlog.ledger.repair_tasks import drop_task, file_for_repair
+from ledgerlog.ledger.repair_tasks import drop_task, file_for_repair, filing
 from ledgerlog.meta.settle import new_number, settle
-from ledgerlog.meta.store import Check, MetadataStore, NodeExists, NodeMissing, Set, VersionConflict
+from ledgerlog.meta.store import (
+    Check,
+    MetadataStore,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    Set,
+    VersionConflict,
+)
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import (
     COOKIES,
@@ -118,13 +126,15 @@ class LedgerRegistry:
         return await self.find(ledger_id)
 
     async def attempt(
-        self, intent: MetadataIntent, checks: Sequence[Check] = ()
+        self, intent: MetadataIntent, checks: Sequence[Check] = (), *, files_repair: bool = False
     ) -> tuple[LedgerMetadata | None, int]:
         """Try a compare-and-set of a ledger's metadata, and return the metadata stored afterwards.
 
         Args:
             intent: The wanted metadata, and the version that they replace.
             checks: Conditions on other nodes. The write happens only if all of them hold.
+            files_repair: Whether the same transaction files the ledger for repair
+                (``ledger.repair_tasks.filing``). If its task changes meanwhile, the write does not happen.
 
         Returns:
             The stored metadata and their version; ``(None, 0)`` if the ledger is gone.
@@ -141,9 +151,13 @@ class LedgerRegistry:
                 stored = await self.find(wanted.ledger_id)
                 if stored is None or stored[1] != intent.version:
                     return stored or (None, 0)
+            operations: list[Operation] = [write_it, *checks]
+            if files_repair:
+                file_it = await filing(self._store, self._environment, wanted.ledger_id)
+                operations += [] if file_it is None else [file_it]
             try:
-                version, *_ = await self._store.transaction((write_it, *checks))
-            except (VersionConflict, NodeMissing):
+                version, *_ = await self._store.transaction(operations)
+            except (VersionConflict, NodeMissing, NodeExists):
                 return await self._read_fresh(wanted.ledger_id) or (None, 0)
             return wanted, version
 

@@ -5,7 +5,8 @@ and one main task, which carries out metadata intents, sends write-backs and fin
 decides where the ledger ends; this module only carries out its decisions.
 
 Entries below the start of recovery may lack copies, and only the ledger's writer knew it. So this module
-files the recovered ledger for repair, except if its mode acknowledges at the write quorum only (rule 24).
+files the recovered ledger for repair, in the transaction that closes it, except if its mode acknowledges at
+the write quorum only (rule 24).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ledgerlog.errors import BookieUnavailable, LedgerNotFound
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
+from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.holders import needs_holders, write_holders
@@ -109,8 +111,8 @@ async def recover_ledger(
             core.lost_from,
         )
     was_recovered = not metadata.is_closed and core.metadata.last_entry != NO_ENTRY
-    if was_recovered and may_lack_copies(metadata.replication):
-        await registry.file_for_repair(ledger_id, ())
+    if was_recovered and may_lack_copies(metadata.replication) and core.metadata.token not in shell.filed:
+        await registry.file_for_repair(ledger_id, ())  # Another client closed it; it may be of version 0.1.
     return core.metadata
 
 
@@ -137,6 +139,8 @@ class _Recovery:
         self._refused_at: dict[BookieId, float] = {}
         self._settled = NO_ENTRY
         self._progress_at = trio.current_time()
+        self.filed: set[bytes] = set()
+        """The tokens of closing writes that also filed the ledger for repair."""
 
     async def run(self) -> None:
         """Drive the core to its end. An expected fault is raised bare, not in a group."""
@@ -155,7 +159,7 @@ class _Recovery:
                 self._environment.mark(f"recovery: {phase.value}")
             self._wake = trio.Event()
             if core.intent is not None:
-                core.on_metadata_read(*await self._registry.attempt(core.intent))
+                core.on_metadata_read(*await self._write(core.intent))
                 continue
             for slot, bookie in core.take_fences():
                 nursery.start_soon(self._fence, slot, bookie)
@@ -166,6 +170,13 @@ class _Recovery:
                 with trio.move_on_after(_LOOK_S):
                     await self._wake.wait()
         self._environment.mark(f"recovery: {core.phase.value}")
+
+    async def _write(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
+        wanted = intent.metadata
+        files = wanted.is_closed and wanted.last_entry != NO_ENTRY and may_lack_copies(wanted.replication)
+        if files:
+            self.filed.add(wanted.token)
+        return await self._registry.attempt(intent, files_repair=files)
 
     async def _fence(self, slot: int, bookie: BookieId) -> None:
         try:

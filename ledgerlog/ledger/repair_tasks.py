@@ -9,6 +9,9 @@ workers of auto-recovery (``repair.queue`` has the rest of a task's life):
     a recoverer that closed it                  names nobody: it cannot know what the writer's bookies have of
                                                 the entries that were acknowledged before
 
+A recoverer makes the task in the transaction that closes the ledger (``filing``): if it dies, both are there
+or none. A writer cannot, because it waits for late copies after the close.
+
 In guaranteed mode, and if the ack quorum is the write quorum, an acknowledged entry lacks no copy.
 """
 
@@ -24,14 +27,14 @@ from ledgerlog.errors import IncompatibleVersion, LedgerLogError
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.limits import FILING_TIMEOUT_S
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import MetadataStore, NodeMissing
+from ledgerlog.meta.store import Create, MetadataStore, NodeMissing, Set
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import repair_task_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import FoundBookies, RepairTask
 
-__all__ = ["drop_task", "file_for_repair", "may_lack_copies", "post_task"]
+__all__ = ["drop_task", "file_for_repair", "filing", "may_lack_copies", "post_task"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,22 @@ async def file_for_repair(
     )
 
 
+async def filing(store: MetadataStore, environment: Environment, ledger_id: int) -> Create | Set | None:
+    """Return the operation that files a ledger as part of another transaction.
+
+    If the ledger has a task, the operation writes it again. So if a worker ends that task in the meantime,
+    having seen an earlier state of the ledger, the transaction fails.
+
+    Returns:
+        The operation; None if a newer version wrote the task: it is left to that version.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached.
+    """
+    operation, _ = await _wanted(store, environment, ledger_id)
+    return operation
+
+
 async def post_task(
     store: MetadataStore,
     environment: Environment,
@@ -95,30 +114,41 @@ async def post_task(
         MetadataUnavailable: The metadata store could not be reached.
         MetadataOutcomeUnknown: The answer was lost; the task may have been written.
     """
-    path = repair_task_path(ledger_id)
-    fresh = RepairTask(ledger_id=ledger_id, made_at_ms=environment.now_ms())
 
     async def write(_: bool) -> bool:
-        node = await store.get(path)
-        there: RepairTask | None = None
-        if node is not None:
-            try:
-                there = RepairTask.decode_untrusted(node.value, ledger_id)
-            except IncompatibleVersion as newer:
-                logger.warning("%s; it is left to a newer version", newer)
-                return False
-            except MetadataCorrupt as damage:
-                logger.error("%s; it is made anew", damage)
-        wanted = (there or fresh).merged(**found)
-        if there is not None and wanted == there:
+        operation, is_news = await _wanted(store, environment, ledger_id, **found)
+        if not is_news:
             return False
-        if node is None:
-            await store.create(path, wanted.encode())
-        else:
-            await store.set(path, wanted.encode(), version=node.version)
+        if isinstance(operation, Create):
+            await store.create(operation.path, operation.value)
+        elif operation is not None:
+            await store.set(operation.path, operation.value, version=operation.version)
         return True
 
     return await settle(store, write, what=f"the repair task of ledger {ledger_id}")
+
+
+async def _wanted(
+    store: MetadataStore, environment: Environment, ledger_id: int, **found: Unpack[FoundBookies]
+) -> tuple[Create | Set | None, bool]:
+    """Return the operation that makes or writes the ledger's task, naming all of these bookies, and whether
+    it changes anything."""
+    path = repair_task_path(ledger_id)
+    node = await store.get(path)
+    there: RepairTask | None = None
+    if node is not None:
+        try:
+            there = RepairTask.decode_untrusted(node.value, ledger_id)
+        except IncompatibleVersion as newer:
+            logger.warning("%s; it is left to a newer version", newer)
+            return None, False
+        except MetadataCorrupt as damage:
+            logger.error("%s; it is made anew", damage)
+    fresh = RepairTask(ledger_id=ledger_id, made_at_ms=environment.now_ms())
+    wanted = (there or fresh).merged(**found)
+    if node is None:
+        return Create(path, wanted.encode()), True
+    return Set(path, wanted.encode(), node.version), wanted != there
 
 
 async def drop_task(store: MetadataStore, ledger_id: int) -> None:

@@ -7,12 +7,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgerlog.errors import AppendUnknown
+from ledgerlog.ledger.repair_tasks import drop_task
 from ledgerlog.limits import METADATA_TIMEOUT_S
+from ledgerlog.meta.store import Set
 from ledgerlog.model.layout import REPAIR_TASKS, ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, GoOn
-from ledgerlog.testing.memory_cluster import eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 from tests.repairing import R332, assert_whole, payload, quiet, set_up, start_repair, written
 
 
@@ -193,3 +196,93 @@ async def test_rule_24_a_recovered_ledger_that_acknowledges_at_the_write_quorum_
         ledger_id = await written(client, 3, replication, close=False)
         await client.ledgers.recover(ledger_id)
         assert await queue.tasks() == []
+
+
+# --- in the transaction that closes -----------------------------------------------------------------
+
+
+def closes(call: Call, ledger_id: int) -> bool:
+    """Whether this call is the closing write of the ledger."""
+    return any(
+        operation.path == ledger_path(ledger_id)
+        and LedgerMetadata.decode_untrusted(operation.value, ledger_id).is_closed
+        for operation in call.operations
+        if isinstance(operation, Set)
+    )
+
+
+async def abandoned(client: Client) -> int:
+    """A ledger that its writer left open, with entries."""
+    writer = await client.ledgers.create(replication=R332)
+    await writer.append_many([payload(n) for n in range(5)])
+    await writer.aclose()
+    return writer.ledger_id
+
+
+@pytest.mark.parametrize("happens", [True, False], ids=["closed", "not closed"])
+async def test_rule_24_a_recoverer_that_dies_at_its_close_has_filed_the_repair(
+    happens: bool, clock: MockClock
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(other)
+        ledger_id = await abandoned(client)
+
+        async def dies(call: Call, go_on: GoOn) -> object:
+            if closes(call, ledger_id):
+                if happens:
+                    await go_on()
+                await trio.sleep_forever()
+            return await go_on()
+
+        client.store.faults.append(dies)
+        with trio.move_on_after(5):
+            await client.ledgers.recover(ledger_id)
+        assert (await other.ledgers.metadata(ledger_id)).is_closed is happens
+        assert await queue.tasks() == ([ledger_id] if happens else [])
+
+
+async def test_rule_24_a_ledger_that_another_recoverer_closes_first_is_filed(clock: MockClock) -> None:
+    """The other one may be of version 0.1, and die before it files."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(other)
+        ledger_id = await abandoned(client)
+
+        async def loses_the_race(call: Call, go_on: GoOn) -> object:
+            if closes(call, ledger_id):
+                client.store.faults.clear()
+                await other.ledgers.recover(ledger_id)
+                await drop_task(other.store, ledger_id)
+            return await go_on()
+
+        client.store.faults.append(loses_the_race)
+        await client.ledgers.recover(ledger_id)
+        assert await queue.tasks() == [ledger_id]
+
+
+async def test_rule_24_a_task_that_a_worker_ends_before_the_close_is_made_again(clock: MockClock) -> None:
+    """The worker saw the ledger before it was closed."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(other)
+        ledger_id = await abandoned(client)
+        await queue.post(ledger_id, incomplete=["b1"])
+        ended: list[int] = []
+
+        async def ends_it(call: Call, go_on: GoOn) -> object:
+            if closes(call, ledger_id) and not ended:
+                ended.append(ledger_id)
+                await drop_task(other.store, ledger_id)
+            return await go_on()
+
+        client.store.faults.append(ends_it)
+        await client.ledgers.recover(ledger_id)
+        assert ended
+        assert await queue.tasks() == [ledger_id]
+
+
+async def test_rule_24_a_task_that_is_there_keeps_the_bookies_that_it_names(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        ledger_id = await abandoned(client)
+        await queue.post(ledger_id, incomplete=["b1"])
+        await client.ledgers.recover(ledger_id)
+        assert await incomplete(queue, ledger_id) == ("b1",)
