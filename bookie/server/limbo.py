@@ -10,6 +10,8 @@
       closed                      copy from other bookies each entry that belongs here but is missing
     flush; only then the ledgers that are CLOSED and whole leave limbo, durably
 
+Whole ledgers do not wait for the others: about once a second, those that are whole by then leave.
+
 The repair then looks again at the remaining ledgers, after growing pauses: bookies that were down come back,
 and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the lost
 entries. Readers are told that such an entry is unavailable, never that it does not exist. If an operator
@@ -45,7 +47,7 @@ import trio
 from bookie.core.loss_marks import NO_LEDGER, Range
 from bookie.storage.engine.engine import Engine
 from ledgerlog.concurrency.core.backoff import Backoff
-from ledgerlog.concurrency.gathering import gather_each
+from ledgerlog.concurrency.gathering import gather, gather_each
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
     DiskFull,
@@ -67,15 +69,12 @@ logger = logging.getLogger(__name__)
 _LEDGERS_AT_ONCE = 8
 """Repair this many ledgers at the same time, so that one with silent bookies does not hold up the others."""
 
-_CLEARED_TOGETHER = 256
-"""At least this many ledgers leave limbo with one flush and one write of the marks."""
-
-_RANGES_PER_LEDGER = 16
-"""Each write of the marks writes the whole file. Usually the marks are one range that shrinks from its low
-end. If some ledgers stay in limbo and others between them leave, there are more ranges, of 16 bytes each. If
-there are many ranges, more ledgers leave together: one for every ``_RANGES_PER_LEDGER`` ranges. A repair then
-writes a few hundred bytes for each ledger, however many stay. A log of changes would save these writes, but
-its parts would have to be read in the right order. A single file avoids that question."""
+_CLEAR_EVERY_S = 1.0
+"""While others are being repaired, whole ledgers leave limbo at most this often. Each time costs a flush and
+a write of the marks, whose file is written as a whole. Usually it is one range that shrinks from its low end.
+If some ledgers stay in limbo and others between them leave, there are more ranges, of 16 bytes each. A log of
+changes would be smaller, but its parts would have to be read in the right order. A single file avoids that
+question."""
 
 _TOLD_LEDGERS = 8
 """One log line names at most this many ledgers."""
@@ -199,12 +198,8 @@ class LimboRepair:
         # can be missing here.
         unlisted = _complement(listed, marks.now.fenced_through)
         await marks.change(lambda now: now.cleared(unlisted))
-        start = 0
         self._why = {}
-        while start < len(listed):
-            count = max(_CLEARED_TOGETHER, len(marks.now.limbo) // _RANGES_PER_LEDGER)
-            await self._repair_some(peers, listed[start : start + count])
-            start += count
+        await self._repair_all(peers, listed)
         self._tell_why()
         if not marks.now.limbo:
             logger.info("bookie=%s: nothing is in limbo any more; copied=%d", self._bookie_id, self.copied)
@@ -225,26 +220,51 @@ class LimboRepair:
             lines.append(f"and {len(why) - _TOLD_LEDGERS} more ledgers")
         logger.warning("bookie=%s: some ledgers stay in limbo: %s", self._bookie_id, "; ".join(lines))
 
-    async def _repair_some(self, peers: Peers, ledger_ids: list[int]) -> None:
+    async def _repair_all(self, peers: Peers, ledger_ids: list[int]) -> None:
+        """Repair the ledgers. Those that are whole leave limbo while the others are still being repaired."""
         whole: dict[int, LedgerMetadata | None] = {}
+        is_any_whole, is_over = trio.Event(), trio.Event()
 
         async def work(ledger_id: int) -> None:
             try:
                 metadata, is_whole = await self._repair(peers, ledger_id)
                 if is_whole:
                     whole[ledger_id] = metadata
+                    is_any_whole.set()
             except StorageError:
                 raise
             except LedgerLogError as trouble:
                 self._why[ledger_id] = str(trouble)
 
-        await gather_each(ledger_ids, work, at_once=_LEDGERS_AT_ONCE)
-        if whole:
-            await self._engine.flush()
-            # A repair may have named this bookie in the meantime, for copies that it took before the loss
-            # (D27.6). So if a ledger's metadata changed, the ledger stays in limbo until the next look.
-            same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
-            await self._marks.change(lambda now: now.cleared((e, e) for e in same))
+        async def repair() -> None:
+            await gather_each(ledger_ids, work, at_once=_LEDGERS_AT_ONCE)
+            is_over.set()
+            is_any_whole.set()
+
+        async def clear() -> None:
+            nonlocal is_any_whole
+            while True:
+                await is_any_whole.wait()
+                if not whole:
+                    return
+                if not is_over.is_set():
+                    is_any_whole = trio.Event()
+                taken = dict(whole)
+                whole.clear()
+                await self._clear(peers, taken)
+                with trio.move_on_after(_CLEAR_EVERY_S):
+                    await is_over.wait()
+
+        if ledger_ids:
+            await gather(repair, clear)
+
+    async def _clear(self, peers: Peers, whole: dict[int, LedgerMetadata | None]) -> None:
+        """Take whole ledgers out of limbo. ``whole`` has the metadata that they were repaired by."""
+        await self._engine.flush()
+        # A repair may have named this bookie in the meantime, for copies that it took before the loss
+        # (D27.6). So if a ledger's metadata changed, the ledger stays in limbo until the next look.
+        same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
+        await self._marks.change(lambda now: now.cleared((e, e) for e in same))
 
     async def _repair(self, peers: Peers, ledger_id: int) -> tuple[LedgerMetadata | None, bool]:
         """Recover the ledger if this bookie is in its last ensemble, and copy the missing entries.

@@ -267,10 +267,18 @@ MUTANTS = (
     mutant(
         "limbo_ends_before_the_copies_are_durable",
         "D27.8, LimboClear",
-        "LimboRepair._repair_some",
+        "LimboRepair._clear",
         "await self._engine.flush()",
         "",
         f"{_TEST_REPAIR}::test_limbo_ends_only_when_every_copy_is_durable",
+    ),
+    mutant(
+        "limbo_is_left_by_all_ledgers_together",
+        "D27.8, LimboClear",
+        "LimboRepair._repair_all",
+        "await is_any_whole.wait()",
+        "await is_over.wait()",
+        f"{_TEST_REPAIR}::test_whole_ledgers_leave_limbo_while_a_slow_one_is_still_being_repaired",
     ),
     mutant(
         "the_unclean_bit_is_never_set",
@@ -541,7 +549,7 @@ MUTANTS = (
     mutant(
         "a_ledger_leaves_limbo_by_metadata_that_is_old",
         "D27.6",
-        "LimboRepair._repair_some",
+        "LimboRepair._clear",
         "[e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]",
         "[e for e, seen in sorted(whole.items()) ]",
         f"{_TEST_REPAIR}::test_a_ledger_that_names_the_bookie_only_since_it_was_looked_at_stays_in_limbo",

@@ -28,6 +28,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.testing.faulty_store import Call, GoOn
 from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Kind, Status
 
@@ -471,6 +472,31 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
         assert pending == [0]
 
 
+async def test_whole_ledgers_leave_limbo_while_a_slow_one_is_still_being_repaired(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        slow, *others = [await written(client, 3) for _ in range(20)]
+        bookie = cluster.bookies["b1"]
+        for host in ("b2", "b3"):
+            cluster.network.cut("b1", host)
+        await bookie.lose_disk()
+        await bookie.start()
+        go_on_slow = trio.Event()
+
+        async def slowly(call: Call, go_on: GoOn) -> object:
+            if call.path == ledger_path(slow):
+                await go_on_slow.wait()
+            return await go_on()
+
+        bookie.store.faults.append(slowly)
+        cluster.network.heal()
+        await eventually(lambda: not any(marks(cluster, "b1").denies_nothing(e) for e in others))
+        assert marks(cluster, "b1").denies_nothing(slow)
+        go_on_slow.set()
+        await whole_again(cluster, "b1")
+        for ledger_id in (slow, *others):
+            assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
 async def test_a_full_disk_stops_the_copying_and_not_the_bookie(clock: MockClock) -> None:
     """Without the journal's copy, to end would lose what its clients have in memory (D27.8)."""
     unsynced = attrs.evolve(SMALL, journal_write_data=False)
@@ -505,8 +531,8 @@ async def test_a_full_disk_stops_the_copying_and_not_the_bookie(clock: MockClock
 async def test_a_ledger_that_names_the_bookie_only_since_it_was_looked_at_stays_in_limbo(
     clock: MockClock,
 ) -> None:
-    """A repair may have counted on copies that were lost, and have them named only now (D27.6). Ledgers leave
-    limbo many together, so minutes may lie between the look at one and its leaving."""
+    """A repair may have counted on copies that were lost, and have them named only now (D27.6). A flush
+    lies between the look at a ledger and its leaving."""
     async with open_cluster(4) as cluster, cluster.client() as client:
         ledger_id = await written(client, 5)
         registry = LedgerRegistry(client.store, client.opened.environment)
