@@ -34,10 +34,9 @@ and others new (``bookie.storage.disk.loss_marks``):
 
     offset  size  field
     0       8     magic "LLMARKS1"
-    8       4     format, 1
+    8       4     format: 1; 2 if there is a file of gone ledgers (``bookie.core.gone_ledgers``)
     12      1     unclean: 0 or 1
-    13      1     1 if there is a file of gone ledgers (``bookie.core.gone_ledgers``), else 0
-    14      2     zero
+    13      3     zero
     16      8     fenced through (i64), -1: no ledger
     24      4     number of ranges
     28      16    each range of ledgers in limbo: first, last (i64); ascending, and not adjacent
@@ -72,8 +71,10 @@ _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 """Statuses about the first entry after ``through``: it cannot be read."""
 
 _MAGIC = b"LLMARKS1"
-_FORMAT = 1
-_HEAD = struct.Struct("<8sIBB2xqI")
+_FORMAT, _FORMAT_WITH_GONE_FILE = 1, 2
+"""A version that does not know the file of gone ledgers must refuse a directory that has one. Otherwise it
+would take adds of deleted ledgers."""
+_HEAD = struct.Struct("<8sIB3xqI")
 _RANGE = struct.Struct("<qq")
 _CHECKSUM = struct.Struct("<I")
 
@@ -176,9 +177,8 @@ class LossMarks:
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        head = _HEAD.pack(
-            _MAGIC, _FORMAT, self.is_unclean, self.has_gone_file, self.fenced_through, len(self.limbo)
-        )
+        version = _FORMAT_WITH_GONE_FILE if self.has_gone_file else _FORMAT
+        head = _HEAD.pack(_MAGIC, version, self.is_unclean, self.fenced_through, len(self.limbo))
         body = head + b"".join(_RANGE.pack(*part) for part in self.limbo)
         return body + _CHECKSUM.pack(checksum(body))
 
@@ -194,14 +194,14 @@ class LossMarks:
         body = data[: -_CHECKSUM.size]
         if _CHECKSUM.pack(checksum(body)) != data[-_CHECKSUM.size :]:
             raise StorageCorrupt(path, 0, "the checksum of the marks does not match")
-        magic, version, unclean, has_gone_file, fenced_through, count = _HEAD.unpack_from(body)
-        if magic == _MAGIC and version > _FORMAT:
-            raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
-        if magic != _MAGIC or version != _FORMAT:
-            raise StorageCorrupt(path, 0, f"not a file of marks of format {_FORMAT}")
-        if len(body) != _HEAD.size + count * _RANGE.size or unclean > 1 or has_gone_file > 1:
-            flags = f"unclean {unclean}, gone ledgers {has_gone_file}"
-            raise StorageCorrupt(path, 12, f"{len(body)} bytes, {count} ranges, {flags}")
+        magic, version, unclean, fenced_through, count = _HEAD.unpack_from(body)
+        known = _FORMAT, _FORMAT_WITH_GONE_FILE
+        if magic == _MAGIC and version > _FORMAT_WITH_GONE_FILE:
+            raise IncompatibleVersion(path, (version, version), known)
+        if magic != _MAGIC or version not in known:
+            raise StorageCorrupt(path, 0, f"not a file of marks of format {known[0]} or {known[1]}")
+        if len(body) != _HEAD.size + count * _RANGE.size or unclean > 1:
+            raise StorageCorrupt(path, 12, f"{len(body)} bytes, {count} ranges, unclean {unclean}")
         limbo = tuple(_RANGE.iter_unpack(body[_HEAD.size :]))
         if not NO_LEDGER <= fenced_through <= LEDGER_ID_MAX or not _is_growing(limbo):
             raise StorageCorrupt(path, 16, f"fenced through {fenced_through}, in limbo: {limbo[:4]}")
@@ -209,7 +209,7 @@ class LossMarks:
             is_unclean=bool(unclean),
             fenced_through=fenced_through,
             limbo=limbo,
-            has_gone_file=bool(has_gone_file),
+            has_gone_file=version == _FORMAT_WITH_GONE_FILE,
         )
 
 

@@ -119,6 +119,15 @@ MUTANTS = (
         f"{_ROWS}::test_without_its_gone_ledgers_no_directory_opens",
     ),
     mutant(
+        "an_older_version_takes_a_directory_whose_gone_ledgers_it_would_forget",
+        "rule 4",
+        "LossMarks.encode",
+        "_FORMAT_WITH_GONE_FILE if self.has_gone_file else _FORMAT",
+        "_FORMAT",
+        "tests/unit/test_loss_marks.py::"
+        "test_a_version_that_would_forget_the_gone_ledgers_refuses_the_marks_of_a_directory_that_has_them",
+    ),
+    mutant(
         "runs_of_gone_ledgers_are_compacted",
         "rule 4",
         "Rewriter._carried",

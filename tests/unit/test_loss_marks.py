@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import attrs
 import pytest
 
 from bookie.core.loss_marks import NO_LEDGER, LossMarks
@@ -94,6 +95,16 @@ def test_what_was_written_is_read_again_and_anything_else_is_corrupt() -> None:
 def test_marks_that_make_no_sense_are_corrupt_though_their_checksum_holds(marks: LossMarks) -> None:
     with pytest.raises(StorageCorrupt):
         LossMarks.decode_untrusted(marks.encode(), "marks")
+
+
+def test_a_version_that_would_forget_the_gone_ledgers_refuses_the_marks_of_a_directory_that_has_them() -> (
+    None
+):
+    without = LossMarks().after_loss(41)
+    with_them = attrs.evolve(without, has_gone_file=True)
+    assert LossMarks.decode_untrusted(with_them.encode(), "marks") == with_them
+    assert without.encode()[8:12] == b"\1\0\0\0"
+    assert with_them.encode()[8:12] == b"\2\0\0\0", "version 0.1 reads 1 and nothing else"
 
 
 def test_the_example_on_the_page_is_what_is_written() -> None:
