@@ -91,12 +91,12 @@ async def test_an_entry_log_of_a_newer_format_is_refused_and_nothing_is_written(
 async def test_loss_marks_of_a_newer_format_are_refused_and_nothing_is_written(is_clean: bool) -> None:
     disk, indexes = await memory_image(is_clean=is_clean)
     page = LossMarks(is_unclean=True).encode()
-    body = page[:8] + struct.pack("<I", 2) + page[12:-4]
+    body = page[:8] + struct.pack("<I", 3) + page[12:-4]
     disk.files["b/marks"] = bytearray(body + struct.pack("<I", checksum(body)))
     before = contents(disk, indexes)
     error = await refusal(disk, indexes)
     assert error is not None
-    assert (error.what, error.theirs) == ("b/marks", (2, 2))
+    assert (error.what, error.theirs) == ("b/marks", (3, 3))
     assert contents(disk, indexes) == before
 
 
