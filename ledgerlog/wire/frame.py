@@ -56,6 +56,8 @@ bookie must look at many entries; a reply without pairs never ends early.
 **LEDGERS** asks for the ledgers with entries on the bookie, from the id in ``ledger`` on. ``key`` is the
 bookie's listing key. ``wire.ledgers`` describes the body of the reply, which is complete through the ledger
 in ``argument``. Status UNKNOWN: the bookie may have lost others.
+
+**PROOF** follows HELLO if both ends prove who they are with a shared secret (``wire.proof``).
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ class Kind(enum.IntEnum):
     INFO = 8
     SCRUB = 9
     LEDGERS = 10
+    PROOF = 11
 
 
 _KINDS = frozenset(kind.value for kind in Kind)

@@ -25,8 +25,17 @@ version and the common features, and both use exactly these. If it refuses, it s
 features. Version 0.1 sends and compares only ``protocol``, which is 1: it is a range of one version without
 features. So a client that speaks 1 to 2 works with a bookie of 0.1, and the reverse.
 
-Unknown keys are ignored, so a later version can add some. A client does not identify itself: the ledger's
-key authorises a write.
+Unknown keys are ignored, so a later version can add some.
+
+If the client can prove who it is with a shared secret, its request also has a *claim*, and the answer of a
+bookie that asks for the proof has a *challenge*. ``wire.proof`` describes what follows:
+
+    principal     text           request: who the client says that it is
+    keys          list of bytes  request: the fingerprints of its secrets, the preferred one first: 1 or 2
+    key           bytes          reply: the fingerprint of the secret to use
+    nonce         bytes          both: 32 random bytes
+
+A bookie that serves only clients who prove themselves answers UNAUTHORIZED if it cannot verify the client.
 """
 
 from __future__ import annotations
@@ -37,9 +46,11 @@ from typing import NoReturn
 import attrs
 
 from ledgerlog.errors import InvalidArgument, WireError
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.principal import Principal
 from ledgerlog.model.protocol import ProtocolSupport
+from ledgerlog.model.secret import FINGERPRINT_BYTES, SECRETS_MAX
 from ledgerlog.wire.frame import REPLY, Frame, Kind, Status, encode_head
 
 PROTOCOL = 1
@@ -52,10 +63,30 @@ FEATURES: tuple[str, ...] = ()
 """The features that this package knows, sorted."""
 
 HELLO_BODY_BYTES_MAX = 1024
+NONCE_BYTES = 32
 _TEXT_CHARS_MAX = 128
 _NUMBER_MAX = 0xFFFF
 _FEATURES_MAX = 16
 _FEATURE_CHARS_MAX = 24
+
+
+@attrs.frozen
+class Claim:
+    """Who a client says that it is, in its HELLO. It proves nothing yet."""
+
+    principal: Principal
+    fingerprints: tuple[bytes, ...]
+    """Those of its secrets, the preferred one first."""
+    nonce: bytes
+
+
+@attrs.frozen
+class Challenge:
+    """A bookie's demand for a proof, in its answer."""
+
+    fingerprint: bytes
+    """That of the secret to use; one of those in the claim."""
+    nonce: bytes
 
 
 @attrs.frozen
@@ -73,6 +104,10 @@ class Hello:
     """The highest version that it speaks."""
     features: tuple[str, ...] = ()
     """The features that it knows; in a reply with OK, those to use. Sorted."""
+    claim: Claim | None = None
+    """Only in a request."""
+    challenge: Challenge | None = None
+    """Only in a reply."""
 
     @property
     def support(self) -> ProtocolSupport:
@@ -122,6 +157,13 @@ class Hello:
             body["protocol_max"] = self.protocol_max
         if self.features:
             body["features"] = list(self.features)
+        if self.claim is not None:
+            body["principal"] = str(self.claim.principal)
+            body["keys"] = list(self.claim.fingerprints)
+            body["nonce"] = self.claim.nonce
+        if self.challenge is not None:
+            body["key"] = self.challenge.fingerprint
+            body["nonce"] = self.challenge.nonce
         if not 1 <= self.protocol <= self.protocol_max <= _NUMBER_MAX:
             raise InvalidArgument(
                 f"HELLO: protocol {self.protocol} to {self.protocol_max} is not in 1..{_NUMBER_MAX}"
@@ -156,12 +198,14 @@ def _refuse_to_say(why: str) -> NoReturn:
 
 def encode_hello(hello: Hello) -> bytes:
     """Encode the frame with which a client opens a connection."""
+    assert hello.challenge is None, "a challenge answers a claim"
     return encode_head(Kind.HELLO, index=hello._encode_body())
 
 
 def encode_hello_reply(status: Status, hello: Hello) -> bytes:
     """Encode the bookie's answer. ``hello`` describes the bookie itself, even if it refuses."""
     assert hello.instance is not None, "a bookie knows the instance of its data"
+    assert hello.claim is None, "a bookie does not say who it is in the way of a client"
     return encode_head(Kind.HELLO | REPLY, status=status, index=hello._encode_body())
 
 
@@ -194,6 +238,7 @@ def decode_hello_untrusted(frame: Frame) -> Hello:
     instance = fields.get("instance", str) if header.kind & REPLY else fields.optional("instance", str)
     cluster = fields.optional("cluster", str)
     _check_texts(instance, cluster, fields.fail)
+    is_reply = bool(header.kind & REPLY)
     return Hello(
         bookie_id=bookie_id,
         instance=instance,
@@ -201,4 +246,38 @@ def decode_hello_untrusted(frame: Frame) -> Hello:
         protocol=protocol,
         protocol_max=highest,
         features=features,
+        claim=None if is_reply else _read_claim(fields),
+        challenge=_read_challenge(fields) if is_reply else None,
     )
+
+
+def _read_claim(fields: Fields) -> Claim | None:
+    principal = fields.optional("principal", str)
+    if principal is None:
+        return None
+    fingerprints = tuple(fields.sequence("keys", bytes))
+    if not 1 <= len(fingerprints) <= SECRETS_MAX:
+        fields.fail(f"the field 'keys' has {len(fingerprints)} items, not 1 to {SECRETS_MAX}")
+    for fingerprint in fingerprints:
+        _check_length(fields, "keys", fingerprint, FINGERPRINT_BYTES)
+    nonce = _check_length(fields, "nonce", fields.get("nonce", bytes), NONCE_BYTES)
+    try:
+        return Claim(Principal.parse(principal), fingerprints, nonce)
+    except InvalidArgument as cause:
+        fields.fail(str(cause))
+
+
+def _read_challenge(fields: Fields) -> Challenge | None:
+    fingerprint = fields.optional("key", bytes)
+    if fingerprint is None:
+        return None
+    return Challenge(
+        _check_length(fields, "key", fingerprint, FINGERPRINT_BYTES),
+        _check_length(fields, "nonce", fields.get("nonce", bytes), NONCE_BYTES),
+    )
+
+
+def _check_length(fields: Fields, name: str, value: bytes, length: int) -> bytes:
+    if len(value) != length:
+        fields.fail(f"the field {name!r} has {len(value)} bytes, not {length}")
+    return value

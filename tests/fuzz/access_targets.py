@@ -17,6 +17,7 @@ from ledgerlog.meta.belonging import check_cluster
 from ledgerlog.meta.zookeeper.acl import parse_principal
 from ledgerlog.meta.zookeeper.login import parse_auth
 from ledgerlog.meta.zookeeper.names import Names, parse_child
+from ledgerlog.model.secret import Secrets
 from tests.fuzz.targets import Target, expect
 
 _AUTH = (
@@ -36,6 +37,17 @@ def _run_auth(data: bytes) -> bool:
     secret = auth.password or ""
     expect(len(secret) < 8 or secret in (auth.user or "") or secret not in said, "a repr shows a secret")
     expect(bool(auth.auth_data) != bool(auth.sasl_options), "an identity of two kinds, or of none")
+    return True
+
+
+def _run_secrets(data: bytes) -> bool:
+    try:
+        secrets = Secrets.parse(data.decode("utf-8", "surrogateescape"), "the-file")
+    except InvalidArgument as refusal:
+        expect("5" * 16 not in str(refusal), f"a refusal quotes a secret: {refusal}")
+        return False
+    expect(Secrets.parse(secrets.encode(), "f") == secrets, "secrets that are written differently")
+    expect(not any(value.hex() in repr(secrets) for value in secrets.values), "a repr shows a secret")
     return True
 
 
@@ -101,6 +113,11 @@ def _backups() -> list[bytes]:
 
 ACCESS_TARGETS = (
     Target("zk-auth", _run_auth, lambda: list(_AUTH)),
+    Target(
+        "secrets",
+        _run_secrets,
+        lambda: [b"cluster:" + b"5" * 64, b"# old\nclient/a:" + b"5" * 64 + b"\nclient/a:" + b"6" * 64],
+    ),
     Target(
         "zk-names",
         _run_names,

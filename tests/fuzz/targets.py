@@ -37,6 +37,7 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.model.principal import Principal
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.reach import OutOfReach
@@ -65,8 +66,21 @@ from ledgerlog.wire.frame import (
     encode_pairs,
     index_bytes,
 )
-from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello, encode_hello_reply
+from ledgerlog.wire.hello import (
+    Challenge,
+    Claim,
+    Hello,
+    decode_hello_untrusted,
+    encode_hello,
+    encode_hello_reply,
+)
 from ledgerlog.wire.ledgers import LedgerOnBookie, decode_ledgers_untrusted, encode_ledgers
+from ledgerlog.wire.proof import (
+    PROOF_BYTES,
+    decode_proof_untrusted,
+    encode_proof,
+    encode_proof_reply,
+)
 from ledgerlog.wire.records import (
     Numbering,
     decode_checkpoint,
@@ -124,6 +138,9 @@ def _run_frame(data: bytes) -> bool:
                 _check_entries(decode_entries_untrusted(frame))
             elif kind & ~REPLY == Kind.HELLO:
                 decode_hello_untrusted(frame)
+            elif kind & ~REPLY == Kind.PROOF:
+                proof = decode_proof_untrusted(frame)
+                expect(len(proof) == PROOF_BYTES, "a proof of another length")
             elif kind == Kind.LIST | REPLY:
                 pairs = decode_pairs_untrusted(frame.body)
                 expect(encode_pairs(pairs) == bytes(frame.body), "pairs that are written differently")
@@ -177,11 +194,16 @@ def _frame_seeds() -> list[bytes]:
     entries = Entries.build(_LEDGER, 3, [b"one", b"", b"three"])
     sparse = Entries(_LEDGER, [3, 5, 9], entries.lengths, array("I", [1, 2, 3]), entries.payload)
     hello = Hello(bookie_id=_BOOKIE, instance="instance", cluster="cluster")
+    claim = Claim(Principal.parse("client/billing"), (b"f" * 8, b"g" * 8), b"n" * 32)
     return [
         b"".join(encode_add(entries, lac=2, lafr=1, key=bytes(16), recovery=False)),
         b"".join(encode_add(sparse, lac=2, lafr=-1, key=bytes(16), recovery=True)),
         encode_hello(hello),
         encode_hello_reply(Status.OK, hello),
+        encode_hello(attrs.evolve(hello, claim=claim)),
+        encode_hello_reply(Status.OK, attrs.evolve(hello, challenge=Challenge(b"f" * 8, b"n" * 32))),
+        encode_proof(b"p" * 32),
+        encode_proof_reply(b"p" * 32),
         encode_head(Kind.READ, count=1, ledger_id=_LEDGER, first=0, last=9, argument=1 << 20, wait_ms=10),
         encode_head(Kind.LIST | REPLY, ledger_id=_LEDGER, index=encode_pairs([(0, 4), (6, 6)])),
         encode_head(

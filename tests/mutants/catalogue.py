@@ -11,6 +11,7 @@ from tests.mutants import (
     client_rules,
     disk_rules,
     harmless,
+    identity_rules,
     ledger_rules,
     log_rules,
     loss_rules,
@@ -45,5 +46,6 @@ MUTANTS = (
     *people_rules.MUTANTS,
     *blocking_rules.MUTANTS,
     *version_rules.MUTANTS,
+    *identity_rules.MUTANTS,
     *harmless.MUTANTS,
 )

@@ -83,7 +83,7 @@ def test_every_field_and_the_body_come_back(kind: int, fields: dict[str, Any], b
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
-        ("kind", list(PLAIN_KINDS), [0, 11, 0x7F, 0x80, 0x8B, 0xFF]),
+        ("kind", list(PLAIN_KINDS), [0, 12, 0x7F, 0x80, 0x8C, 0xFF]),
         ("flags", [0, 1, 2, 3], [4, 8, 0x80, 0xFF]),
         ("status", list(Status), [max(Status) + 1, 255, 65535]),
         ("entry_count", [0, 1, 2**32 - 1], []),

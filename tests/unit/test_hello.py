@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from ledgerlog.errors import WireError
 from ledgerlog.model.codec import encode_record
+from ledgerlog.model.principal import Principal
 from ledgerlog.wire.frame import REPLY, Kind, Status, decode_frame_untrusted, encode_head
 from ledgerlog.wire.hello import (
     HELLO_BODY_BYTES_MAX,
+    Challenge,
+    Claim,
     Hello,
     decode_hello_untrusted,
     encode_hello,
@@ -167,3 +170,57 @@ def test_who_has_no_common_version_is_refused_and_told_the_range() -> None:
 def test_a_range_or_features_that_make_no_sense_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         decode(encode_head(Kind.HELLO, index=encode_record({**GOOD, **change})))
+
+
+CLAIM = Claim(Principal.parse("client/billing"), (b"f" * 8, b"g" * 8), b"n" * 32)
+CHALLENGE = Challenge(b"f" * 8, b"n" * 32)
+
+
+def test_a_claim_and_a_challenge_come_back() -> None:
+    claiming = attrs.evolve(BOOKIE, claim=CLAIM)
+    assert decode(encode_hello(claiming)) == claiming
+    challenging = attrs.evolve(BOOKIE, challenge=CHALLENGE)
+    assert decode(encode_hello_reply(Status.OK, challenging)) == challenging
+    assert decode(encode_hello(BOOKIE)).claim is None
+    longest = Hello("b" * 128, "\N{GREEK SMALL LETTER MU}" * 128, "c" * 128, claim=CLAIM)
+    assert decode(encode_hello(longest)) == longest
+
+
+def test_only_a_client_claims_and_only_a_bookie_challenges() -> None:
+    with pytest.raises(AssertionError):
+        encode_hello(attrs.evolve(BOOKIE, challenge=CHALLENGE))
+    with pytest.raises(AssertionError):
+        encode_hello_reply(Status.OK, attrs.evolve(BOOKIE, claim=CLAIM))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"principal": "client"},
+        {"principal": "nobody/x"},
+        {"principal": 1},
+        {"keys": []},
+        {"keys": [b"f" * 8] * 3},
+        {"keys": [b"f" * 7]},
+        {"keys": ["f" * 8]},
+        {"keys": None},
+        {"nonce": b"n" * 31},
+        {"nonce": None},
+    ],
+    ids=str,
+)
+def test_a_malformed_claim_is_refused(change: dict[str, Any]) -> None:
+    good = {**GOOD, "principal": "client/a", "keys": [b"f" * 8], "nonce": b"n" * 32}
+    assert decode(encode_head(Kind.HELLO, index=encode_record(good))).claim is not None
+    with pytest.raises(WireError):
+        decode(encode_head(Kind.HELLO, index=encode_record({**good, **change})))
+
+
+@pytest.mark.parametrize(
+    "change", [{"key": b"f" * 9}, {"key": "f"}, {"nonce": b"n"}, {"nonce": None}], ids=str
+)
+def test_a_malformed_challenge_is_refused(change: dict[str, Any]) -> None:
+    good = {**GOOD, "key": b"f" * 8, "nonce": b"n" * 32}
+    assert decode(encode_head(Kind.HELLO | REPLY, index=encode_record(good))).challenge is not None
+    with pytest.raises(WireError):
+        decode(encode_head(Kind.HELLO | REPLY, index=encode_record({**good, **change})))
