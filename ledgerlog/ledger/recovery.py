@@ -2,7 +2,8 @@
 
 Each recovery has one nursery. It runs a task for each outstanding fence or read, each with its own deadline,
 and one main task, which carries out metadata intents, sends write-backs and finds replacements. The core
-decides where the ledger ends; this module only carries out its decisions.
+decides where the ledger ends; this module only carries out its decisions. If a write-back is stalled, bookies
+that give no sign of life are replaced after a second (``ledger.core.reach``).
 
 Entries below the start of recovery may lack copies, and only the ledger's writer knew it. So this module
 files the recovered ledger for repair, in the transaction that closes it, except if its mode acknowledges at
@@ -20,6 +21,7 @@ from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import BookieUnavailable, LedgerNotFound
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.core.reach import Reach
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.encoding import AddEncoder
@@ -29,7 +31,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import read_range
 from ledgerlog.ledger.repair_tasks import may_lack_copies
 from ledgerlog.ledger.slots import SlotSinks
-from ledgerlog.limits import APPEND_DEADLINE_S, REQUEST_TIMEOUT_S
+from ledgerlog.limits import APPEND_DEADLINE_S, REACH_ASK_S, REACH_LOOK_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.pool import ConnectionPool
@@ -135,6 +137,7 @@ class _Recovery:
         self._key = core.metadata.key
         self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
         self._slots = SlotSinks(core, self, pool, core.replication)
+        self._reach = Reach(core.replication)
         self._wake = trio.Event()
         self._refused_at: dict[BookieId, float] = {}
         self._settled = NO_ENTRY
@@ -167,7 +170,8 @@ class _Recovery:
                 nursery.start_soon(self._read, ask)
             self._write_back()
             if core.intent is None and core.phase not in (Phase.DONE, Phase.FAILED):
-                with trio.move_on_after(_LOOK_S):
+                is_stalled = trio.current_time() - self._progress_at >= REACH_ASK_S
+                with trio.move_on_after(REACH_LOOK_S if is_stalled else _LOOK_S):
                     await self._wake.wait()
         self._environment.mark(f"recovery: {core.phase.value}")
 
@@ -215,20 +219,34 @@ class _Recovery:
         core = self._core
         if core.phase not in (Phase.READING, Phase.CLOSING) or core.pending.is_drained:
             self._progress_at = trio.current_time()
+            self._reach.on_progress()
             return
         self._follow()
         self._retry_refused()
         self._slots.send_due()
+        self._look_at_reach()
         self._replace()
         if core.pending.settled > self._settled:
             self._settled = core.pending.settled
             self._progress_at = trio.current_time()
+            self._reach.on_progress()
         elif trio.current_time() - self._progress_at > self._deadline_s:
             core.give_up(f"entry {core.pending.settled + 1} was not taken within {self._deadline_s:g} s")
 
     def _follow(self) -> None:
         core = self._core
         self._slots.follow(core.private_ensemble, core.pending.fragments[-1].first_entry)
+
+    def _look_at_reach(self) -> None:
+        """If the write-back is stalled, replace the bookies that give no sign of life, as a writer does."""
+        if trio.current_time() - self._progress_at < REACH_ASK_S:
+            return
+        members = self._core.pending.ensemble
+        spares = [info.bookie_id for info in self._directory.writable() if info.bookie_id not in members]
+        self._slots.look_for_signs(self._reach, spares, self._directory.quarantine)
+        for bookie in self._reach.unanswering:
+            self._core.on_bookie_failed(bookie)
+            self._directory.quarantine(bookie)
 
     def _replace(self) -> None:
         core = self._core

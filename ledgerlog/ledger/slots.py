@@ -11,11 +11,15 @@ shell around that machine), whose ``act`` is called once per burst.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import trio
+
 from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.core.reach import Member, Reach
 from ledgerlog.ledger.core.tenure import Tenure
+from ledgerlog.limits import ENSEMBLE_MAX, REACH_LOST_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.connection import BookieConnection
@@ -147,6 +151,31 @@ class SlotSinks:
     def send_due(self) -> None:
         for sink in self.sinks:
             sink.send_due()
+
+    def look_for_signs(
+        self, reach: Reach, spares: Sequence[BookieId], on_doubtful: Callable[[BookieId], object]
+    ) -> None:
+        """Find the bookies that are out of reach, and not only slow, and break off their connections.
+
+        Call it every ``limits.REACH_LOOK_S`` while the ledger is stalled.
+
+        Args:
+            reach: What is known of the bookies.
+            spares: Bookies that could replace members.
+            on_doubtful: Called with each replacement that does not answer.
+        """
+        members = [
+            Member(sink.bookie, sink.connection.is_connected, sink.connection.frames_received)
+            for sink in self.sinks
+        ]
+        reach.look(trio.current_time(), members, spares[:ENSEMBLE_MAX])
+        for bookie in reach.take_asks():
+            self._pool.ask(bookie, reach.on_sign)
+        for bookie in reach.take_doubtful():
+            on_doubtful(bookie)
+        for sink in list(self.sinks):
+            if sink.bookie in reach.silent:
+                sink.connection.break_off(f"no sign of life for {REACH_LOST_S:g} s")
 
     def close(self) -> None:
         """Detach all sinks. No callback is called afterwards."""

@@ -49,21 +49,19 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core import writer as core_writer
 from ledgerlog.ledger.core.pending import Send
-from ledgerlog.ledger.core.reach import Member, Reach
+from ledgerlog.ledger.core.reach import Reach
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.repair_tasks import may_lack_copies
 from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
-    ENSEMBLE_MAX,
     ENTRY_BYTES_MAX,
     LAC_PUBLISH_IDLE_S,
     LATE_COPIES_S,
     METADATA_TIMEOUT_S,
     REACH_ASK_S,
     REACH_LOOK_S,
-    REACH_LOST_S,
     WRITER_WINDOW_BYTES,
     WRITER_WINDOW_ENTRIES,
 )
@@ -628,24 +626,13 @@ class LedgerWriter:
             return
         self._is_stalled = True
         before = reach.out_of_reach
-        members = [
-            Member(sink.bookie, sink.connection.is_connected, sink.connection.frames_received)
-            for sink in self._slots.sinks
-        ]
         taken = {*core.pending.ensemble, *core.unfit}
         spares = [
             info.bookie_id
             for info in self._directory.writable()
             if info.bookie_id not in taken and info.fences_through < core.ledger_id
         ]
-        reach.look(now, members, spares[:ENSEMBLE_MAX])
-        for bookie in reach.take_asks():
-            self._pool.ask(bookie, reach.on_sign)
-        for bookie in reach.take_doubtful():
-            self._directory.quarantine(bookie)
-        for sink in self._slots.sinks:
-            if sink.bookie in reach.silent:
-                sink.connection.break_off(f"no sign of life for {REACH_LOST_S:g} s")
+        self._slots.look_for_signs(reach, spares, self._directory.quarantine)
         if reach.out_of_reach != before:
             if reach.out_of_reach is not None:
                 logger.warning(

@@ -90,10 +90,19 @@ MUTANTS = (
     mutant(
         "a_silent_bookie_keeps_its_connection",
         "A.9",
-        "LedgerWriter._look_at_reach",
+        "SlotSinks.look_for_signs",
         "sink.bookie in reach.silent",
         "False",
         f"{_TEST_REACHING}::test_two_of_four_bookies_cut_off_cost_little_more_than_a_second",
+    ),
+    mutant(
+        "a_write_back_waits_for_the_deadline_of_a_bookie_that_hangs",
+        "A.9",
+        "_Recovery._write_back",
+        "self._look_at_reach()",
+        "",
+        "tests/shells/test_client_recovery.py::"
+        "test_a_write_back_waits_little_more_than_a_second_for_a_bookie_that_hangs",
     ),
     mutant(
         "a_busy_bookie_has_answered",

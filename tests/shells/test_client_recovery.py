@@ -16,10 +16,11 @@ from ledgerlog.errors import (
     RecoveryFailed,
 )
 from ledgerlog.ledger.writer import LedgerWriter
-from ledgerlog.limits import REQUEST_TIMEOUT_S
+from ledgerlog.limits import ADD_TIMEOUT_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.faulty_disk import Gate
 from ledgerlog.testing.memory_cluster import Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 
@@ -156,6 +157,31 @@ async def test_recovery_with_too_few_bookies_fails_and_succeeds_when_they_are_ba
         await cluster.start_all()
         await client.ledgers.recover(writer.ledger_id)
         await check(client, writer.ledger_id, 10)
+
+
+async def test_a_write_back_waits_little_more_than_a_second_for_a_bookie_that_hangs(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client:
+        writer, bookies = await unacknowledged(cluster, client, Replication(3, 3, 3), on=2)
+        cluster.network.stall(client.host, bookies[2].bookie_id)
+        began = trio.current_time()
+        metadata = await client.ledgers.recover(writer.ledger_id)
+        assert trio.current_time() - began < 1.5
+        assert bookies[2].bookie_id not in metadata.last_fragment.ensemble
+        await check(client, writer.ledger_id, 11)
+
+
+async def test_a_write_back_waits_for_a_bookie_that_is_slow_and_gives_signs_of_life(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client:
+        writer, bookies = await unacknowledged(cluster, client, Replication(3, 3, 3), on=2)
+        gate = Gate("write_sync")
+        bookies[2].disk.faults.append(gate)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.ledgers.recover, writer.ledger_id)
+            await trio.sleep(ADD_TIMEOUT_S - 1)
+            gate.open()
+        metadata = await client.ledgers.metadata(writer.ledger_id)
+        assert bookies[2].bookie_id in metadata.last_fragment.ensemble
+        await check(client, writer.ledger_id, 11)
 
 
 async def test_the_write_back_goes_to_a_replacement_that_the_closed_metadata_names(clock: MockClock) -> None:

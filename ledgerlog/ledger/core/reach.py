@@ -14,6 +14,7 @@ fast ones then costs nothing.
 
     take_asks()     bookies to be asked for a sign of life         -> on_sign
     silent          members that gave none for ``REACH_LOST_S``: break off their connections
+    unanswering     the same, of members that are not connected: do not wait for the attempt to end
     take_doubtful() replacements that did not answer: prefer others
     out_of_reach    why no ack quorum can be had now; None if it can, or may
 
@@ -80,6 +81,8 @@ class Reach:
         """How long the stall has lasted, in time that counts."""
         self.silent: tuple[BookieId, ...] = ()
         """Members that are connected and gave no sign of life for ``REACH_LOST_S``, by the last look."""
+        self.unanswering: tuple[BookieId, ...] = ()
+        """Members that are not connected and gave no sign of life for ``REACH_LOST_S``, by the last look."""
         self.out_of_reach: OutOfReach | None = None
         """What keeps the writer from an ack quorum; None if it can reach one or does not know yet."""
 
@@ -88,7 +91,7 @@ class Reach:
         self._seen.clear()
         self._asks, self._doubtful = [], []
         self._looked_at = self.out_of_reach = None
-        self.silent = ()
+        self.silent = self.unanswering = ()
 
     def look(self, now: float, members: Sequence[Member], spares: Sequence[BookieId]) -> None:
         """Look at a stalled ledger.
@@ -115,9 +118,9 @@ class Reach:
         for spare in spares if self._needed(recent, 0) else ():
             self._seen.setdefault(spare, _Seen(since))
             self._ask_if_quiet(spare)
-        self.silent = tuple(
-            member.bookie for member in members if member.is_connected and self._is_lost(member.bookie)
-        )
+        lost = [member for member in members if self._is_lost(member.bookie)]
+        self.silent = tuple(member.bookie for member in lost if member.is_connected)
+        self.unanswering = tuple(member.bookie for member in lost if not member.is_connected)
         self._judge(members, spares)
 
     def _judge(self, members: Sequence[Member], spares: Sequence[BookieId]) -> None:
