@@ -288,6 +288,8 @@ async def connect(
         CookieMismatch: A bookie's directory of a ``file:`` cluster belongs to another bookie or another
             cluster.
         MetadataUnavailable: The metadata store cannot be reached.
+        Unauthenticated: The certificate of this program cannot prove who it is: it has expired, for example,
+            or is for another cluster. Or ZooKeeper refused it.
     """
     credentials = Credentials.completed(
         os.environ, tls=tls, secret_file=secret_file, zk_auth_file=zk_auth_file

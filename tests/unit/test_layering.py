@@ -272,6 +272,9 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "pyspark": ("ledgerlog.spark", "pyspark_ledgerlog", "pyspark_ledgeraudit"),
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
+    "ssl": ("ledgerlog.net", "ledgerlog.meta.zookeeper"),
+    # It makes certificates for trials. TLS itself does without.
+    "cryptography": ("ledgerlog.cli",),
     "inotify_simple": ("ledgerlog.meta.sqlite_changes",),
     "plyvel": ("bookie.storage",),
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
