@@ -65,13 +65,13 @@ from bookie.server.outbox import ClientTooSlow, Outbox
 from bookie.server.requests import Requests
 from bookie.server.shared import Shared
 from ledgerlog import limits
-from ledgerlog.errors import StorageError, WireError
+from ledgerlog.errors import StorageError, Unauthenticated, WireError
 from ledgerlog.model.principal import Principal
 from ledgerlog.net.transport import ConnectionLost, Stream
 from ledgerlog.net.turns import Turns
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import Frame, FrameBuffer, Header, Kind, Status
-from ledgerlog.wire.hello import decode_hello_untrusted, encode_hello_reply
+from ledgerlog.wire.hello import TLS_HANDSHAKE, begins_as_tls, decode_hello_untrusted, encode_hello_reply
 
 logger = logging.getLogger(__name__)
 
@@ -204,17 +204,25 @@ class Connection:
             await self._finish()
         except ConnectionLost as lost:
             self._on_lost(lost)
-        except (WireError, ClientTooSlow) as why:
+        except (Unauthenticated, WireError, ClientTooSlow) as why:
             self._cut_off(why)
 
     async def _receive_hello(self) -> bool:
         """Return whether the connection goes on. It does not if the peer closed before its HELLO, or if the
         HELLO was refused."""
         buffer = self._buffer
+        is_first = True
         while (frame := buffer.take_frame(limits.HELLO_BYTES_MAX)) is None:
-            count = await self._stream.receive_into(buffer.writable())
+            room = buffer.writable()
+            count = await self._stream.receive_into(room)
             if not count:
                 return False
+            if is_first and begins_as_tls(room[:count], TLS_HANDSHAKE):
+                # Answer, so that the client's TLS learns that this is none.
+                self._outbox.reply([encode_hello_reply(Status.BAD_REQUEST, self._shared.identity)])
+                await self._turn_away("it speaks TLS, and this bookie has no certificate")
+                return False
+            is_first = False
             buffer.received(count)
         if frame.header.kind != Kind.HELLO:
             raise WireError(f"a message of kind {frame.header.kind} before HELLO")
@@ -386,11 +394,15 @@ class Connection:
             self._shared.strangers.leave(self)
             self._expect(_NEVER)
             return True
-        self._cut_off(WireError(f"it means {meant}; this is {identity}"))
+        await self._turn_away(f"it means {meant}; this is {identity}")
+        return False
+
+    async def _turn_away(self, why: str) -> None:
+        """Count and log that the client is refused, and wait until it has its answer."""
+        self._cut_off(WireError(why))
         self._timeout.deadline = _NEVER
         with trio.move_on_after(limits.HANDSHAKE_TIMEOUT_S):
             await self._outbox.wait_all_sent()
-        return False
 
     def _on_add(self, frame: Frame) -> None:
         self._adds = number = self._adds + 1

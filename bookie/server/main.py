@@ -61,7 +61,7 @@ from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import parse_address
-from ledgerlog.net.tls import network_of
+from ledgerlog.net.tls import bookie_of, network_of
 from ledgerlog.net.transport import Network
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
@@ -107,7 +107,9 @@ def main() -> None:
 )
 @click.option("--advertise", help="The address that clients are told, where it is another than --listen.")
 @click.option(
-    "--id", "bookie_id", help="The bookie's id; by default the directory's own, or a generated one."
+    "--id",
+    "bookie_id",
+    help="The bookie's id; by default that in its certificate, otherwise the directory's own or a new one.",
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="Options of the storage, a TOML file.")
 @_journal_dir
@@ -221,6 +223,7 @@ def run(
         descriptors = raise_limit()
 
     async def serve(stop: trio.Event) -> None:
+        nonlocal bookie_id
         is_announced = False
 
         def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
@@ -263,6 +266,7 @@ def run(
 
         async with open_store(uri, credentials=credentials) as store:
             network = network_of(credentials, cluster=store.cluster)
+            bookie_id = bookie_of(network, expected=bookie_id)
             await serve_and_heal(open_node, body)
 
     with _failures():

@@ -132,7 +132,8 @@ class LedgerWriter:
         self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
         self._outcome: LedgerLogError | None = None
         self._refused_at: dict[BookieId, float] = {}  # by bookie; only bookies that are still connected
-        self._refused_with: dict[BookieId, Status] = {}  # the last refusal of each bookie, for error messages
+        self._failed_because: dict[BookieId, str] = {}
+        """Why each bookie failed last, for error messages."""
         self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
         self._closers = 0
         self._is_given_up = False
@@ -430,7 +431,7 @@ class LedgerWriter:
             last: Its last entry.
             status: The reason. FENCED ends this writer, unless the bookie is a new, untried replacement.
         """
-        self._refused_with[bookie] = status
+        self._failed_because[bookie] = status.name
         if status is Status.FENCED:
             if self._core.on_fenced(bookie):
                 logger.warning(
@@ -451,7 +452,7 @@ class LedgerWriter:
             why: The reason, in words.
         """
         self._refused_at.pop(bookie, None)
-        self._refused_with.pop(bookie, None)
+        self._failed_because[bookie] = why
         self._failed(bookie, why)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
@@ -463,6 +464,7 @@ class LedgerWriter:
             bookie: The bookie.
         """
         self._refused_at.pop(bookie, None)
+        self._failed_because.pop(bookie, None)
         self._core.on_bookie_connected(bookie)
         self._tell_lac_again()
 
@@ -751,8 +753,8 @@ class LedgerWriter:
             self._tell_progress()  # The closing write may take a long time.
 
     def _why_failed(self, bookie: BookieId) -> str:
-        status = self._refused_with.get(bookie)
-        return bookie if status is None else f"{bookie} ({status.name})"
+        why = self._failed_because.get(bookie)
+        return bookie if why is None else f"{bookie} ({why})"
 
     def _look_at_ending(self) -> None:
         """End with an unknown outcome if the store does not take the ledger's closing write in time."""

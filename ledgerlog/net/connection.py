@@ -32,7 +32,7 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.core.backoff import Backoff
-from ledgerlog.errors import BookieUnavailable, LedgerLogError
+from ledgerlog.errors import BookieUnavailable, LedgerLogError, Unauthenticated
 from ledgerlog.limits import (
     BUSY_DELAY_MAX_S,
     BUSY_DELAY_MIN_S,
@@ -45,7 +45,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
-from ledgerlog.net.session import BookieBusy, PeerSession, handshake
+from ledgerlog.net.session import BookieBusy, BookieUnauthenticated, PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
 from ledgerlog.wire.hello import Hello
@@ -125,6 +125,7 @@ class BookieConnection:
         self._address: str | None = None
         self._failure = f"bookie {bookie_id}: not connected yet"
         self._failures = 0  # in a row
+        self._is_refused = False  # the last attempt failed because one end did not prove who it is
 
         self._ended_sent = self._ended_answered = self._ended_refused = self._ended_replies = 0
         self._ended_frames = 0
@@ -245,6 +246,8 @@ class BookieConnection:
                 address and the reason.
             BookieBusy: A kind of BookieUnavailable: the bookie has too many requests under way, and has
                 done nothing.
+            BookieUnauthenticated: A kind of BookieUnavailable: the bookie or this process did not prove who
+                it is. Nothing was done.
 
         Cancelling: abandons the reply; the bookie may have acted on the request.
         """
@@ -297,7 +300,7 @@ class BookieConnection:
             await self._attempt_over.wait()
             session = self._session
             if session is None:
-                raise BookieUnavailable(self._failure)
+                raise (BookieUnauthenticated if self._is_refused else BookieUnavailable)(self._failure)
         return session  # If it broke meanwhile, the request notices and says why.
 
     # --- the task -----------------------------------------------------------------------------
@@ -326,12 +329,14 @@ class BookieConnection:
         try:
             session = await self._connect()
         except LedgerLogError as error:
+            self._is_refused = isinstance(error, Unauthenticated)
             self._note_who_lost()
             self._failures += 1
             self._failed_attempts += 1
             self._on_failure(str(error))
             self._end_attempt()
             return False
+        self._is_refused = False
         started = trio.current_time()
         self._on_connected(session)
         await session.run()

@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from ledgerlog.errors import BookieUnavailable, IncompatibleVersion, WireError
+from ledgerlog.errors import BookieUnavailable, IncompatibleVersion, Unauthenticated, WireError
 from ledgerlog.limits import (
     ADD_TIMEOUT_S,
     CONNECTION_IDLE_S,
@@ -46,14 +46,16 @@ from ledgerlog.limits import (
     TURN_BYTES,
     TURN_FRAMES,
 )
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.principal import Principal, PrincipalKind
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import Attachment, Burst, UnansweredAdds
 from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
 from ledgerlog.net.turns import Turns
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
-from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
+from ledgerlog.wire.hello import TLS_ALERT, Hello, begins_as_tls, decode_hello_untrusted, encode_hello
 
-__all__ = ["BookieBusy", "PeerSession", "handshake"]
+__all__ = ["BookieBusy", "BookieUnauthenticated", "PeerSession", "handshake"]
 
 _SEND_BYTES = MIB
 """The sender task hands about this many bytes to the stream at a time."""
@@ -65,6 +67,12 @@ _ADD_OK = Kind.ADD | REPLY
 
 class BookieBusy(BookieUnavailable):
     """The bookie is there, but has too many requests or connections under way to take this one."""
+
+
+class BookieUnauthenticated(BookieUnavailable, Unauthenticated):
+    """The bookie is there, and one of the two ends did not prove who it is.
+
+    A caller that knows other bookies goes on with them, as if this one were down."""
 
 
 async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
@@ -84,14 +92,24 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         WireError: The answer is malformed.
         BookieUnavailable: The other end refuses, or is not the wanted bookie.
         BookieBusy: A kind of BookieUnavailable: the bookie has too many connections.
+        Unauthenticated: One end did not prove who it is, to the other's satisfaction.
         IncompatibleVersion: The two have no version of the protocol in common.
     """
     await stream.send_all([encode_hello(wanted)])
+    _check_principal(stream, wanted.bookie_id)
     buffer = FrameBuffer()
+    is_first = True
     while True:
-        received = await stream.receive_into(buffer.writable())
+        room = buffer.writable()
+        received = await stream.receive_into(room)
         if not received:
             raise ConnectionLost("it closed the connection instead of answering HELLO")
+        if is_first and begins_as_tls(room[:received], TLS_ALERT):
+            raise Unauthenticated(
+                "it speaks TLS, and this process has no certificate: give --tls-cert, --tls-key and "
+                "--tls-ca, or tls= of connect"
+            )
+        is_first = False
         buffer.received(received)
         frames = buffer.take_frames()
         if frames:
@@ -117,6 +135,15 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
     if answer.protocol != answer.protocol_max or not {*answer.features} <= {*wanted.features}:
         raise WireError(f"it answers with protocol {answer.support} and features {answer.features}")
     return answer, buffer
+
+
+def _check_principal(stream: Stream, bookie_id: BookieId) -> None:
+    """Check that the transport proved the peer to be this bookie, if it proves anything."""
+    principal = stream.principal
+    if principal not in (None, Principal(PrincipalKind.BOOKIE, bookie_id)):
+        raise Unauthenticated(
+            f"its certificate proves it to be {principal}, and bookie/{bookie_id} was expected"
+        )
 
 
 def _identity(hello: Hello) -> str:

@@ -62,6 +62,9 @@ PROTOCOL_MAX = 1
 FEATURES: tuple[str, ...] = ()
 """The features that this package knows, sorted."""
 
+TLS_HANDSHAKE, TLS_ALERT = 0x16, 0x15
+"""The types of the records with which the two ends of TLS begin."""
+
 HELLO_BODY_BYTES_MAX = 1024
 NONCE_BYTES = 32
 _TEXT_CHARS_MAX = 128
@@ -177,6 +180,18 @@ class Hello:
                 f"a HELLO of {len(encoded)} bytes, over the limit of {HELLO_BODY_BYTES_MAX}"
             )
         return encoded
+
+
+def begins_as_tls(first: memoryview, kind: int) -> bool:
+    """Return whether the first bytes of a stream are a record of TLS instead of a frame.
+
+    As a frame they would be longer than any HELLO, so no HELLO is taken for one.
+
+    Args:
+        first: The bytes that came first.
+        kind: The type of the record.
+    """
+    return len(first) > 2 and first[0] == kind and first[1] == 3 and 1 <= first[2] <= 4
 
 
 def _check_texts(instance: str | None, cluster: str | None, fail: Callable[[str], NoReturn]) -> None:

@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerlog.errors import WireError
+from ledgerlog.limits import HELLO_BYTES_MAX
 from ledgerlog.model.codec import encode_record
 from ledgerlog.model.principal import Principal
 from ledgerlog.wire.frame import REPLY, Kind, Status, decode_frame_untrusted, encode_head
 from ledgerlog.wire.hello import (
     HELLO_BODY_BYTES_MAX,
+    TLS_ALERT,
+    TLS_HANDSHAKE,
     Challenge,
     Claim,
     Hello,
+    begins_as_tls,
     decode_hello_untrusted,
     encode_hello,
     encode_hello_reply,
@@ -224,3 +228,23 @@ def test_a_malformed_challenge_is_refused(change: dict[str, Any]) -> None:
     assert decode(encode_head(Kind.HELLO | REPLY, index=encode_record(good))).challenge is not None
     with pytest.raises(WireError):
         decode(encode_head(Kind.HELLO | REPLY, index=encode_record({**good, **change})))
+
+
+@pytest.mark.parametrize("kind", [TLS_HANDSHAKE, TLS_ALERT])
+def test_a_record_of_tls_is_told_from_a_hello(kind: int) -> None:
+    for version in range(1, 5):
+        assert begins_as_tls(memoryview(bytes([kind, 3, version, 0, 5])), kind)
+    assert not begins_as_tls(memoryview(bytes([kind, 3, 3, 0, 5])), TLS_ALERT + TLS_HANDSHAKE - kind)
+    assert not begins_as_tls(memoryview(bytes([kind, 2, 0])), kind)
+    assert not begins_as_tls(memoryview(bytes([kind, 3])), kind)
+
+
+def test_no_hello_is_taken_for_tls() -> None:
+    # A frame begins with its length. One that begins like a record of TLS would have more than 65,536 bytes.
+    for kind in (TLS_HANDSHAKE, TLS_ALERT):
+        for version in range(1, 5):
+            assert int.from_bytes(bytes([kind, 3, version, 0]), "little") > 65_536 > HELLO_BYTES_MAX
+    for hello in (BOOKIE, Hello("b" * 128, "i" * 128, "c" * 128)):
+        first = memoryview(encode_hello(hello))
+        assert not begins_as_tls(first, TLS_HANDSHAKE)
+        assert not begins_as_tls(first, TLS_ALERT)
