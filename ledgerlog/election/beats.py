@@ -23,7 +23,7 @@ import logging
 import trio
 
 from ledgerlog.election.core.candidacy import Candidacy
-from ledgerlog.errors import InvalidArgument, WireError
+from ledgerlog.errors import InvalidArgument, Unauthenticated, WireError
 from ledgerlog.limits import ELECTION_BEAT_S, ELECTION_SILENCE_S, ELECTION_STANDBYS_MAX, HANDSHAKE_TIMEOUT_S
 from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream
 from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
@@ -54,7 +54,8 @@ class BeatServer:
     def __init__(self, listener: Listener, core: Candidacy) -> None:
         self._listener = listener
         self._core = core
-        self._standbys: dict[Stream, None] = {}
+        self._standbys: dict[Stream, bool] = {}
+        """Whether each standby has said HELLO. Until then its stream may take nothing."""
 
     @property
     def address(self) -> str:
@@ -73,7 +74,7 @@ class BeatServer:
                 if len(self._standbys) >= ELECTION_STANDBYS_MAX:
                     stream.close()
                 else:
-                    self._standbys[stream] = None
+                    self._standbys[stream] = False
                     nursery.start_soon(self._serve, stream)
 
     async def _serve(self, stream: Stream) -> None:
@@ -83,10 +84,11 @@ class BeatServer:
                 hello = await receive_beat(stream)
             if hello is None or hello.kind is not BeatKind.HELLO or hello.candidacy != self._me:
                 return
+            self._standbys[stream] = True
             self._send(stream, Beat(BeatKind.BEAT, self._core.leading or 0, hello.candidacy))
             # The standby sends nothing more; this returns when the connection ends.
             await receive_beat(stream)
-        except (ConnectionLost, WireError):
+        except (ConnectionLost, WireError, Unauthenticated):
             pass  # The standby left, or the peer was not a standby.
         finally:
             self._drop(stream)
@@ -101,12 +103,15 @@ class BeatServer:
             me = self._me
             if me is not None:
                 beat = Beat(BeatKind.BEAT, self._core.leading or 0, me)
-                for stream in list(self._standbys):
+                for stream in self._greeted():
                     self._send(stream, beat)
+
+    def _greeted(self) -> list[Stream]:
+        return [stream for stream, is_greeted in self._standbys.items() if is_greeted]
 
     def say_ended(self, term: int, candidacy: str) -> None:
         """Tell every standby that this candidacy's term is over. This method does not await."""
-        for stream in list(self._standbys):
+        for stream in self._greeted():
             self._send(stream, Beat(BeatKind.ENDED, term, candidacy_bytes(candidacy)))
 
     def _send(self, stream: Stream, beat: Beat) -> None:
@@ -154,7 +159,7 @@ class Hearing:
             except ConnectionLost as cause:
                 self._suspect(str(cause))
                 await trio.sleep(ELECTION_BEAT_S)
-            except WireError as cause:
+            except (WireError, Unauthenticated) as cause:
                 self._suspect(str(cause))
                 await trio.sleep(ELECTION_SILENCE_S)
             except InvalidArgument as cause:
@@ -169,7 +174,11 @@ class Hearing:
             self._suspect("it does not answer")
             return False
         try:
-            await stream.send_all([Beat(BeatKind.HELLO, self._term, holder).encode()])
+            with trio.move_on_after(ELECTION_SILENCE_S) as greeting:
+                await stream.send_all([Beat(BeatKind.HELLO, self._term, holder).encode()])
+            if greeting.cancelled_caught:
+                self._suspect("it does not answer")
+                return False
             heard = False
             while True:
                 with trio.move_on_after(ELECTION_SILENCE_S) as waiting:

@@ -12,19 +12,27 @@ import trio
 from trio.testing import MockClock
 
 import ledgerlog
+from ledgerlog.election.beats import Hearing, candidacy_bytes
+from ledgerlog.election.core.candidacy import Candidacy
 from ledgerlog.election.election import Election, Term
 from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerLogError, LostLeadership
 from ledgerlog.ledger.client import open_client
-from ledgerlog.limits import ELECTION_SILENCE_S, ELECTION_TENURE_S, SESSION_TIMEOUT_S
+from ledgerlog.limits import ELECTION_BEAT_S, ELECTION_SILENCE_S, ELECTION_TENURE_S, SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.layout import candidate_path, candidates_path, election_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
+from ledgerlog.net.certificates import Certificates
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.net.tls import TlsNetwork
+from ledgerlog.net.transport import Network
 from ledgerlog.testing.faulty_disk import Gate
 from ledgerlog.testing.faulty_network import FaultyNetwork
 from ledgerlog.testing.faulty_store import FaultyStore, uninterrupted
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
+from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
+from tests import certificates
 from tests.waiting import PATIENCE_S
 
 
@@ -76,10 +84,14 @@ class Stage:
     network: FaultyNetwork = attrs.field(factory=FaultyNetwork)
     stack: AsyncExitStack = attrs.field(factory=AsyncExitStack)
     candidates: list[Candidate] = attrs.field(factory=list)
+    over_tls: bool = False
 
     async def join(self, name: str, *, listens: bool = True, strict: bool = False) -> Candidate:
         store = FaultyStore(self.tree)
-        client = await self.stack.enter_async_context(open_client(store, self.network.at(name)))
+        network: Network = self.network.at(name)
+        if self.over_tls:
+            network = TlsNetwork(network, Certificates(certificates.files(f"client/{name}"), None))
+        client = await self.stack.enter_async_context(open_client(store, network))
         election = Election(client, "e", candidate=name, listen=name if listens else None)
         candidate = Candidate(name, store, self.network, election, is_strict=strict)
         self.candidates.append(candidate)
@@ -100,14 +112,19 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(*names: str, listens: bool = True, strict: bool = False) -> AsyncIterator[Stage]:
+async def stage(
+    *names: str, listens: bool = True, strict: bool = False, over_tls: bool = False
+) -> AsyncIterator[Stage]:
     async with trio.open_nursery() as nursery:
-        made = Stage(nursery)
+        made = Stage(nursery, over_tls=over_tls)
         async with made.stack:
             for name in names:
                 await made.join(name, listens=listens, strict=strict)
             yield made
             nursery.cancel_scope.cancel()
+
+
+OVER = pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])
 
 
 async def test_one_of_three_leads_and_the_next_one_when_it_leaves(clock: MockClock) -> None:
@@ -126,10 +143,11 @@ async def test_one_of_three_leads_and_the_next_one_when_it_leaves(clock: MockClo
         assert first.terms[0].why is None
 
 
+@OVER
 async def test_a_dead_leader_is_noticed_by_its_connection_long_before_its_session_ends(
-    clock: MockClock,
+    clock: MockClock, over_tls: bool
 ) -> None:
-    async with stage("a", "b") as s:
+    async with stage("a", "b", over_tls=over_tls) as s:
         first = await s.one_leads()
         await trio.sleep(2 * ELECTION_TENURE_S)
         began = trio.current_time()
@@ -138,14 +156,43 @@ async def test_a_dead_leader_is_noticed_by_its_connection_long_before_its_sessio
         assert trio.current_time() - began < 0.05
 
 
-async def test_a_leader_that_hangs_is_noticed_by_its_silence(clock: MockClock) -> None:
-    async with stage("a", "b") as s:
+@OVER
+async def test_a_leader_that_hangs_is_noticed_by_its_silence(clock: MockClock, over_tls: bool) -> None:
+    async with stage("a", "b", over_tls=over_tls) as s:
         first = await s.one_leads()
         await trio.sleep(2 * ELECTION_TENURE_S)
         began = trio.current_time()
         s.network.stall(first.name, "*")
         await eventually(lambda: len(s.leaders) == 1 and s.leaders[0] is not first)
         assert 0.8 * ELECTION_SILENCE_S < trio.current_time() - began < 1.5 * ELECTION_SILENCE_S
+
+
+async def test_a_standby_hears_nothing_and_is_kept_until_it_has_said_hello(clock: MockClock) -> None:
+    """A stream that is still in the handshake of TLS takes nothing. That is no reason to drop the standby."""
+    async with stage("a") as s:
+        leader = await s.one_leads()
+        stream = await s.network.at("b").connect(leader.address)
+        await trio.sleep(10 * ELECTION_BEAT_S)
+        [candidacy] = s.tree_candidates()
+        await stream.send_all([Beat(BeatKind.HELLO, 1, candidacy_bytes(candidacy)).encode()])
+        first = bytearray(2 * BEAT_FRAME_BYTES)
+        count = await stream.receive_into(memoryview(first))
+        assert count == BEAT_FRAME_BYTES, "no beat had waited"
+        stream.close()
+
+
+async def test_a_leader_that_shakes_no_hands_is_suspected_as_soon_as_a_silent_one(clock: MockClock) -> None:
+    plain = LocalNetwork()
+    listener = await plain.listen("a:0")
+    over_tls = TlsNetwork(plain, Certificates(certificates.files("client/b"), None))
+    hearing = Hearing(over_tls, Candidacy(candidate="b"), 1, "0" * 32, listener.address)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hearing.run)
+        await hearing.changed.wait()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began == pytest.approx(ELECTION_SILENCE_S)
+    listener.close()
 
 
 async def test_without_a_line_the_session_tells(clock: MockClock) -> None:

@@ -23,6 +23,7 @@ from tests.mutants import (
     retention_rules,
     splice_rules,
     storage_rules,
+    tls_rules,
     version_rules,
 )
 
@@ -47,5 +48,6 @@ MUTANTS = (
     *blocking_rules.MUTANTS,
     *version_rules.MUTANTS,
     *identity_rules.MUTANTS,
+    *tls_rules.MUTANTS,
     *harmless.MUTANTS,
 )
