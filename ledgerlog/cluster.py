@@ -24,6 +24,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import own_host_towards
 from ledgerlog.net.tls import network_of
+from ledgerlog.proving import open_prover
 
 
 class Cluster:
@@ -287,6 +288,7 @@ async def connect(
         StorageCorrupt: A file of a ``file:`` cluster is damaged.
         CookieMismatch: A bookie's directory of a ``file:`` cluster belongs to another bookie or another
             cluster.
+        Unauthenticated: The cluster is closed, and no secret and no certificate is given.
         MetadataUnavailable: The metadata store cannot be reached.
         Unauthenticated: The certificate of this program cannot prove who it is: it has expired, for example,
             or is for another cluster. Or ZooKeeper refused it.
@@ -338,6 +340,7 @@ async def open_cluster(
         return
     async with (
         open_store(parsed, create=create, credentials=credentials) as store,
+        open_prover(store, credentials) as prover,
         open_client(
             store,
             network_of(credentials, cluster=store.cluster),
@@ -345,6 +348,7 @@ async def open_cluster(
             default_replication=default_replication,
             append_deadline_s=append_deadline_s,
             credentials=credentials,
+            prover=prover,
         ) as client,
     ):
         yield Cluster(uri, client)

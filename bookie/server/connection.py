@@ -21,6 +21,10 @@ peer announces a larger frame, it is cut off at once. If a HELLO names another b
 this bookie's data, the bookie answers with its own identity and closes the connection. Without this, a bookie
 whose disk was replaced could take an add of an old writer (protocol, bug #4812).
 
+**Who a client is.** If the client claims to be somebody and the bookie can verify that, the two exchange
+proofs before anything else (``wire.proof``). Until then the client is a stranger, with the deadline and the
+small buffer of one. If the cluster is closed, the bookie serves nobody without a proof.
+
 **Damage.** If an entry does not match its digest, the bookie refuses the whole frame with CORRUPT, stores
 none of its entries, and logs the fault: some memory or network is failing. A malformed frame ends the
 connection, because the next bytes may not be a frame.
@@ -58,6 +62,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+import attrs
 import trio
 
 from bookie.server.fair import address_of
@@ -71,7 +76,14 @@ from ledgerlog.net.transport import ConnectionLost, Stream
 from ledgerlog.net.turns import Turns
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import Frame, FrameBuffer, Header, Kind, Status
-from ledgerlog.wire.hello import TLS_HANDSHAKE, begins_as_tls, decode_hello_untrusted, encode_hello_reply
+from ledgerlog.wire.hello import (
+    TLS_HANDSHAKE,
+    Claim,
+    begins_as_tls,
+    decode_hello_untrusted,
+    encode_hello_reply,
+)
+from ledgerlog.wire.proof import decode_proof_untrusted, encode_proof_reply
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +100,7 @@ class Connection:
         "_adds",
         "_all_durable",
         "_buffer",
+        "_due",
         "_holds_large",
         "_is_draining",
         "_nursery",
@@ -125,6 +138,8 @@ class Connection:
         """Whether the client has sent a HELLO that names this bookie."""
         self.principal: Principal | None = None
         """Who the client proved to be. None: it has not said HELLO, or it proved nothing."""
+        self._due = Kind.HELLO
+        """The frame that the client owes before it is greeted."""
         self._is_draining = False
         self._timeout = trio.CancelScope()
         """The scope of receiving. It ends when the peer's time is up or the bookie stops."""
@@ -210,23 +225,29 @@ class Connection:
     async def _receive_hello(self) -> bool:
         """Return whether the connection goes on. It does not if the peer closed before its HELLO, or if the
         HELLO was refused."""
+        frame = await self._receive_first(Kind.HELLO)
+        return frame is not None and await self._on_hello(frame)
+
+    async def _receive_first(self, kind: Kind) -> Frame | None:
+        """Receive one of the frames by which a client is identified. None: the peer closed."""
+        self._due = kind
         buffer = self._buffer
         is_first = True
         while (frame := buffer.take_frame(limits.HELLO_BYTES_MAX)) is None:
             room = buffer.writable()
             count = await self._stream.receive_into(room)
             if not count:
-                return False
-            if is_first and begins_as_tls(room[:count], TLS_HANDSHAKE):
+                return None
+            if is_first and kind is Kind.HELLO and begins_as_tls(room[:count], TLS_HANDSHAKE):
                 # Answer, so that the client's TLS learns that this is none.
                 self._outbox.reply([encode_hello_reply(Status.BAD_REQUEST, self._shared.identity)])
-                await self._turn_away("it speaks TLS, and this bookie has no certificate")
-                return False
+                await self._turn_away(WireError("it speaks TLS, and this bookie has no certificate"))
+                return None
             is_first = False
             buffer.received(count)
-        if frame.header.kind != Kind.HELLO:
-            raise WireError(f"a message of kind {frame.header.kind} before HELLO")
-        return await self._on_hello(frame)
+        if frame.header.kind != kind:
+            raise WireError(f"a message of kind {frame.header.kind} before {kind.name}")
+        return frame
 
     async def _receive_frames(self) -> None:
         """Handle frames until the peer closes its side."""
@@ -327,7 +348,7 @@ class Connection:
 
     def _what_took_too_long(self) -> str:
         if not self.is_greeted:
-            return f"it did not say HELLO within {limits.HANDSHAKE_TIMEOUT_S:g} s"
+            return f"it did not say {self._due.name} within {limits.HANDSHAKE_TIMEOUT_S:g} s"
         return (
             f"a message of {self._buffer.unfinished_bytes or 'unknown'} bytes was not complete "
             f"{limits.FRAME_PROGRESS_TIMEOUT_S:g} s after its beginning"
@@ -385,24 +406,44 @@ class Connection:
     async def _on_hello(self, frame: Frame) -> bool:
         """Check the HELLO and answer it. Return whether the connection goes on."""
         meant = decode_hello_untrusted(frame)
-        identity = self._shared.identity
+        shared = self._shared
+        identity, prover = shared.identity, shared.prover
         status = meant.accepts(identity)
-        self._outbox.reply([encode_hello_reply(status, meant.agreed(identity))])
-        if status == Status.OK:
-            self.is_greeted = True
-            self.principal = self._stream.principal
-            self._shared.strangers.leave(self)
-            self._expect(_NEVER)
-            return True
-        await self._turn_away(f"it means {meant}; this is {identity}")
-        return False
+        if status is not Status.OK:
+            self._outbox.reply([encode_hello_reply(status, identity)])
+            return await self._turn_away(WireError(f"it means {meant}; this is {identity}"))
+        principal, claim = self._stream.principal, meant.claim
+        answer = meant.agreed(identity)
+        proof = None if principal is not None or claim is None else prover.verify(claim)
+        if proof is not None:
+            raw = encode_hello_reply(status, attrs.evolve(answer, challenge=proof.challenge))
+            proof.on_answered(bytes(frame.raw), raw)
+            self._outbox.reply([raw])
+            if (frame_of_proof := await self._receive_first(Kind.PROOF)) is None:
+                return False
+            own_proof = proof.on_proof(decode_proof_untrusted(frame_of_proof))
+            self._outbox.reply([encode_proof_reply(own_proof)])
+            if own_proof is None:
+                return await self._turn_away(Unauthenticated(f"it does not prove what it claims: {claim}"))
+            principal = proof.principal
+        else:
+            if principal is None and prover.admission.is_required:
+                self._outbox.reply([encode_hello_reply(Status.UNAUTHORIZED, identity)])
+                return await self._turn_away(Unauthenticated(_why_unproven(claim)))
+            self._outbox.reply([encode_hello_reply(status, answer)])
+        self.is_greeted = True
+        self.principal = principal
+        shared.strangers.leave(self)
+        self._expect(_NEVER)
+        return True
 
-    async def _turn_away(self, why: str) -> None:
-        """Count and log that the client is refused, and wait until it has its answer."""
-        self._cut_off(WireError(why))
+    async def _turn_away(self, why: Exception) -> bool:
+        """Count and log that the client is refused, wait until it has its answer, and return False."""
+        self._cut_off(why)
         self._timeout.deadline = _NEVER
         with trio.move_on_after(limits.HANDSHAKE_TIMEOUT_S):
             await self._outbox.wait_all_sent()
+        return False
 
     def _on_add(self, frame: Frame) -> None:
         self._adds = number = self._adds + 1
@@ -448,6 +489,12 @@ class Connection:
             return True
         self._all_durable.set()
         return False
+
+
+def _why_unproven(claim: Claim | None) -> str:
+    if claim is None:
+        return "it does not prove who it is, and the cluster is closed"
+    return f"it claims to be {claim.principal}, with a secret that is not this cluster's"
 
 
 def _cost_of(frame: Frame) -> int:

@@ -58,11 +58,14 @@ from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
+from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import check_bookie_id
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.tcp import parse_address
 from ledgerlog.net.tls import bookie_of, network_of
 from ledgerlog.net.transport import Network
+from ledgerlog.proving import open_prover
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
 
@@ -242,8 +245,9 @@ def run(
                 fix_cookie=fix_cookie,
                 repair_damage=repair_damage,
                 heals_index=again_at is not None,
-                peers=partial(_open_peers, store, network, credentials),
+                peers=partial(_open_peers, store, network, credentials, prover),
                 connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
+                prover=prover,
             )
 
         async def body(node: BookieNode) -> None:
@@ -262,9 +266,17 @@ def run(
             if not auto_recovery:
                 await stop.wait()
                 return
-            await _look_after_the_cluster(store, network, credentials, node.bookie_id, stop)
+            await _look_after_the_cluster(store, network, credentials, prover, node.bookie_id, stop)
 
-        async with open_store(uri, credentials=credentials) as store:
+        async with (
+            open_store(uri, credentials=credentials) as store,
+            open_prover(store, credentials) as prover,
+        ):
+            prover.check_verifies()
+            if prover.admission.by is ProvenBy.NOTHING and credentials.tls is None:
+                logger.warning(
+                    "this cluster is open: who reaches this bookie can read and write every ledger"
+                )
             network = network_of(credentials, cluster=store.cluster)
             bookie_id = bookie_of(network, expected=bookie_id)
             await serve_and_heal(open_node, body)
@@ -298,22 +310,30 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
 
 
 def _open_peers(
-    store: MetadataStore, network: Network, credentials: Credentials
+    store: MetadataStore, network: Network, credentials: Credentials, prover: Prover
 ) -> AbstractAsyncContextManager[Peers]:
     """Open the access to the other bookies, for copying lost entries from them."""
     from ledgerlog.repair.peers import open_peers
 
-    return open_peers(store, network, credentials=credentials)
+    return open_peers(store, network, credentials=credentials, prover=prover)
 
 
 async def _look_after_the_cluster(
-    store: MetadataStore, network: Network, credentials: Credentials, name: str, stop: trio.Event
+    store: MetadataStore,
+    network: Network,
+    credentials: Credentials,
+    prover: Prover,
+    name: str,
+    stop: trio.Event,
 ) -> None:
     """Run auto-recovery until ``stop`` is set."""
     from ledgerlog.ledger.client import open_client
     from ledgerlog.repair.service import AutoRecovery
 
-    async with open_client(store, network, credentials=credentials) as client, open_nursery() as nursery:
+    async with (
+        open_client(store, network, credentials=credentials, prover=prover) as client,
+        open_nursery() as nursery,
+    ):
         nursery.start_soon(AutoRecovery(client, name=name).run)
         await stop.wait()
         nursery.cancel_scope.cancel()

@@ -77,6 +77,8 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
+from ledgerlog.model.principal import Principal, PrincipalKind
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import ConnectionLost, Listener, Network
 from ledgerlog.versions import THIS, Version
 from ledgerlog.wire.hello import Hello
@@ -169,6 +171,7 @@ async def open_bookie(
     peers: OpenPeers | None = None,
     connections_max: int | None = None,
     version: Version = THIS,
+    prover: Prover | None = None,
 ) -> AsyncIterator[BookieNode]:
     """Serve the directory ``path`` as a bookie for the body of the ``async with``.
 
@@ -195,6 +198,8 @@ async def open_bookie(
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
         version: What the bookie speaks and writes.
+        prover: Who this process is, and whom it serves. It acts as this bookie from now on. None: nobody, in
+            an open cluster.
 
     Yields:
         The bookie, while it serves.
@@ -232,6 +237,8 @@ async def open_bookie(
             place=place,
             fix_cookie=fix_cookie,
         )
+        if prover is not None:
+            prover.act_as(Principal(PrincipalKind.BOOKIE, cookie.bookie_id))
         generations = Generations(store, directory, cookie, random_bytes)
         engine_config = config or StorageConfig()
         has_sound_index = True
@@ -252,6 +259,7 @@ async def open_bookie(
                 Hello.of(cookie.bookie_id, cookie.instance, cookie.cluster, version.speaks),
                 connections_max=connections_max,
                 listing_key=random_bytes(limits.LEDGER_KEY_BYTES),
+                prover=prover,
             )
             info = BookieInfo(
                 bookie_id=cookie.bookie_id,

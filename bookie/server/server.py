@@ -26,6 +26,7 @@ from bookie.server.shared import Shared
 from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import background
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import ConnectionLost, Listener, Stream
 from ledgerlog.wire.frame import Status
 from ledgerlog.wire.hello import Hello, encode_hello_reply
@@ -37,7 +38,13 @@ class BookieServer:
     """Serves the wire protocol for one engine."""
 
     def __init__(
-        self, engine: Engine, identity: Hello, *, listing_key: bytes, connections_max: int | None = None
+        self,
+        engine: Engine,
+        identity: Hello,
+        *,
+        listing_key: bytes,
+        connections_max: int | None = None,
+        prover: Prover | None = None,
     ) -> None:
         """Create a server.
 
@@ -46,6 +53,7 @@ class BookieServer:
             identity: The bookie's id, instance and cluster.
             listing_key: A random secret. A client that sends it may list the ledgers with their keys.
             connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
+            prover: Who the bookie is, and whom it serves. None: nobody, in an open cluster.
         """
         self._connections_max = connections_max
         self._shared = Shared(
@@ -55,7 +63,9 @@ class BookieServer:
             complaints=Complaints(logger),
             reply_budget=ByteBudget(limits.BOOKIE_REPLY_BYTES),
             large_frames=trio.CapacityLimiter(limits.BOOKIE_LARGE_FRAMES),
+            prover=prover or Prover(),
         )
+        self._shared.prover.on_admission(self._drop_unproven)
         self.listing_key = listing_key
         self._connections: dict[Connection, None] = {}
         self._listener: Listener | None = None
@@ -130,6 +140,14 @@ class BookieServer:
         if surplus is not None:
             surplus.drop("it had not said HELLO, and too many others came from its address")
         nursery.start_soon(self._run, connection)
+
+    def _drop_unproven(self) -> None:
+        """Close the connections of clients that are not served any more: the cluster was closed meanwhile."""
+        if not self._shared.prover.admission.is_required:
+            return
+        for connection in list(self._connections):
+            if connection.is_greeted and connection.principal is None:
+                connection.drop("it did not prove who it is, and the cluster is closed now")
 
     def _drop_stranger(self, why: str) -> bool:
         """Close the oldest connection without a HELLO. Return whether there was one."""

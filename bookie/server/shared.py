@@ -17,6 +17,7 @@ from bookie.server.complaints import Complaints
 from bookie.server.fair import FairShares
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
+from ledgerlog.net.prover import Prover
 from ledgerlog.wire.hello import Hello
 
 
@@ -42,6 +43,8 @@ class Shared:
     listing_key: bytes
     """A client that sends this key may list the ledgers and their keys."""
     large_frames: trio.CapacityLimiter
+    prover: Prover
+    """Who the bookie is, and whom it serves."""
     fair: FairShares = attrs.Factory(FairShares)
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None

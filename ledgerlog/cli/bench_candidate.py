@@ -34,6 +34,7 @@ from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.layout import candidates_path
 from ledgerlog.net.tls import network_of
+from ledgerlog.proving import open_prover
 
 __all__ = ["MARKS"]
 
@@ -78,11 +79,13 @@ async def stand(uri: str, log_name: str, name: str) -> None:
 
     async with (
         open_store(parse_uri(uri), credentials=credentials) as store,
+        open_prover(store, credentials) as prover,
         open_client(
             store,
             network := CuttableNetwork(network_of(credentials, cluster=store.cluster)),
             environment=environment,
             credentials=credentials,
+            prover=prover,
         ) as client,
         trio.open_nursery() as nursery,
     ):

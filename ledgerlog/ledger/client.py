@@ -18,6 +18,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool, open_pool
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
 
 
@@ -35,6 +36,8 @@ class LedgerClient:
     """The network of the pool's connections."""
     credentials: Credentials
     """What this process proves itself with."""
+    prover: Prover
+    """Who this process is to bookies and other candidates."""
     nursery: trio.Nursery
     """For tasks that end with the client. An exception in such a task is a bug and ends the client."""
 
@@ -48,6 +51,7 @@ async def open_client(
     default_replication: Replication | None = None,
     append_deadline_s: float = APPEND_DEADLINE_S,
     credentials: Credentials = NO_CREDENTIALS,
+    prover: Prover | None = None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client over a metadata store and a network, for the body of the ``async with``.
 
@@ -60,7 +64,9 @@ async def open_client(
         environment: Clock, random choices and keys; None for the real ones.
         default_replication: The quorums of ledgers that are created without any; None for ``Replication()``.
         append_deadline_s: Seconds without progress after which a writer gives up.
-        credentials: What this process proves itself with. The network has the certificate already.
+        credentials: What this process proves itself with. The network has the certificate already, and
+            ``prover`` the secrets.
+        prover: Who this process is (``ledgerlog.proving``). None: nobody, in an open cluster.
 
     Raises:
         MetadataUnavailable: The store does not answer at the start.
@@ -69,10 +75,15 @@ async def open_client(
     replication = default_replication or Replication()
     registry = LedgerRegistry(store, environment)
     directory = BookieDirectory(store, environment)
+    prover = prover or Prover()
     await directory.refresh()
     async with (
         open_pool(
-            network, directory.resolve, rng=environment.random, speaks=environment.version.speaks
+            network,
+            directory.resolve,
+            rng=environment.random,
+            speaks=environment.version.speaks,
+            prover=prover,
         ) as pool,
         open_serving_nursery() as nursery,
     ):
@@ -81,5 +92,5 @@ async def open_client(
             store, registry, directory, pool, environment, nursery, replication, append_deadline_s
         )
         yield LedgerClient(
-            store, ledgers, directory, pool, environment, replication, network, credentials, nursery
+            store, ledgers, directory, pool, environment, replication, network, credentials, prover, nursery
         )

@@ -18,6 +18,7 @@
     snapshots/HHHHHHHHHHHHHHHH      the ledgers that hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and its holder
     elections/NAME/candidates/ID    a candidate (ephemeral)
+    access/mode                     how the cluster is closed (``model.admission``)
     restored                        exists from the restore of a backup until an operator accepts the loss
                                     (``model.restoration``)
     repair/...                      the nodes of auto-recovery: see ``model.repair``
@@ -35,6 +36,7 @@ from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.model.ids import BookieId
 
 CLUSTER = "cluster"
+ADMISSION = "access/mode"
 LEDGERS = "ledgers"
 WRITABLE_BOOKIES = "bookies/writable"
 READ_ONLY_BOOKIES = "bookies/read-only"
@@ -77,6 +79,7 @@ LASTING_ROOTS = (
     SNAPSHOTS,
     ELECTIONS,
     REPAIR,
+    ADMISSION,
 )
 """The parents of all nodes in a backup, in the order in which they are read."""
 

@@ -45,6 +45,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.session import BookieBusy, BookieUnauthenticated, PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
 from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
@@ -101,6 +102,7 @@ class BookieConnection:
         on_superseded: Callable[[BookieConnection], None],
         cluster: str | None,
         speaks: ProtocolSupport,
+        prover: Prover | None,
     ) -> None:
         self.bookie_id = bookie_id
         self._network = network
@@ -111,6 +113,7 @@ class BookieConnection:
         self._on_superseded = on_superseded
         self._cluster = cluster
         self._speaks = speaks
+        self._prover = prover
 
         self._attachments: dict[AddSink, Attachment] = {}
         self._requests = 0  # requests that wait, for a session or for an answer
@@ -364,7 +367,7 @@ class BookieConnection:
         try:
             wanted = Hello.of(self.bookie_id, info.instance or None, self._cluster, self._speaks)
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as shaking:
-                answer, buffer = await handshake(stream, wanted)
+                answer, buffer = await handshake(stream, wanted, self._prover)
             if shaking.cancelled_caught:
                 raise BookieUnavailable(f"no answer to HELLO within {HANDSHAKE_TIMEOUT_S:g} s")
             if self._instance not in (None, answer.instance) and self._attachments:

@@ -30,6 +30,7 @@ from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import Burst
 from ledgerlog.net.connection import BookieConnection, ConnectionStatistics
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.session import BookieBusy, PeerSession, handshake
 from ledgerlog.net.transport import Network
 from ledgerlog.versions import SPOKEN
@@ -62,6 +63,7 @@ class ConnectionPool:
         rng: Random,
         cluster: str | None,
         speaks: ProtocolSupport,
+        prover: Prover | None,
     ) -> None:
         self._network = network
         self._resolve = resolve
@@ -69,6 +71,7 @@ class ConnectionPool:
         self._rng = rng
         self._cluster = cluster
         self._speaks = speaks
+        self._prover = prover
         self._burst = Burst()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._asked: dict[BookieId, list[Callable[[BookieId], None]]] = {}
@@ -98,6 +101,7 @@ class ConnectionPool:
                 on_superseded=self._on_superseded,
                 cluster=self._cluster,
                 speaks=self._speaks,
+                prover=self._prover,
             )
             self._nursery.start_soon(connection.run, name=f"connection to {bookie_id}")
         return connection
@@ -146,9 +150,8 @@ class ConnectionPool:
             info = await self._resolve(bookie_id)
             stream = await self._network.connect(info.address)
             try:
-                await handshake(
-                    stream, Hello.of(bookie_id, info.instance or None, self._cluster, self._speaks)
-                )
+                wanted = Hello.of(bookie_id, info.instance or None, self._cluster, self._speaks)
+                await handshake(stream, wanted, self._prover)
             finally:
                 stream.close()
         except BookieBusy:
@@ -196,6 +199,7 @@ async def open_pool(
     rng: Random | None = None,
     cluster: str | None = None,
     speaks: ProtocolSupport = SPOKEN,
+    prover: Prover | None = None,
 ) -> AsyncIterator[ConnectionPool]:
     """Open a pool of connections over ``network``, and close it on leaving.
 
@@ -206,6 +210,9 @@ async def open_pool(
         rng: Shortens reconnection delays at random. Pass a seeded one to make them repeatable.
         cluster: The id of the metadata store. A bookie of another cluster refuses the connection.
         speaks: The protocol versions and features of this client.
+        prover: Who this process is. None: nobody, in an open cluster.
     """
     async with open_serving_nursery() as nursery:
-        yield ConnectionPool(network, resolve, nursery, rng=rng or Random(), cluster=cluster, speaks=speaks)
+        yield ConnectionPool(
+            network, resolve, nursery, rng=rng or Random(), cluster=cluster, speaks=speaks, prover=prover
+        )

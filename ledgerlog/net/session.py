@@ -50,10 +50,12 @@ from ledgerlog.model.ids import BookieId
 from ledgerlog.model.principal import Principal, PrincipalKind
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.net.adds import Attachment, Burst, UnansweredAdds
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
 from ledgerlog.net.turns import Turns
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
 from ledgerlog.wire.hello import TLS_ALERT, Hello, begins_as_tls, decode_hello_untrusted, encode_hello
+from ledgerlog.wire.proof import decode_proof_untrusted, encode_proof
 
 __all__ = ["BookieBusy", "BookieUnauthenticated", "PeerSession", "handshake"]
 
@@ -75,14 +77,15 @@ class BookieUnauthenticated(BookieUnavailable, Unauthenticated):
     A caller that knows other bookies goes on with them, as if this one were down."""
 
 
-async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
-    """Say HELLO and check who answers.
+async def handshake(stream: Stream, wanted: Hello, prover: Prover | None = None) -> tuple[Hello, FrameBuffer]:
+    """Say HELLO, check who answers, and prove to each other who the two are (``wire.proof``).
 
     This has no deadline of its own.
 
     Args:
         stream: The new stream.
         wanted: The bookie, and perhaps the instance and cluster, that must answer.
+        prover: Who this process is. None: nobody, in an open cluster.
 
     Returns:
         The answer, and the buffer to receive the rest of the stream with.
@@ -95,15 +98,53 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         Unauthenticated: One end did not prove who it is, to the other's satisfaction.
         IncompatibleVersion: The two have no version of the protocol in common.
     """
-    await stream.send_all([encode_hello(wanted)])
+    prover = prover or Prover()
+    proof = prover.begin()
+    hello = encode_hello(wanted if proof is None else attrs.evolve(wanted, claim=proof.claim))
+    await stream.send_all([hello])
     _check_principal(stream, wanted.bookie_id)
     buffer = FrameBuffer()
-    is_first = True
+    frame = await _receive_answer(stream, buffer, Kind.HELLO)
+    raw_answer = bytes(frame.raw)
+    answer = decode_hello_untrusted(frame)
+    status = Status(frame.header.status)
+    if status is Status.OK:
+        status = wanted.accepts(answer)
+    if status is Status.WRONG_BOOKIE:
+        raise BookieUnavailable(
+            f"another bookie serves there: {_identity(answer)}, where {_identity(wanted)} was expected"
+        )
+    if wanted.accepts(answer) is Status.BAD_REQUEST:
+        raise IncompatibleVersion("it", answer.support.range, wanted.support.range, is_protocol=True)
+    if status is Status.TOO_MANY_REQUESTS:
+        raise BookieBusy("it has too many connections to serve us")
+    if status is Status.UNAUTHORIZED:
+        raise Unauthenticated(prover.why_refused())
+    if status is not Status.OK:
+        raise BookieUnavailable(f"it refuses to serve us: {status.name}")
+    if answer.protocol != answer.protocol_max or not {*answer.features} <= {*wanted.features}:
+        raise WireError(f"it answers with protocol {answer.support} and features {answer.features}")
+    if answer.challenge is None:
+        prover.accept_unproven(stream.principal)
+    elif proof is None:
+        raise WireError("it asks for the proof of a claim that was not made")
+    else:
+        await stream.send_all([encode_proof(proof.on_challenge(answer.challenge, hello, raw_answer))])
+        frame = await _receive_answer(stream, buffer, Kind.PROOF)
+        if frame.header.status == Status.UNAUTHORIZED:
+            raise Unauthenticated(prover.why_refused())
+        proof.on_proof(decode_proof_untrusted(frame))
+    return answer, buffer
+
+
+async def _receive_answer(stream: Stream, buffer: FrameBuffer, kind: Kind) -> Frame:
+    """Receive the answer to the one frame that was sent, and nothing more."""
+    is_first = kind is Kind.HELLO
     while True:
         room = buffer.writable()
         received = await stream.receive_into(room)
         if not received:
-            raise ConnectionLost("it closed the connection instead of answering HELLO")
+            raise ConnectionLost(f"it closed the connection instead of answering {kind.name}")
         if is_first and begins_as_tls(room[:received], TLS_ALERT):
             raise Unauthenticated(
                 "it speaks TLS, and this process has no certificate: give --tls-cert, --tls-key and "
@@ -115,26 +156,10 @@ async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
         if frames:
             break
     if len(frames) > 1 or buffer.is_mid_frame:
-        raise WireError("it said more than HELLO before anything was asked")
-    if frames[0].header.kind != Kind.HELLO | REPLY:
-        raise WireError(f"a message of kind {frames[0].header.kind} in place of an answer to HELLO")
-    answer = decode_hello_untrusted(frames[0])
-    status = Status(frames[0].header.status)
-    if status is Status.OK:
-        status = wanted.accepts(answer)
-    if status is Status.WRONG_BOOKIE:
-        raise BookieUnavailable(
-            f"another bookie serves there: {_identity(answer)}, where {_identity(wanted)} was expected"
-        )
-    if wanted.accepts(answer) is Status.BAD_REQUEST:
-        raise IncompatibleVersion("it", answer.support.range, wanted.support.range, is_protocol=True)
-    if status is Status.TOO_MANY_REQUESTS:
-        raise BookieBusy("it has too many connections to serve us")
-    if status is not Status.OK:
-        raise BookieUnavailable(f"it refuses to serve us: {status.name}")
-    if answer.protocol != answer.protocol_max or not {*answer.features} <= {*wanted.features}:
-        raise WireError(f"it answers with protocol {answer.support} and features {answer.features}")
-    return answer, buffer
+        raise WireError(f"it said more than {kind.name} before anything was asked")
+    if frames[0].header.kind != kind | REPLY:
+        raise WireError(f"a message of kind {frames[0].header.kind} in place of an answer to {kind.name}")
+    return frames[0]
 
 
 def _check_principal(stream: Stream, bookie_id: BookieId) -> None:

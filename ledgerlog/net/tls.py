@@ -45,7 +45,7 @@ from typing import NoReturn
 import attrs
 import trio
 
-from ledgerlog.errors import InvalidArgument, Unauthenticated
+from ledgerlog.errors import Unauthenticated
 from ledgerlog.limits import HANDSHAKE_TIMEOUT_S, KIB
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import BookieId
@@ -83,8 +83,6 @@ def network_of(credentials: Credentials, *, cluster: str | None) -> Network:
         InvalidArgument: A file of the credentials cannot be used.
         Unauthenticated: This process's certificate would be refused: it has expired, say.
     """
-    if credentials.secret_file is not None:
-        raise InvalidArgument("this version of ledgerlog does not know shared secrets yet")
     if credentials.tls is None:
         return TcpNetwork()
     return TlsNetwork(TcpNetwork(), Certificates(credentials.tls, cluster))

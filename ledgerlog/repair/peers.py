@@ -19,6 +19,7 @@ from ledgerlog.ledger.peers import LedgerPeers
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
 from ledgerlog.repair.queue import RepairQueue
 
@@ -49,11 +50,14 @@ async def open_peers(
     *,
     environment: Environment | None = None,
     credentials: Credentials = NO_CREDENTIALS,
+    prover: Prover | None = None,
 ) -> AsyncIterator[BookiePeers]:
     """Open a client and yield a ``BookiePeers`` for the body of the ``async with``.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached at the start.
     """
-    async with open_client(store, network, environment=environment, credentials=credentials) as client:
+    async with open_client(
+        store, network, environment=environment, credentials=credentials, prover=prover
+    ) as client:
         yield BookiePeers(client)

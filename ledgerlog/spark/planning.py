@@ -389,6 +389,7 @@ async def plan(
             archives=_of_pieces(part, archives),
             bookies=bookies,
             fail_on_data_loss=options.fail_on_data_loss,
+            admission=client.prover.admission,
         )
         for part in parts
     ]

@@ -56,12 +56,14 @@ from ledgerlog.log.core.scan import Piece
 from ledgerlog.log.core.search import EntrySearch
 from ledgerlog.log.positions import NOT_ON_BOOKIES
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.admission import OPEN, Admission
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.record import PackedBatch, RecordBatch
 from ledgerlog.net.pool import ConnectionPool, open_pool
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
 from ledgerlog.wire.records import EntryHeader, decode_header, decode_packed
 
@@ -107,11 +109,13 @@ class ScanPart:
     """The registrations of the bookies when the plan was made."""
     fail_on_data_loss: bool
     """Whether it is an error if a ledger was deleted after the plan was made."""
+    admission: Admission = OPEN
+    """How the cluster was closed when the plan was made."""
 
 
 @asynccontextmanager
 async def open_scan(
-    part: ScanPart, network: Network, open_store: OpenStore
+    part: ScanPart, network: Network, open_store: OpenStore, *, prover: Prover | None = None
 ) -> AsyncIterator[Callable[[], Awaitable[Fetched | None]]]:
     """Start to read a part, for the body of the ``async with``.
 
@@ -119,6 +123,7 @@ async def open_scan(
         part: The part.
         network: Connects to the bookies.
         open_store: Opens the metadata store, if the task has to read metadata again.
+        prover: Who the task is. None: nobody. It takes how the cluster is closed from the part.
 
     Yields:
         An async function. Each call returns the next entries; at the end it returns None once.
@@ -131,11 +136,15 @@ async def open_scan(
     - ArchiveUnavailable: an archived file cannot be read. Try again.
     - ArchiveCorrupt: an archived file is damaged.
     - MetadataUnavailable: the metadata store did not answer.
+    - Unauthenticated: the cluster is closed, and this process has nothing to prove itself with.
     - ScanBroken: a bug ended the scan. Leave the ``async with``; it raises the bug.
     """
     environment = Environment()
     view = _View(part, environment, open_store)
-    async with open_pool(network, view.resolve, rng=environment.random) as pool:
+    prover = prover or Prover()
+    prover.admit(part.admission)
+    prover.check_own()
+    async with open_pool(network, view.resolve, rng=environment.random, prover=prover) as pool:
         send, receive = trio.open_memory_channel[Fetched | LedgerLogError | None](_AHEAD)
         scan = _Scan(part, view, pool, send)
 

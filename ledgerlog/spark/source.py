@@ -37,7 +37,9 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.tls import network_of
+from ledgerlog.proving import open_prover
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
@@ -70,7 +72,10 @@ async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[Le
     credentials = Credentials.completed(os.environ)
     async with (
         open_store(parse_uri(uri), cluster=cluster, credentials=credentials) as store,
-        open_client(store, network_of(credentials, cluster=store.cluster), credentials=credentials) as client,
+        open_prover(store, credentials) as prover,
+        open_client(
+            store, network_of(credentials, cluster=store.cluster), credentials=credentials, prover=prover
+        ) as client,
     ):
         yield client
 
@@ -92,6 +97,7 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
             part,
             network_of(credentials, cluster=part.cluster),
             lambda: open_store(parse_uri(part.uri), cluster=part.cluster, credentials=credentials),
+            prover=Prover.of(credentials),
         )
         take, held = portal.enter(scan)
 

@@ -47,6 +47,7 @@ from ledgerlog.limits import APPEND_DEADLINE_S, LEDGER_KEY_BYTES, MIB, SESSION_T
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
+from ledgerlog.net.prover import Prover
 from ledgerlog.repair.peers import open_peers
 from ledgerlog.testing.faulty_disk import FaultyDisk
 from ledgerlog.testing.faulty_network import FaultyNetwork
@@ -146,7 +147,9 @@ class Bookie:
                 self.store,
                 cluster.network.at(self.bookie_id),
                 environment=SeededEnvironment(self.bookie_id),
+                prover=(prover := cluster.prover_of(self.bookie_id)),
             ),
+            prover=prover,
         )
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
@@ -243,12 +246,21 @@ class SeededEnvironment(Environment):
 class MemoryCluster:
     """A cluster of bookies in memory. ``open_cluster`` gives you one."""
 
-    def __init__(self, nursery: trio.Nursery, *, config: StorageConfig, seed: int) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        config: StorageConfig,
+        seed: int,
+        prover_of: Callable[[str], Prover | None],
+    ) -> None:
         self.nursery = nursery
         self.config = config
         self.tree = new_tree()
         self.network = FaultyNetwork()
         self.bookies: dict[BookieId, Bookie] = {}
+        self.prover_of = prover_of
+        """Returns who a process is. Called at each start of a bookie and for each client, with its name."""
         self._seed = seed
         self._numbers = itertools.count(1)
         self._clients = itertools.count(1)
@@ -309,6 +321,7 @@ class MemoryCluster:
             environment=SeededEnvironment(f"{name} {self._seed}"),
             default_replication=replication,
             append_deadline_s=append_deadline_s,
+            prover=self.prover_of(name),
         ) as opened:
             try:
                 yield Client(name, store, opened)
@@ -341,7 +354,11 @@ class Client:
 
 @asynccontextmanager
 async def open_cluster(
-    bookies: int = 3, *, config: StorageConfig = SMALL, seed: int = 0
+    bookies: int = 3,
+    *,
+    config: StorageConfig = SMALL,
+    seed: int = 0,
+    prover_of: Callable[[str], Prover | None] = lambda _: None,
 ) -> AsyncIterator[MemoryCluster]:
     """Run a cluster of bookies named b1, b2 and so on during the body.
 
@@ -351,13 +368,15 @@ async def open_cluster(
         bookies: How many bookies to start.
         config: Their storage configuration.
         seed: Decides the random choices of the clients.
+        prover_of: Returns who a process is, given its name: a bookie's id, or client-1 and so on. The default
+            is an open cluster in which nobody proves anything.
 
     Returns:
         An async context manager. Entering it gives the ``MemoryCluster`` with all its bookies serving.
     """
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        cluster = MemoryCluster(nursery, config=config, seed=seed)
+        cluster = MemoryCluster(nursery, config=config, seed=seed, prover_of=prover_of)
         for _ in range(bookies):
             await cluster.add_bookie()
         try:

@@ -28,6 +28,7 @@ from bookie.server.options import parse_config
 from ledgerlog.cli.lines import LineCutter, LineJoiner
 from ledgerlog.errors import EntryCorrupt, InvalidArgument, WireError
 from ledgerlog.meta.uri import parse_uri
+from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.election import ElectionState
@@ -502,6 +503,11 @@ TARGETS = (
             RepairTask(ledger_id=_LEDGER, lost=("b1", "b2"), damaged=("b3",), trouble="too few"),
             RepairTask(ledger_id=_LEDGER, misplaced=("b1",)),
         ],
+    ),
+    metadata_target(
+        "admission",
+        Admission.decode_untrusted,
+        lambda: [OPEN, Admission(ProvenBy.SECRET), Admission(ProvenBy.TLS, False)],
     ),
     metadata_target(
         "draining",

@@ -481,8 +481,8 @@ async def test_a_bad_change_is_not_taken_and_told_once(
 def test_a_process_with_a_certificate_never_speaks_plainly() -> None:
     assert isinstance(network_of(NO_CREDENTIALS, cluster="c1"), TcpNetwork)
     assert isinstance(network_of(Credentials(tls=CLIENT), cluster="c1"), TlsNetwork)
-    with pytest.raises(InvalidArgument, match="shared secrets"):
-        network_of(Credentials(tls=CLIENT, secret_file="secret"), cluster="c1")
+    both = Credentials(tls=CLIENT, secret_file="secret")
+    assert isinstance(network_of(both, cluster="c1"), TlsNetwork)
 
 
 def test_a_bookie_has_the_id_of_its_certificate() -> None:

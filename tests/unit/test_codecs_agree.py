@@ -31,6 +31,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log import registry
 from ledgerlog.machine.core.replica import RequestTable
+from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.bookie import BookieInfo, Cookie
@@ -66,6 +67,7 @@ from ledgerlog.wire.frame import (
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello, encode_hello_reply
 from ledgerlog.wire.ledgers import LedgerOnBookie, decode_ledgers_untrusted, encode_ledgers
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
+from ledgerlog.wire.proof import PROOF_BYTES, decode_proof_untrusted, encode_proof
 from ledgerlog.wire.records import (
     Numbering,
     decode_checkpoint,
@@ -411,6 +413,11 @@ CODECS: dict[str, Codec] = {
         lambda data, value: RepairTask.decode_untrusted(data, value.ledger_id),
         lambda data: RepairTask(ledger_id=7, trouble=text_of(data)),
     ),
+    "admission": Codec(
+        fields_of(Admission, by=st.sampled_from(list(ProvenBy)), is_required=st.booleans()),
+        raw,
+        lambda data, _: Admission.decode_untrusted(data),
+    ),
     "draining": Codec(
         fields_of(Draining, bookie_id=names, instance=texts, asked_at_ms=times),
         raw,
@@ -451,6 +458,11 @@ CODECS: dict[str, Codec] = {
         encode_hello,
         lambda data, value: frame_of(data),
         lambda data: Hello("b1", text_of(data)),
+    ),
+    "proof": Codec(
+        st.binary(min_size=PROOF_BYTES, max_size=PROOF_BYTES).map(lambda proof: lambda: proof),
+        encode_proof,
+        lambda data, _: decode_proof_untrusted(decode_frame_untrusted(memoryview(data))),
     ),
     "reply to hello": Codec(
         fields_of(Hello, bookie_id=names, instance=texts, cluster=st.none() | texts, protocol=numbers),

@@ -39,6 +39,7 @@ RECORDS = (
     "repair task",
     "draining",
     "audit",
+    "admission",
 )
 REWRITTEN_WHOLE = {
     "name of a log": "made and deleted, never changed",

@@ -73,6 +73,7 @@ FROM_BOOKIE = (
     "ledgerlog.net.turns",  # A connection takes turns by frames as its stream does by bytes.
     "ledgerlog.net.tcp",
     "ledgerlog.net.tls",
+    "ledgerlog.net.prover",
 )
 BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
 
@@ -108,6 +109,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.durable_directories",
         "ledgerlog.optional_packages",  # SASL's.
     ),
+    # Who a process is: its secrets, and what the store says of how the cluster is closed.
+    "ledgerlog.proving": (*VOCABULARY, *CONCURRENCY, "ledgerlog.meta", "ledgerlog.net"),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files. Readers of logs read through it.
     "ledgerlog.archive": BELOW_LEDGER,
@@ -128,6 +131,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog",
         "ledgerlog.cluster",
+        "ledgerlog.proving",
         "ledgerlog.blocking",
         "ledgerlog.archive.jobs",
         "ledgerlog.repair",  # An audit may make tasks of its findings.
@@ -154,6 +158,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
         "ledgerlog.credential_options",
+        "ledgerlog.proving",
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.election",
@@ -176,7 +181,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.cluster",
     ),
     # connect(): the whole client, and for memory: and file: (lazily) the bookies next to it.
-    "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election"),
+    "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election", "ledgerlog.proving"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
     "bookie.storage": (
         *VOCABULARY,
@@ -195,6 +200,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
         "ledgerlog.credential_options",
+        "ledgerlog.proving",
         "ledgerlog.ledger",
         "ledgerlog.repair",
         "bookie",

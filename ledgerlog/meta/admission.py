@@ -1,0 +1,41 @@
+"""How the cluster is closed (``model.admission``), in the metadata store: reading, changing and following it.
+
+Whoever may write the store may open the cluster. So the store's own access control guards this record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.meta.settings import StoredSettings
+from ledgerlog.meta.settle import follow
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.admission import OPEN, Admission
+from ledgerlog.model.layout import ADMISSION
+
+__all__ = ["STORED_ADMISSION", "follow_admission"]
+
+logger = logging.getLogger(__name__)
+
+STORED_ADMISSION = StoredSettings(
+    ADMISSION,
+    "how the cluster is closed",
+    "'ledgerlog access close --reset' makes it anew",
+    lambda: OPEN,
+    Admission.decode_untrusted,
+)
+
+
+async def follow_admission(store: MetadataStore, tell: Callable[[Admission], None]) -> NoReturn:
+    """Tell ``tell`` at each change how the cluster is closed.
+
+    While the store cannot be reached, or its record is damaged, the last valid answer holds.
+    """
+
+    async def look() -> None:
+        tell(await STORED_ADMISSION.read(store))
+
+    what = "how the cluster is closed is not known"
+    await follow(store, ADMISSION, look, what=what, log=logger, survives=(LedgerLogError,))

@@ -1,0 +1,91 @@
+"""How a cluster is closed: the record at ``access/mode`` that says what bookies ask of a client.
+
+    open       a bookie serves everybody who reaches it. So do clusters without this record
+    closing    clients and bookies that can prove who they are do so, and the others are served, too
+    closed     a bookie serves only who proved who it is, and a client uses only bookies that did
+
+What proves a process is a secret (``model.secret``) or a certificate (TLS). A certificate is always accepted
+where a secret is: it proves more. A bookie with a certificate takes no connection without one, so ``TLS`` in
+this record only says what a process without credentials is told.
+
+The record is a canonical CBOR map (``model.codec``):
+
+    v         1
+    by        "nothing", "secret" or "tls"
+    required  false while the cluster is being closed
+
+A record that cannot be read is an error and never means "open".
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from ledgerlog.errors import MetadataCorrupt
+from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
+
+__all__ = ["OPEN", "Admission", "ProvenBy"]
+
+_FORMAT = 1
+
+
+class ProvenBy(enum.Enum):
+    """What proves who a process is."""
+
+    NOTHING = "nothing"
+    SECRET = "secret"
+    TLS = "tls"
+
+
+@attrs.frozen
+class Admission:
+    """What bookies ask of a client."""
+
+    by: ProvenBy = ProvenBy.NOTHING
+    is_required: bool = attrs.field(
+        default=attrs.Factory(lambda self: self.by is not ProvenBy.NOTHING, takes_self=True)
+    )
+    """Whether who proves nothing is refused."""
+    unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
+
+    def __str__(self) -> str:
+        if self.by is ProvenBy.NOTHING:
+            return "open"
+        how = "a secret" if self.by is ProvenBy.SECRET else "certificates"
+        return f"closed by {how}" if self.is_required else f"being closed by {how}"
+
+    @property
+    def name(self) -> str:
+        """``open``, ``closing`` or ``closed``."""
+        if self.by is ProvenBy.NOTHING:
+            return "open"
+        return "closed" if self.is_required else "closing"
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        return encode_record(
+            {"v": _FORMAT, "by": self.by.value, "required": self.is_required},
+            Admission.decode_untrusted,
+            unknown=self.unknown,
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes) -> Admission:
+        """Decode the record. Raise MetadataCorrupt with the field."""
+        fields = decode_record_untrusted(data, "how the cluster is closed", MetadataCorrupt)
+        fields.format(_FORMAT)
+        name = fields.get("by", str)
+        required = fields.get("required", bool)
+        if name not in {by.value for by in ProvenBy}:
+            fields.fail(f"the field 'by' is {name[:40]!r}")
+        by = ProvenBy(name)
+        if required and by is ProvenBy.NOTHING:
+            fields.fail("a proof is required, and nothing proves anything")
+        return cls(by, required, unknown=fields.unknown())
+
+
+OPEN = Admission()
+"""A cluster that serves everybody. It is also that of a cluster without a record."""
