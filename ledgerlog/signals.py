@@ -3,6 +3,9 @@
 SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the start, it stays ignored:
 ``nohup`` asks for that. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once. But
 people send them to get a report or to reopen a log file, not to end the command.
+
+A bookie with certificates reads them again at SIGHUP, and goes on. SIGHUP ends it only if its terminal is
+gone.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ import trio
 
 from ledgerlog.concurrency.nurseries import open_nursery
 
-__all__ = ["Returned", "receiving_stops", "run_until_stopped", "stop_signals", "surviving_others"]
+__all__ = [
+    "Returned",
+    "receiving_stops",
+    "run_until_stopped",
+    "stop_signals",
+    "surviving_others",
+]
 
 T = TypeVar("T")
 

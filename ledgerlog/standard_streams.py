@@ -1,4 +1,4 @@
-"""Make sure that the three standard streams are open.
+"""The terminal and the three standard streams.
 
 If a process is started with a standard stream closed, the next file that it opens gets the stream's number.
 For example, a database that is opened as number 1 is standard output for every ``print``, which then
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["open_standard_streams"]
+__all__ = ["has_terminal", "open_standard_streams"]
 
 
 def open_standard_streams() -> None:
@@ -28,3 +28,13 @@ def open_standard_streams() -> None:
         if getattr(sys, name) is None:
             # The stream stays open for as long as the process lives.
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (see above)
+
+
+def has_terminal() -> bool:
+    """Return whether the process has a terminal that controls it, and that is still there."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    os.close(descriptor)
+    return True

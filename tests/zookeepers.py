@@ -39,6 +39,7 @@ from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from ledgerlog.cli.zookeeper import ZookeeperServer, hosts_of, prepare_servers, server_command, wait_serving
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
 from ledgerlog.model.credentials import TLS
+from tests import certificates
 from tests.waiting import PATIENCE_S
 
 SHARED_PROCESSES: set[int] = set()
@@ -238,7 +239,8 @@ class SecuredServer:
     hosts: str
     tls_hosts: str
     directory: Path
-    """``ca.pem``, and a key and certificate for the client: ``client.key``, ``client.pem``."""
+    """``ca.pem``, and a key and certificate for the client: ``client.key``, ``client.pem``. The authority of
+    ``tests.certificates`` is also in ``ca.pem``."""
 
     @property
     def tls(self) -> TLS:
@@ -248,12 +250,17 @@ class SecuredServer:
             ca=self.directory / "ca.pem",
         )
 
+    def tls_of(self, principal: str) -> TLS:
+        """The files of a principal, for this server and for bookies that trust the same authorities."""
+        return attrs.evolve(certificates.files(principal), ca=self.directory / "ca.pem")
+
 
 @contextmanager
 def secured_server(path: Path) -> Iterator[SecuredServer]:
     """Such a server for the body of the ``with``."""
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(path / "ca.pem"))
+    ours = Path(certificates.files("client/client").ca).read_bytes()
+    (path / "ca.pem").write_bytes(authority.cert_pem.bytes() + ours)
     client = authority.issue_cert("client@example.org", common_name="client")
     client.private_key_pem.write_to_path(str(path / "client.key"))
     (path / "client.pem").write_bytes(b"".join(pem.bytes() for pem in client.cert_chain_pems))

@@ -16,8 +16,8 @@ Results go to standard output, the log to standard error. Exit code 0: done. 1: 
 standard error says why and what to try. 2: wrong usage.
 
 ``bookie run`` prints one line once it serves, and nothing more. SIGTERM, SIGINT and SIGHUP stop it
-gracefully. A second SIGTERM or SIGINT stops it at once. The other commands end at the first signal, with exit
-code 128 plus its number.
+gracefully; a bookie with certificates reads them again at SIGHUP instead. A second SIGTERM or SIGINT stops it
+at once. The other commands end at the first signal, with exit code 128 plus its number.
 
 This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and passes them on.
 Two tasks need a client, and get it from here: copying lost entries from other bookies, and auto-recovery.
@@ -63,11 +63,11 @@ from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.tcp import parse_address
-from ledgerlog.net.tls import bookie_of, network_of
+from ledgerlog.net.tls import TlsNetwork, bookie_of, network_of
 from ledgerlog.net.transport import Network
 from ledgerlog.proving import open_prover
 from ledgerlog.signals import receiving_stops, run_until_stopped
-from ledgerlog.standard_streams import open_standard_streams
+from ledgerlog.standard_streams import has_terminal, open_standard_streams
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,9 @@ def run(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP."""
+    """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP.
+
+    With certificates, SIGHUP makes it read them again instead, unless its terminal is gone."""
     with _usage():
         uri = parse_uri(metadata)
         if isinstance(uri, FileUri | MemoryUri):
@@ -225,8 +227,19 @@ def run(
     with _failures():
         descriptors = raise_limit()
 
+    certified: TlsNetwork | None = None
+    had_terminal = has_terminal()
+
+    def reload() -> bool:
+        """Read the certificates again. Return False if there are none, or if SIGHUP came because the terminal
+        is gone."""
+        if certified is None or (had_terminal and not has_terminal()):
+            return False
+        certified.certificates.reload()
+        return True
+
     async def serve(stop: trio.Event) -> None:
-        nonlocal bookie_id
+        nonlocal bookie_id, certified
         is_announced = False
 
         def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
@@ -279,15 +292,19 @@ def run(
                 )
             network = network_of(credentials, cluster=store.cluster)
             bookie_id = bookie_of(network, expected=bookie_id)
+            certified = network if isinstance(network, TlsNetwork) else None
             await serve_and_heal(open_node, body)
 
     with _failures():
-        trio.run(_until_signalled, serve)
+        trio.run(_until_signalled, serve, reload)
 
 
-async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
+async def _until_signalled(
+    serve: Callable[[trio.Event], Awaitable[None]], reload: Callable[[], bool]
+) -> None:
     """Run ``serve`` with an event that the first signal sets. A second signal ends it with an error, except
-    SIGHUP: a terminal that goes away may send that twice."""
+    SIGHUP: a terminal that goes away may send that twice. A SIGHUP for which ``reload`` returns True does
+    neither."""
     stop = trio.Event()
     async with open_nursery() as nursery:
 
@@ -295,6 +312,8 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
             with receiving_stops() as signals:
                 listening.set()
                 async for number in signals:
+                    if number == signal.SIGHUP and reload():
+                        continue
                     if stop.is_set() and number != signal.SIGHUP:
                         raise LedgerLogError("stopped by a second signal before everything was finished")
                     stop.set()

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 import trio
 
-from ledgerlog.cli.local_cluster import existing_bookies, existing_metadata, local_cluster
+from ledgerlog.cli.local_cluster import (
+    CLIENT,
+    certificates_path,
+    certified,
+    existing_bookies,
+    existing_metadata,
+    local_cluster,
+)
 from ledgerlog.cli.options import WholeNumber, json_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run_until_interrupted
+from ledgerlog.cli.trial_certificates import has_authority, tls_files
 from ledgerlog.cli.zookeeper import existing_servers
 from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 
 _BOOKIES = 3
 
@@ -44,6 +54,12 @@ def cluster() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Options of every bookie's storage, a TOML file.",
 )
+@click.option(
+    "--tls",
+    "wants_tls",
+    is_flag=True,
+    help="Make certificates below PATH/certificates, and use TLS. If PATH has some, TLS is used anyway.",
+)
 @click.option("--auto-recovery", is_flag=True, help="Have every bookie look after under-replicated ledgers.")
 @json_option
 def cluster_run(
@@ -52,15 +68,17 @@ def cluster_run(
     metadata: str | None,
     zookeepers: int | None,
     config: Path | None,
+    wants_tls: bool,
     auto_recovery: bool,
     as_json: bool,
 ) -> None:
     """Run a cluster below the directory PATH until interrupted.
 
-    Prints 'uri: ...' once all bookies serve. If a process dies, it is started again. The log of
-    bookie N is PATH/bookie-N.log. SIGINT and SIGTERM stop the whole cluster gracefully. With
-    '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are PATH/zookeeper-N.log; the
-    extra ledgerlog[spark] brings the packages that they need."""
+    Prints 'uri: ...' once all bookies serve; with '--tls', before that, what a client's environment needs.
+    If a process dies, it is started again. The log of bookie N is PATH/bookie-N.log. SIGINT and SIGTERM stop
+    the whole cluster gracefully. With '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are
+    PATH/zookeeper-N.log; the extra ledgerlog[spark] brings the packages that they need. '--tls' needs the
+    extra ledgerlog[access], and makes new certificates from the same authority at each start."""
     metadata = metadata or existing_metadata(path) or "sqlite"
     if zookeepers is not None and metadata != "zookeeper":
         raise click.UsageError("--zookeepers goes with --metadata zookeeper")
@@ -68,9 +86,20 @@ def cluster_run(
     existing = existing_bookies(path)
     count = max(existing, bookies or _BOOKIES)
 
+    has_tls = wants_tls or has_authority(certificates_path(path))
+
     async def body() -> None:
+        credentials, credentials_of = NO_CREDENTIALS, lambda _: NO_CREDENTIALS
+        if has_tls:
+            credentials, credentials_of = certified(path, count)
         async with local_cluster(
-            path, bookies=count, config=config, zookeepers=servers, auto_recovery=auto_recovery
+            path,
+            bookies=count,
+            config=config,
+            zookeepers=servers,
+            auto_recovery=auto_recovery,
+            credentials=credentials,
+            credentials_of=credentials_of,
         ) as local:
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; all of them run")
@@ -81,8 +110,14 @@ def cluster_run(
                 said = {"uri": local.uri, "bookies": pids}
                 if local.zookeepers:
                     said["zookeepers"] = {name: child.pid for name, child in local.zookeepers.items()}
+                if has_tls:
+                    said["certificates"] = str(certificates_path(path))
                 print_json(said)
             else:
+                if has_tls:
+                    mine = Credentials(tls=tls_files(certificates_path(path).absolute(), CLIENT))
+                    for name, value in mine.variables().items():
+                        print_line(f"export {name}={shlex.quote(value)}")
                 print_line(f"uri: {local.uri}")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(local.supervise, _report)

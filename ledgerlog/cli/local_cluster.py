@@ -38,6 +38,7 @@ import trio
 
 from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, ChildProcesses, open_children, python_command
 from ledgerlog.cli.running import ungrouped
+from ledgerlog.cli.trial_certificates import make_certificates, tls_files
 from ledgerlog.cli.zookeeper import (
     ZookeeperServer,
     existing_servers,
@@ -55,6 +56,7 @@ from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.uri import FileUri, SqliteUri
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
+from ledgerlog.model.principal import Principal, PrincipalKind
 from ledgerlog.wire.frame import Kind, Status
 
 __all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "existing_metadata", "local_cluster"]
@@ -265,6 +267,42 @@ class LocalCluster:
                     nursery.start_soon(keep_server, server)
                 for bookie_id in self.bookie_ids:
                     nursery.start_soon(keep, bookie_id)
+
+
+ADMIN = Principal(PrincipalKind.ADMIN, "admin")
+CLIENT = Principal(PrincipalKind.CLIENT, "client")
+"""Who has a certificate in a local cluster, besides the bookies."""
+
+
+def certificates_path(path: Path) -> Path:
+    """Return the directory of the certificates of the cluster in a directory."""
+    return path / "certificates"
+
+
+def certified(path: Path, bookies: int) -> tuple[Credentials, Callable[[BookieId], Credentials]]:
+    """Make new certificates for a cluster in the directory ``path``, and an authority if it has none.
+
+    Args:
+        path: The cluster's directory.
+        bookies: How many bookies it has.
+
+    Returns:
+        The ``credentials`` and the ``credentials_of`` of ``local_cluster``.
+
+    Raises:
+        CryptographyMissing: The package ``cryptography`` is not installed.
+        InvalidArgument: A file cannot be read or written, or the authority's files are damaged.
+    """
+    directory = certificates_path(path)
+    certificates = {
+        _bookie_id(n): Principal(PrincipalKind.BOOKIE, _bookie_id(n)) for n in range(1, bookies + 1)
+    }
+    make_certificates(directory, [*certificates.values(), ADMIN, CLIENT], again=True)
+
+    def credentials_of(bookie_id: BookieId) -> Credentials:
+        return Credentials(tls=tls_files(directory, certificates[bookie_id]))
+
+    return Credentials(tls=tls_files(directory, ADMIN)), credentials_of
 
 
 @asynccontextmanager

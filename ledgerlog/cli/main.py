@@ -32,6 +32,7 @@ from ledgerlog.standard_streams import open_standard_streams
 __all__ = ["cli", "main"]
 
 COMMANDS: dict[str, Callable[[], ModuleType]] = {
+    "access": lambda: import_module("ledgerlog.cli.access"),
     "bench": lambda: import_module("ledgerlog.cli.bench"),
     "bookie": lambda: import_module("ledgerlog.cli.bookie"),
     "cluster": lambda: import_module("ledgerlog.cli.cluster"),

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-__all__ = ["CERTIFICATE_DAYS", "CryptographyMissing", "make_certificates", "tls_files"]
+__all__ = [
+    "CERTIFICATE_DAYS",
+    "CryptographyMissing",
+    "has_authority",
+    "make_certificates",
+    "tls_files",
+]
 
 CERTIFICATE_DAYS = 397
 _AUTHORITY_DAYS = 3650
@@ -44,6 +50,11 @@ def tls_files(directory: Path, principal: Principal) -> TLS:
     """Return the files of a principal in a directory of certificates."""
     stem = directory / principal.kind / principal.name
     return TLS(cert=f"{stem}.pem", key=f"{stem}.key", ca=directory / "ca.pem")
+
+
+def has_authority(directory: Path) -> bool:
+    """Return whether an authority has its files in a directory of certificates."""
+    return (directory / "ca.pem").exists()
 
 
 def make_certificates(
@@ -98,7 +109,13 @@ def _authority_in(directory: Path) -> Authority:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     cert_path, key_path = directory / "ca.pem", directory / "ca.key"
-    if cert_path.exists() and key_path.exists():
+    if cert_path.exists() != key_path.exists():
+        there, gone = (cert_path, key_path) if cert_path.exists() else (key_path, cert_path)
+        raise InvalidArgument(
+            f"{there} is there and {gone} is not: bring it back, or remove {directory} to begin with a new "
+            "authority"
+        )
+    if cert_path.exists():
         try:
             key = serialization.load_pem_private_key(key_path.read_bytes(), None)
             cert = x509.load_pem_x509_certificates(cert_path.read_bytes())[0]

@@ -101,6 +101,40 @@ async def test_a_cluster_over_tls(tmp_path: Path, secured_zookeeper: SecuredServ
     assert (ran.status, "without credentials" in ran.stderr) == (1, True)
 
 
+async def test_one_certificate_is_for_zookeeper_and_for_bookies(
+    tmp_path: Path, secured_zookeeper: SecuredServer
+) -> None:
+    uri = f"zks://{secured_zookeeper.tls_hosts}{new_chroot()}"
+
+    def options(principal: str) -> list[str]:
+        tls = secured_zookeeper.tls_of(principal)
+        return ["--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca]
+
+    subjects = ["x509:CN=bookie/b1", "x509:CN=client/client"]
+    everybody = [word for subject in subjects for word in ("--zk-all", subject)]
+    everybody += ["--zk-read", "world:anyone"]
+    await said("metadata", "init", *everybody, *options("admin/ann"), uri=uri)
+    mine = options("client/client")
+    async with open_children() as children:
+        bookie = [sys.executable, "-m", "bookie", "run", str(tmp_path / "b1"), "--metadata", uri]
+        await children.start("b1", [*bookie, *options("bookie/b1")], log_path=tmp_path / "b1.log")
+
+        async def is_there() -> bool:
+            return b"b1" in (await run_ledgerlog("bookie", "list", *mine, uri=uri)).stdout
+
+        await until(is_there)
+        await said("log", "create", "orders", *REPLICATION, *mine, uri=uri)
+        await ledgerlog_ok("log", "append", "orders", *mine, uri=uri, stdin=b"one\ntwo\n")
+        assert await ledgerlog_ok("log", "read", "orders", "--raw", *mine, uri=uri) == b"one\ntwo\n"
+
+        # A certificate that is good for ZooKeeper and names nobody is no reason to speak plainly to bookies.
+        nobody = secured_zookeeper.tls
+        files = ["--tls-cert", nobody.cert, "--tls-key", nobody.key, "--tls-ca", nobody.ca]
+        ran = await run_ledgerlog("log", "read", "orders", *files, uri=uri)
+        assert ran.status == 1
+        assert "names no principal" in ran.stderr
+
+
 async def test_the_principal_of_a_file_is_printed_and_its_password_is_not(tmp_path: Path) -> None:
     path = credentials(tmp_path, "super", "test")
     printed = await ledgerlog_principal(path)

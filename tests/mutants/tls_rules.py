@@ -7,6 +7,7 @@ from tests.mutants.mutant import mutant
 _STREAM = "tests/shells/test_tls_network.py"
 _BOOKIE = "tests/shells/test_tls_bookies.py"
 _CONTRACT = "tests/contract/test_network_contract.py"
+_PROCESSES = "tests/integration/test_tls_processes.py"
 _ELECTION = "tests/election/test_election.py"
 
 MUTANTS = (
@@ -160,5 +161,29 @@ MUTANTS = (
         "self._failed_because[bookie] = why",
         "",
         f"{_BOOKIE}::test_an_append_with_a_certificate_that_the_bookies_refuse_names_the_reason",
+    ),
+    mutant(
+        "a_hangup_ends_a_bookie_with_certificates",
+        "SECURITY",
+        "bookie.server.main._until_signalled",
+        "number == signal.SIGHUP and reload()",
+        "False",
+        f"{_PROCESSES}::test_a_bookie_with_certificates_has_their_id_and_survives_a_hangup",
+    ),
+    mutant(
+        "a_cluster_with_certificates_is_run_without_them",
+        "SECURITY",
+        "cluster_run",
+        "wants_tls or has_authority(certificates_path(path))",
+        "wants_tls",
+        f"{_PROCESSES}::test_a_local_cluster_with_tls_serves_those_who_have_a_certificate",
+    ),
+    mutant(
+        "a_lost_key_of_the_authority_makes_another_authority",
+        "SECURITY",
+        "trial_certificates._authority_in",
+        "cert_path.exists() != key_path.exists()",
+        "False",
+        f"{_PROCESSES}::test_the_command_makes_certificates_that_only_their_owner_reads_and_makes_them_once",
     ),
 )
