@@ -4,7 +4,7 @@
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on all cores (up to 4 workers)
 #   make check              format, lint, types and the layering test: seconds, for while you edit
-#   make faces              ledgerlog/blocking/faces.py anew, after a change of an asynchronous class
+#   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each

@@ -282,7 +282,7 @@ async def connect(
 
     Raises:
         InvalidArgument: The URI or an option is not valid, or you are not in a task of trio. In an asyncio
-            program, call ``ledgerlog.blocking`` from a thread.
+            program, use ``ledgerlog.aio``.
         ClusterNotFound: There is no cluster at the URI, and ``create`` is false. The URI may be mistyped.
         StorageLocked: Another process owns the directory of a ``file:`` cluster.
         StorageCorrupt: A file of a ``file:`` cluster is damaged.

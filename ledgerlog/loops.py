@@ -1,8 +1,8 @@
-"""Check which event loop the caller runs in, for ``ledgerlog.connect`` and ``ledgerlog.blocking``.
+"""Check which event loop the caller runs in, for each of the three ways to connect.
 
-``ledgerlog`` runs under trio, and ``ledgerlog.blocking`` runs in ordinary threads. In an asyncio program,
-``ledgerlog`` would fail somewhere deep in trio without these checks, and ``ledgerlog.blocking`` would stop
-the asyncio loop.
+``ledgerlog`` runs under trio, ``ledgerlog.aio`` under asyncio, and ``ledgerlog.blocking`` in ordinary
+threads. In an asyncio program, ``ledgerlog`` would fail somewhere deep in trio without these checks, and
+``ledgerlog.blocking`` would stop the asyncio loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import trio
 
 from ledgerlog.errors import InvalidArgument
 
-__all__ = ["refuse_asyncio", "refuse_other_loops"]
+__all__ = ["refuse_asyncio", "refuse_other_loops", "refuse_outside_of_asyncio"]
 
 _IN_A_THREAD = "'await asyncio.to_thread(work)', and let work() use ledgerlog.blocking"
+_AIO = "use ledgerlog.aio, which has the same names"
 
 
 def in_asyncio() -> bool:
@@ -29,10 +30,7 @@ def refuse_other_loops(what: str) -> None:
     if trio.lowlevel.in_trio_task():
         return
     if in_asyncio():
-        raise InvalidArgument(
-            f"{what} runs under trio, and this is an asyncio loop: call it from a thread, for example "
-            f"{_IN_A_THREAD}"
-        )
+        raise InvalidArgument(f"{what} runs under trio, and this is an asyncio loop: {_AIO}")
     raise InvalidArgument(
         f"{what} needs a trio loop: enter it in an async function that trio.run runs, or use "
         "ledgerlog.blocking"
@@ -44,5 +42,16 @@ def refuse_asyncio() -> None:
     if in_asyncio():
         raise InvalidArgument(
             "a blocking call would stop the asyncio loop that runs in this thread (in a notebook one always "
-            f"does): call it from a thread, for example {_IN_A_THREAD}"
+            f"does): {_AIO}, or call it from a thread, for example {_IN_A_THREAD}"
+        )
+
+
+def refuse_outside_of_asyncio(what: str) -> None:
+    """Raise InvalidArgument unless an asyncio loop runs in this thread. ``what`` names the refused call."""
+    if trio.lowlevel.in_trio_task():
+        raise InvalidArgument(f"{what} is for asyncio, and this is a task of trio: use ledgerlog.connect")
+    if not in_asyncio():
+        raise InvalidArgument(
+            f"{what} needs an asyncio loop: call it in an async function that asyncio.run runs, or use "
+            "ledgerlog.blocking"
         )

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from ledgerlog.blocking.base import ConnectedFace, Entered, Face, HeldLedger
-from ledgerlog.blocking.reading import EntriesFace, Fetched, RecordsFace, fetch
+from ledgerlog.blocking.reading import EntriesFace, RecordsFace
+from ledgerlog.crossing.fetching import Fetched, fetch
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.ledger.ledgers import Ledgers as AsyncLedgers
 from ledgerlog.ledger.verify import LedgerVerification

@@ -27,17 +27,17 @@ notebook, so portals that Spark calls allow asyncio."""
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-import attrs
 import trio
 
+from ledgerlog.crossing.loop import CallOutcome, Context, LoopThread, OutsideCall
 from ledgerlog.errors import ConnectionClosed, InvalidArgument, WrongProcess
 from ledgerlog.loops import refuse_asyncio
 
@@ -47,17 +47,6 @@ T = TypeVar("T")
 
 _STOP_S = 30.0
 """Closing waits this long for open contexts to end; each of them also bounds its own time."""
-
-
-@attrs.frozen
-class _Outcome(Generic[T]):
-    value: T | None
-    error: BaseException | None
-
-    def unwrap(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.value  # type: ignore[return-value]  # None is a T where there is no error.
 
 
 class _Outcomes(Generic[T]):
@@ -70,44 +59,14 @@ class _Outcomes(Generic[T]):
     __slots__ = ("_queue",)
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[CallOutcome[T]] = queue.SimpleQueue()
 
-    def tell(self, outcome: _Outcome[T]) -> None:
+    def tell(self, outcome: CallOutcome[T]) -> None:
         self._queue.put(outcome)
         self._queue.put(outcome)
 
-    def get(self) -> _Outcome[T]:
+    def get(self) -> CallOutcome[T]:
         return self._queue.get()
-
-
-class _Call(Generic[T]):
-    """One piece of work for the loop."""
-
-    __slots__ = ("outcomes", "scope", "work")
-
-    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
-        self.work = work
-        self.scope = trio.CancelScope()
-        self.outcomes = _Outcomes[T]()
-
-    async def serve(self) -> None:
-        """Do the work. It always tells its outcome, and raises nothing except a cancellation."""
-        outcome: _Outcome[T] = _Outcome(None, ConnectionClosed("the connection was closed during the call"))
-        try:
-            with self.scope:
-                outcome = _Outcome(await self.work(), None)
-            if self.scope.cancelled_caught:
-                outcome = _Outcome(None, ConnectionClosed("the call was interrupted"))
-        except trio.Cancelled:
-            raise
-        except Exception as error:
-            outcome = _Outcome(None, error)
-        finally:
-            self.outcomes.tell(outcome)
-
-    def refuse(self) -> None:
-        """The loop ended before this work began."""
-        self.outcomes.tell(_Outcome(None, _closed()))
 
 
 class Held(Generic[T]):
@@ -115,59 +74,22 @@ class Held(Generic[T]):
 
     def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T]) -> None:
         self._portal = portal
-        self._manager = manager
         self._entered = _Outcomes[T]()
-        self._left = trio.Event()
-        self._scope = trio.CancelScope()
-        self._is_failed = False
         self._is_leaving = False
-        self._over: _Outcome[None] | None = None
         self.done = threading.Event()
+        self.context = Context(manager, on_entered=self._entered.tell, on_over=self._on_over)
 
-    async def serve(self) -> None:
-        """Stay in the context until ``leave``. This raises nothing except a cancellation."""
-        entered = False
-        outcome: _Outcome[Any] = _Outcome(None, ConnectionClosed("the connection was closed"))
-        try:
-            with self._scope:
-                async with self._manager as value:
-                    entered = True
-                    self._entered.tell(_Outcome(value, None))
-                    await self._left.wait()
-                    if self._is_failed:
-                        raise _BodyFailed
-                outcome = _Outcome(None, None)
-            if self._scope.cancelled_caught:
-                outcome = _Outcome(None, None)
-        except trio.Cancelled:
-            raise
-        except _BodyFailed:
-            outcome = _Outcome(None, None)
-        except Exception as error:
-            outcome = _Outcome(None, error)
-        finally:
-            self._over = outcome
-            if not entered:
-                self._entered.tell(outcome if outcome.error else _Outcome(None, _not_entered()))
-            self.done.set()
-            self._portal.forget(self)
-
-    def refuse(self) -> None:
-        """The loop ended before this context was entered."""
-        self._over = _Outcome(None, _closed())
-        self._entered.tell(_Outcome(None, _closed()))
+    def _on_over(self) -> None:
         self.done.set()
         self._portal.forget(self)
 
     def wait_entered(self) -> T:
         """Return the value of the context. Raises the errors of entering it."""
-        return self._portal.wait(self._entered, self._scope).unwrap()
+        return self._portal.wait(self._entered, self.context.scope).unwrap()
 
     def check(self) -> None:
         """If the context ended by itself, raise the reason. If it was left, raise ConnectionClosed."""
-        over = self._over
-        if over is not None:
-            raise over.error if over.error is not None else ConnectionClosed("it was left already")
+        self.context.check()
 
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the context, as a body that ended with ``error`` would. Idempotent.
@@ -177,25 +99,12 @@ class Held(Generic[T]):
             self._portal.check()
         if not self._is_leaving and not self.done.is_set():
             self._is_leaving = True
-            self._is_failed = error is not None
             hurried = error is not None and not isinstance(error, Exception)
-            self._portal.tell(self._scope.cancel if hurried else self._left.set)
+            self._portal.tell(partial(self.context.leave, is_failed=error is not None, at_once=hurried))
         self.done.wait()
-        over = self._over
+        over = self.context.over
         if over is not None and over.error is not None and error is None:
             raise over.error
-
-
-class _BodyFailed(Exception):
-    """Tells an async context that its body raised."""
-
-
-def _closed() -> BaseException:
-    return ConnectionClosed("the connection is closed")
-
-
-def _not_entered() -> BaseException:
-    return ConnectionClosed("it was interrupted before it was entered")
 
 
 class Portal:
@@ -207,37 +116,10 @@ class Portal:
     def __init__(self, *, refuses_asyncio: bool = False) -> None:
         self._refuses_asyncio = refuses_asyncio
         self._pid = os.getpid()
-        self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._nursery: trio.Nursery | None = None
-        self._closing: trio.Event | None = None
         self._held: dict[Held[Any], None] = {}
         self._is_closed = False
-        # A daemon thread: a program that forgets to close ends anyway. Then atexit closes it.
-        self._thread = threading.Thread(target=self._work, name="ledgerlog-blocking", daemon=True)
-        self._thread.start()
-        failure = self._ready.get()
-        if failure is not None:
-            raise failure
+        self._loop = LoopThread("ledgerlog-blocking")
         atexit.register(self.close)
-
-    def _work(self) -> None:
-        try:
-            trio.run(self._main)
-        except BaseException as error:
-            self._ready.put(error)
-            raise
-        finally:
-            self._is_closed = True
-
-    async def _main(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._token = trio.lowlevel.current_trio_token()
-            self._closing = trio.Event()
-            self._ready.put(None)
-            await self._closing.wait()
-            nursery.cancel_scope.cancel()
 
     # --- from other threads -------------------------------------------------------------------
 
@@ -246,7 +128,7 @@ class Portal:
         loop."""
         if os.getpid() != self._pid:
             raise WrongProcess(self._pid)
-        if self._is_closed:
+        if self._is_closed or self._loop.is_over:
             raise ConnectionClosed("the connection is closed")
         self._refuse_loops()
 
@@ -260,13 +142,9 @@ class Portal:
 
     def tell(self, act: Callable[[], object]) -> None:
         """Let the loop call ``act`` soon, without waiting for it."""
-        assert self._token is not None
-        try:
-            self._token.run_sync_soon(act)
-        except trio.RunFinishedError:
-            raise ConnectionClosed("the connection is closed") from None
+        self._loop.tell(act)
 
-    def wait(self, outcomes: _Outcomes[T], scope: trio.CancelScope) -> _Outcome[T]:
+    def wait(self, outcomes: _Outcomes[T], scope: trio.CancelScope) -> CallOutcome[T]:
         """Wait for an outcome. On an interruption, cancel the call, wait for its end, and re-raise."""
         try:
             return outcomes.get()
@@ -278,36 +156,29 @@ class Portal:
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``work``. Raises the errors of ``work``."""
         self.check()
-        call = _Call(work)
-        self.tell(lambda: self._start(call))
-        return self.wait(call.outcomes, call.scope).unwrap()
+        outcomes = _Outcomes[T]()
+        call = OutsideCall(work, outcomes.tell)
+        self.tell(lambda: self._loop.start(call))
+        return self.wait(outcomes, call.scope).unwrap()
 
     def enter(self, manager: AbstractAsyncContextManager[T]) -> tuple[T, Held[T]]:
         """Return the value of the context, and the hold on it. Raises the errors of entering it."""
         self.check()
         held = Held(self, manager)
         self._held[held] = None
-        self.tell(lambda: self._start(held))
+        self.tell(lambda: self._loop.start(held.context))
         return held.wait_entered(), held
 
     def forget(self, held: Held[Any]) -> None:
         """Forget a context that has ended."""
         self._held.pop(held, None)
 
-    def _start(self, served: _Call[T] | Held[T]) -> None:
-        assert self._nursery is not None
-        try:
-            self._nursery.start_soon(served.serve)
-        except RuntimeError:
-            # The nursery is closed: another thread closed the connection at this moment.
-            served.refuse()
-
     def close(self) -> None:
         """Leave all held contexts, newest first, and end the thread. Idempotent.
 
         In a forked child it does nothing. If several threads call this, the first one closes. If interrupted,
         the remaining contexts are cancelled. Inside a loop it raises InvalidArgument and closes nothing."""
-        if os.getpid() != self._pid or self._is_closed:
+        if os.getpid() != self._pid or self._is_closed or self._loop.is_over:
             return
         if self._held:
             self._refuse_loops()
@@ -321,10 +192,7 @@ class Portal:
                     failure = failure or error
         finally:
             self._is_closed = True
-            assert self._closing is not None
-            assert self._token is not None
-            with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._closing.set)
-            self._thread.join(_STOP_S)
+            self._loop.end()
+            self._loop.join(_STOP_S)
         if failure is not None:
             raise failure

@@ -1,115 +1,23 @@
 """Reading without ``await``: iterators over the results of asynchronous readers.
 
-A log's reader fetches in the loop's thread and hands over all batches that have come, many at once. So a
-replay costs one hop for many records, not one for each. A reader is for one thread at a time.
+A reader is for one thread at a time. ``crossing.fetching`` fetches ahead for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Iterator
 from functools import partial
-
-import trio
 
 from ledgerlog.blocking.base import Face
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.concurrency.nurseries import background
-from ledgerlog.concurrency.watermark import fresh
-from ledgerlog.errors import ConnectionClosed, LedgerLogError, RecordsLost
+from ledgerlog.crossing.fetching import Fetched
+from ledgerlog.errors import RecordsLost
 from ledgerlog.ledger import reader
-from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
-from ledgerlog.log import reader as readers
+from ledgerlog.limits import READ_REPLY_BYTES_TARGET
 from ledgerlog.model.record import Record, RecordBatch
 
-__all__ = ["EntriesFace", "Fetched", "RecordsFace", "fetch"]
-
-_RECORD_COST_BYTES = 48
-
-
-class Fetched:
-    """Batches that have come and are not handed over yet."""
-
-    def __init__(self) -> None:
-        self.batches: deque[RecordBatch | RecordsLost] = deque()
-        self.bytes = 0
-        self.is_complete = False
-        self.failure: LedgerLogError | None = None
-        self.next_offset = 0
-        self.given: list[RecordBatch | RecordsLost] = []
-        """The batches handed over last, until it is known that they arrived."""
-        self.given_count = 0
-        self.changed = trio.Event()
-        self.taken = trio.Event()
-
-    async def run(self, reader: readers.LogReader) -> None:
-        try:
-            while True:
-                try:
-                    await self._copy(reader)
-                except RecordsLost as gap:
-                    self.batches.append(gap)
-                    self.changed.set()
-                else:
-                    break
-        except LedgerLogError as failure:
-            self.failure = failure
-        except trio.Cancelled:
-            self.failure = ConnectionClosed("the reader was left")
-            raise
-        finally:
-            self.is_complete = True
-            self.changed.set()
-
-    async def _copy(self, reader: readers.LogReader) -> None:
-        async for batch in reader.batches():
-            self.batches.append(batch)
-            self.bytes += batch.byte_length + _RECORD_COST_BYTES * len(batch)
-            self.changed.set()
-            while self.bytes > LOG_READ_AHEAD_BYTES:
-                self.taken = trio.Event()
-                await self.taken.wait()
-
-    async def take(
-        self, received: int, timeout_s: float | None = None
-    ) -> list[RecordBatch | RecordsLost] | None:
-        """Return all batches that have come, at least one. The list is empty at the end; None: the time is
-        up.
-
-        ``received`` is how many such answers have arrived. If an interruption lost an answer, it is given
-        again."""
-        if received < self.given_count:
-            return self.given
-        with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
-            while not self.batches and not self.is_complete:
-                self.changed = trio.Event()
-                await self.changed.wait()
-        taken = list(self.batches)
-        if not taken and self.is_complete and self.failure is not None:
-            raise fresh(self.failure)
-        if not taken and not self.is_complete:
-            return None
-        self.given = taken
-        self.given_count += 1
-        self.batches.clear()
-        self.bytes = 0
-        self.taken.set()
-        return taken
-
-
-@asynccontextmanager
-async def fetch(manager: AbstractAsyncContextManager[readers.LogReader]) -> AsyncIterator[Fetched]:
-    """Enter a log's reader and fetch from it during the body."""
-    fetched = Fetched()
-    async with manager as reader:
-        fetched.next_offset = reader.next_offset
-
-        async def run() -> None:
-            await fetched.run(reader)
-
-        async with background(run, name="blocking reader"):
-            yield fetched
+__all__ = ["EntriesFace", "RecordsFace"]
 
 
 class RecordsFace(Face[Fetched]):

@@ -17,7 +17,8 @@ import trio
 
 import ledgerlog
 from ledgerlog import blocking
-from ledgerlog.blocking.portal import Portal, _Call, _Outcomes
+from ledgerlog.blocking.portal import Portal, _Outcomes
+from ledgerlog.crossing.loop import OutsideCall
 from ledgerlog.errors import (
     ConnectionClosed,
     InvalidArgument,
@@ -335,12 +336,13 @@ def test_work_that_comes_when_the_loop_has_just_ended_is_refused() -> None:
     async def work() -> int:
         return 1
 
-    call = _Call(work)
+    outcomes = _Outcomes[int]()
+    call = OutsideCall(work, outcomes.tell)
 
     class AtTheEnd(trio.abc.Instrument):
         def task_exited(self, task: trio.lowlevel.Task) -> None:
             if task.name.endswith("_main"):
-                portal.tell(lambda: portal._start(call))
+                portal.tell(lambda: portal._loop.start(call))
 
     async def watch() -> None:
         trio.lowlevel.add_instrument(AtTheEnd())
@@ -348,7 +350,7 @@ def test_work_that_comes_when_the_loop_has_just_ended_is_refused() -> None:
     portal.run(watch)
     portal.close()
     with pytest.raises(ConnectionClosed):
-        portal.wait(call.outcomes, call.scope).unwrap()
+        portal.wait(outcomes, call.scope).unwrap()
 
 
 def test_ctrl_c_in_the_body_leaves_the_ledger_to_the_next_leader(cluster: blocking.Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio.testing
 
 from ledgerlog import blocking
-from ledgerlog.blocking import reading
+from ledgerlog.crossing import fetching
 from ledgerlog.errors import ConnectionClosed
 from tests.waiting import PATIENCE_S
 
@@ -41,7 +41,7 @@ def test_both_ways_of_iterating_share_one_place(cluster: blocking.Cluster) -> No
 
 def test_fetching_ahead_has_a_bound(cluster: blocking.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of_entries(cluster)
-    monkeypatch.setattr(reading, "LOG_READ_AHEAD_BYTES", 1)
+    monkeypatch.setattr(fetching, "LOG_READ_AHEAD_BYTES", 1)
     with log.read() as records:
         for _ in range(3):
             cluster._portal.run(trio.testing.wait_all_tasks_blocked)

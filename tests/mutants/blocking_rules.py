@@ -202,7 +202,7 @@ READING = (
     mutant(
         "a_blocking_reader_does_not_know_where_it_begins",
         "reading",
-        "blocking.reading.fetch",
+        "crossing.fetching.fetch",
         "fetched.next_offset = reader.next_offset",
         "",
         f"{_TEST_RULES}::test_both_ways_of_iterating_share_one_place",
@@ -233,4 +233,71 @@ READING = (
     ),
 )
 
-MUTANTS = (*PORTAL, *FACES, *READING)
+_TEST_AIO = "tests/aio/test_aio.py"
+
+AIO = (
+    mutant(
+        "what_comes_while_a_mailbox_is_emptied_wakes_nobody",
+        "crossing",
+        "Mailbox._run",
+        """
+        self._is_awake = False
+        for _ in range(len(self._acts)):
+            self._acts.popleft()()
+        """,
+        """
+        for _ in range(len(self._acts)):
+            self._acts.popleft()()
+        self._is_awake = False
+        """,
+        f"{_TEST_AIO}::test_what_gathers_for_the_other_loop_wakes_it_once",
+    ),
+    mutant(
+        "a_leadership_that_ends_leaves_its_task_cancelled",
+        "leadership",
+        "LeadershipEntered.__aexit__",
+        "self._is_cancelled and self._task.uncancel() <= self._cancelling",
+        "self._is_cancelled",
+        f"{_TEST_AIO}::test_the_end_of_a_leadership_cancels_its_body_and_nothing_else[thread]",
+    ),
+    mutant(
+        "a_leadership_does_not_wait_for_the_body_that_it_cancels",
+        "leadership",
+        "Context._stay",
+        """
+        with trio.CancelScope(shield=True):
+            await self._left.wait()
+        """,
+        "",
+        f"{_TEST_AIO}::test_the_end_of_a_leadership_cancels_its_body_and_nothing_else[thread]",
+    ),
+    mutant(
+        "a_withdrawn_record_is_written",
+        "cancellation",
+        "AppendLane._wait_for_places",
+        """
+        if append.is_withdrawn:
+            continue
+        """,
+        "",
+        f"{_TEST_AIO}::test_a_record_that_waits_for_the_window_when_its_caller_is_cancelled_is_not_written",
+    ),
+    mutant(
+        "records_pass_those_that_wait_for_the_window",
+        "order",
+        "AppendLane.take",
+        "self._waiting or not writer._is_free_for(len(append.data))",
+        "not writer._is_free_for(len(append.data))",
+        f"{_TEST_AIO}::test_records_do_not_pass_one_that_waits_for_the_window",
+    ),
+    mutant(
+        "any_loop_may_use_a_connection",
+        "loops",
+        "Bridge.check",
+        "asyncio._get_running_loop() is not self._loop",
+        "False",
+        f"{_TEST_AIO}::test_a_connection_belongs_to_the_loop_that_made_it",
+    ),
+)
+
+MUTANTS = (*PORTAL, *FACES, *READING, *AIO)

@@ -121,8 +121,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.election": BELOW_TOOLS,
     # State machines on logs: they elect, append, read, and store snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
+    # What callers outside of trio's loop have trio do.
+    "ledgerlog.crossing": BELOW_TOOLS,
     # The same API without await, for threads that have no event loop.
-    "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
+    "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster", "ledgerlog.crossing"),
+    # The same API for asyncio.
+    "ledgerlog.aio": (
+        *BELOW_TOOLS,
+        "ledgerlog.loops",
+        "ledgerlog.election",
+        "ledgerlog.cluster",
+        "ledgerlog.crossing",
+    ),
     # The auditor is elected.
     # Forgotten ledgers come back into the logs that they continue.
     "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election", "ledgerlog.log"),
@@ -290,6 +300,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.archive.destinations",
         "ledgerlog.net",
         "ledgerlog.blocking.portal",
+        "ledgerlog.aio.bridge",
         "ledgerlog.machine.directory",
         "ledgerlog.durable_directories",
         "ledgerlog.meta.sqlite*",
@@ -310,6 +321,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.zookeeper",
         "ledgerlog.blocking.portal",
+        "ledgerlog.crossing.loop",
         "ledgerlog.spark",
         "bookie.storage",
         *STARTERS,
@@ -332,8 +344,8 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     ),
     "subprocess": ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.spark"),
     "signal": ("ledgerlog.signals", "ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
-    # There is one event loop, and it is trio's.
-    "asyncio": (),
+    # There is one event loop, and it is trio's. Only the face for asyncio knows another one.
+    "asyncio": ("ledgerlog.aio",),
     "multiprocessing": (),
 }
 

@@ -29,6 +29,9 @@ AROUND_A_BODY = {
 BORROWERS = {
     "ledgerlog.ledger.ledgers": "writers of ledgers live as long as the client, whoever opened them",
     "ledgerlog.election.election": "a candidate is withdrawn after it was left, while the client lives",
+    "ledgerlog.log.lane": "appends from outside of the loop are answered while their writer lives",
+    "ledgerlog.aio.base": "a lane of appends lives as long as the connection",
+    "ledgerlog.aio.bridge": "calls from asyncio run while the connection lives",
     "ledgerlog.machine.replica": "the replica lends its own to its keeper, for as long as it runs",
     "ledgerlog.machine.snapshot_manager": "snapshots are written while the replica runs",
     "bookie.server.requests": "requests are answered while their connection lives",

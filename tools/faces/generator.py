@@ -53,6 +53,11 @@ class Mirror:
     """Module and function that an entered inner object passes through, if the face holds something else."""
     left_out: Mapping[str, str] = attrs.field(factory=dict)
     """By reason, the names of the public members that the face does not have."""
+    calls: Mapping[str, str] = attrs.field(factory=dict)
+    """By member that waits, the method of the base class that makes the call instead of ``_run``. It gets the
+    same arguments."""
+    entered: Mapping[str, str] = attrs.field(factory=dict)
+    """By member that gives a context, module and class of what enters it instead of ``Plan.entered``."""
     notes: Mapping[str, str] = attrs.field(factory=dict)
     """By member ("" is the class), what the face adds to the docstring."""
 
@@ -73,7 +78,7 @@ class Plan:
     file: str
     """What is generated, below the root of the repository."""
     support: str
-    """The module of its ``Face`` and ``Entered``."""
+    """The module of the two classes below, which are written by hand."""
     is_async: bool
     mirrors: tuple[Mirror, ...]
     classes_left_out: Mapping[str, str]
@@ -82,6 +87,10 @@ class Plan:
     """Patterns in docstrings and what this face says instead, in this order. A space matches a line's end."""
     foreign: str
     """A pattern that no docstring may match after that."""
+    face: str = "Face"
+    """The class that holds an asynchronous object."""
+    entered: str = "Entered"
+    """The class that enters an asynchronous context."""
 
 
 # --- reading the asynchronous classes -------------------------------------------------------------
@@ -213,7 +222,8 @@ class _Face:
             base = self._import(mirror.base)
             by_hand = frozenset(Source.of(mirror.base).members()) - {"__init__"}
         else:
-            base = f"{self._import(f'{self._plan.support}:Face')}[{self._inner(mirror.name)}]"
+            face = self._import(f"{self._plan.support}:{self._plan.face}")
+            base = f"{face}[{self._inner(mirror.name)}]"
         parts = [f"class {mirror.name}({base}):", self._doc(mirror, "", source.node, indent=4)]
         for name, node in members.items():
             if name == "__repr__" and name not in by_hand:
@@ -227,15 +237,20 @@ class _Face:
     def _member(self, mirror: Mirror, name: str, node: Function) -> str:
         source, what = self._sources[mirror.name], f"{mirror.original}.{name}"
         decorators = [ast.unparse(each) for each in node.decorator_list]
+        if decorators == ["asynccontextmanager"]:
+            node, decorators = _as_giver_of_a_context(node, what), []
         if node.returns is None or decorators not in ([], ["property"]):
             raise Undecided(f"{what} has no annotation, or a decorator that means nothing here")
         is_awaited = isinstance(node, ast.AsyncFunctionDef)
         value, passed = f"self._inner.{name}", _passed(node, what)
-        if is_awaited:
+        if name in mirror.calls:
+            value = f"{self._await}self.{mirror.calls[name]}({passed})"
+        elif is_awaited:
             value = f"{self._await}self._run({f'lambda: {value}({passed})' if passed else value})"
         elif not decorators:
             value = f"{value}({passed})"
-        returns, body = self._given(source, node.returns, value, is_awaited, what)
+        enters = mirror.entered.get(name, f"{self._plan.support}:{self._plan.entered}")
+        returns, body = self._given(source, node.returns, value, is_awaited, what, enters)
         annotations = [each.annotation for each in (*node.args.args, *node.args.kwonlyargs)]
         for each in (*annotations, *node.args.defaults, *node.args.kw_defaults):
             if each is not None:
@@ -254,7 +269,7 @@ class _Face:
         )
 
     def _given(
-        self, source: Source, annotation: ast.expr, value: str, is_awaited: bool, what: str
+        self, source: Source, annotation: ast.expr, value: str, is_awaited: bool, what: str, enters: str
     ) -> tuple[str, list[str]]:
         """What a member returns in the face, and the statements that return it."""
         match annotation:
@@ -272,11 +287,12 @@ class _Face:
             ):
                 mirror = self._mirrors[name]
                 if mirror.through:
-                    inner = self._import(f"{mirror.base.partition(':')[0]}:{_held_by(mirror)}")
+                    held = _held_by(mirror)
+                    inner = self._import(f"{Source.of(mirror.base).names[held]}:{held}")
                     value = f"{self._import(mirror.through)}({value})"
                 else:
                     inner = self._inner(name)
-                entered = self._import(f"{self._plan.support}:Entered")
+                entered = self._import(enters)
                 return f"{entered}[{inner}, {name}]", [f"return {entered}(self._portal, {value}, {name})"]
         words = ast.unparse(annotation)
         for each in ast.walk(annotation):
@@ -327,6 +343,23 @@ class _Face:
         if "\\" in text or '"""' in text:
             raise Undecided(f"the docstring of {what} has a backslash, or quotes")
         return textwrap.indent(f'"""{_filled(text, _WIDTH - indent - 6)}"""', " " * indent) if text else ""
+
+
+def _as_giver_of_a_context(node: Function, what: str) -> Function:
+    """What ``@asynccontextmanager`` makes of an async generator: a method that gives a context."""
+    match node.returns:
+        case ast.Subscript(ast.Name("AsyncIterator"), given):
+            pass
+        case _:
+            raise Undecided(f"{what} is a context of nobody knows what")
+    giver = ast.FunctionDef(
+        name=node.name,
+        args=node.args,
+        body=node.body,
+        decorator_list=[],
+        returns=ast.Subscript(ast.Name(_MANAGER), given),
+    )
+    return ast.fix_missing_locations(giver)
 
 
 def _held_by(mirror: Mirror) -> str:

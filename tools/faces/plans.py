@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from tools.faces.generator import Mirror, Plan
 
 _CLASSES_LEFT_OUT = {
@@ -52,7 +54,7 @@ BLOCKING = Plan(
         Mirror(
             "ledgerlog.log.reader:LogReader",
             base="ledgerlog.blocking.reading:RecordsFace",
-            through="ledgerlog.blocking.reading:fetch",
+            through="ledgerlog.crossing.fetching:fetch",
         ),
         Mirror(
             "ledgerlog.ledger.ledgers:Ledgers",
@@ -123,4 +125,76 @@ BLOCKING = Plan(
     foreign=r"\b(async|await|checkpoint|[Cc]ancel\w*|task|trio|nursery)\b",
 )
 
-PLANS = (BLOCKING,)
+
+def _mirror(name: str) -> Mirror:
+    (found,) = (mirror for mirror in BLOCKING.mirrors if mirror.name == name)
+    return found
+
+
+_AIO_LEFT_OUT = {
+    "Replica": "its state machine is called by trio: run a replica in a trio program",
+    "DirectorySnapshots": "only a replica uses it",
+    "LedgerSnapshots": "only a replica uses it",
+    "SnapshotStore": "only a replica uses it",
+}
+
+AIO = Plan(
+    name="aio",
+    file="ledgerlog/aio/faces.py",
+    support="ledgerlog.aio.base",
+    face="AioFace",
+    entered="AioEntered",
+    is_async=True,
+    mirrors=(
+        Mirror(
+            "ledgerlog.cluster:Cluster",
+            base="ledgerlog.aio.base:AioCluster",
+            left_out={
+                "the asynchronous tools stand on it": "bookies store client",
+                "for operators, who have `ledgerlog log sweep`": "sweep",
+            },
+            notes={"": "For any number of tasks of the loop that connected."},
+        ),
+        Mirror(
+            "ledgerlog.log.log:Log",
+            notes={
+                "writer": "A body that raises leaves as one that does not: what was taken is made durable "
+                "and the ledger closed. A body that is cancelled leaves at once, and the ledger to the next "
+                "leader."
+            },
+        ),
+        Mirror("ledgerlog.log.cursors:Cursor"),
+        Mirror(
+            "ledgerlog.log.writer:LogWriter",
+            base="ledgerlog.aio.base:AioWriter",
+            calls={"append": "_append"},
+            notes={
+                "next_offset": "As of a moment ago, if other tasks append.",
+                "append": "Appends of many tasks cross to trio together.",
+            },
+        ),
+        Mirror("ledgerlog.log.writer:Submission"),
+        Mirror(
+            "ledgerlog.log.reader:LogReader",
+            base="ledgerlog.aio.reading:AioRecords",
+            through="ledgerlog.crossing.fetching:fetch",
+        ),
+        attrs.evolve(_mirror("Ledgers"), notes={"create": "The writer is an async context manager as well."}),
+        attrs.evolve(_mirror("LedgerWriter"), base="ledgerlog.aio.base:AioLedger"),
+        attrs.evolve(_mirror("LedgerReader"), base="ledgerlog.aio.reading:AioEntries"),
+        Mirror(
+            "ledgerlog.election.election:Election",
+            entered={"leadership": "ledgerlog.aio.base:LeadershipEntered"},
+            notes={
+                "leadership": "If the leadership ends, the task that entered it is cancelled, and the "
+                "``async with`` ends as if its body had returned. A cancellation from elsewhere goes on."
+            },
+        ),
+        Mirror("ledgerlog.election.election:Term", base="ledgerlog.aio.base:AioTerm"),
+    ),
+    classes_left_out=_AIO_LEFT_OUT,
+    words=BLOCKING.words[:3],
+    foreign=r"\b(trio\.|nursery)\b",
+)
+
+PLANS = (BLOCKING, AIO)

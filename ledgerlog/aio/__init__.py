@@ -1,0 +1,52 @@
+"""ledgerlog for asyncio: the same names, under ``asyncio.run``, uvloop, FastAPI and the like.
+
+    import asyncio
+    import ledgerlog.aio
+
+    async def main():
+        async with ledgerlog.aio.connect("file:./data") as cluster:
+            log = await cluster.create_log("orders", exist_ok=True)
+            async with log.writer() as writer:
+                await writer.append(b"first")
+                await writer.append_many([b"a", b"b"])
+            async with log.read(start=0) as records:
+                async for record in records:
+                    print(record.offset, record.data)
+
+    asyncio.run(main())
+
+The library itself runs under trio, in a thread of its own for each connection. Calls and answers cross
+between the loops in batches, so many tasks that append share the cost of crossing. Names, arguments and
+exceptions are those of the trio library. A cancelled call is cancelled in trio, too. A connection belongs
+to the asyncio loop that made it.
+"""
+
+from ledgerlog.aio.connecting import connect
+from ledgerlog.aio.faces import (
+    Cluster,
+    Cursor,
+    Election,
+    LedgerReader,
+    Ledgers,
+    LedgerWriter,
+    Log,
+    LogReader,
+    LogWriter,
+    Submission,
+    Term,
+)
+
+__all__ = [
+    "Cluster",
+    "Cursor",
+    "Election",
+    "LedgerReader",
+    "LedgerWriter",
+    "Ledgers",
+    "Log",
+    "LogReader",
+    "LogWriter",
+    "Submission",
+    "Term",
+    "connect",
+]

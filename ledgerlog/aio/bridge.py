@@ -1,0 +1,355 @@
+"""Between an asyncio loop and trio's loop: calls and outcomes, in batches both ways.
+
+Each connection has one ``Bridge``. Trio runs in a thread of its own, or as a guest of the asyncio loop.
+
+**Batches.** What one loop gives the other gathers in a ``Mailbox``. The first thing in an empty mailbox wakes
+the other loop; what comes before the other loop looks goes along. So while many tasks append, a wake-up is
+shared by all of them.
+
+**Cancellation.** If an asyncio task is cancelled while it waits for a call, the call is cancelled in trio,
+and the task gets its CancelledError once the call has ended. A second cancellation does not wait for that
+end. If the call had ended just before, it may have had its effect.
+
+**Contexts.** A task of trio enters an async context and stays in it. If the manager cancels its body (a
+leadership is over), the bridge tells the caller, and trio waits until the caller has left.
+
+**Another loop.** A connection belongs to the asyncio loop that made it. Calls from another loop, from a
+thread without a loop, or from a forked child are refused. If the loop ends while a connection is open, the
+answers have nobody to go to: the bridge says so in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import trio
+
+from ledgerlog.crossing.loop import (
+    CallOutcome,
+    Context,
+    LoopThread,
+    OutsideCall,
+    Servable,
+    serve_until,
+    start_or_refuse,
+)
+from ledgerlog.errors import ConnectionClosed, InvalidArgument, WrongProcess
+
+__all__ = ["Bridge", "HeldContext", "Mailbox"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_STOP_S = 30.0
+"""Closing waits this long for trio's thread to end."""
+
+Act = Callable[[], object]
+
+
+class Mailbox:
+    """Acts that one loop gives another, in their order.
+
+    ``put`` belongs to the loop that gives. The acts run in the loop that takes; they raise nothing.
+
+    Args:
+        wake: Has the other loop call a function soon.
+    """
+
+    __slots__ = ("_acts", "_is_awake", "_wake")
+
+    def __init__(self, wake: Callable[[Act], object]) -> None:
+        self._wake = wake
+        self._acts: deque[Act] = deque()
+        self._is_awake = False
+
+    def put(self, act: Act) -> None:
+        """Have the other loop call ``act``."""
+        # The order of these two steps matters. ``_run`` lowers the flag before it counts the acts, so an act
+        # is counted, or it finds the flag down and wakes the loop again.
+        self._acts.append(act)
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake(self._run)
+
+    def _run(self) -> None:
+        self._is_awake = False
+        for _ in range(len(self._acts)):
+            self._acts.popleft()()
+
+
+class _Host(Protocol):
+    """What runs trio."""
+
+    is_over: bool
+
+    @property
+    def nursery(self) -> trio.Nursery: ...
+
+    def tell(self, act: Act) -> None: ...
+
+    def start(self, served: Servable) -> None: ...
+
+    def end(self) -> None: ...
+
+    async def wait_ended(self) -> None: ...
+
+
+class _ThreadHost(LoopThread):
+    """Trio in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__("ledgerlog-aio")
+
+    async def wait_ended(self) -> None:
+        await asyncio.to_thread(self.join, _STOP_S)
+
+
+class _GuestHost:
+    """Trio as a guest of the asyncio loop: both take turns in one thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ended = loop.create_future()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._closing = trio.Event()
+        self._early: list[Act] = []
+        """What is told before the guest runs."""
+        self.is_over = False
+        trio.lowlevel.start_guest_run(
+            serve_until,
+            self._closing,
+            self._begin,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            done_callback=self._on_done,
+            host_uses_signal_set_wakeup_fd=True,
+        )
+
+    def _begin(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
+        for act in self._early:
+            act()
+
+    def _on_done(self, outcome: Any) -> None:
+        self.is_over = True
+        if not self._ended.done():
+            self._ended.set_result(None)
+        outcome.unwrap()
+
+    def tell(self, act: Act) -> None:
+        if self._token is None:
+            self._early.append(act)
+            return
+        try:
+            self._token.run_sync_soon(act)
+        except trio.RunFinishedError:
+            raise ConnectionClosed("the connection is closed") from None
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        assert self._nursery is not None
+        return self._nursery
+
+    def start(self, served: Servable) -> None:
+        start_or_refuse(self.nursery, served)
+
+    def end(self) -> None:
+        if not self.is_over:
+            self.tell(self._closing.set)
+
+    async def wait_ended(self) -> None:
+        await asyncio.wait([self._ended], timeout=_STOP_S)
+
+
+class Bridge:
+    """An asyncio loop's connection to trio's loop. Make it in the asyncio loop.
+
+    Args:
+        is_guest: Run trio in the asyncio loop's own thread.
+    """
+
+    def __init__(self, *, is_guest: bool = False) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._held: dict[HeldContext[Any], None] = {}
+        self._is_closed = False
+        self._is_orphaned = False
+        self._host: _Host = _GuestHost(self._loop) if is_guest else _ThreadHost()
+        self._to_trio = Mailbox(self._host.tell)
+        self._to_asyncio = Mailbox(self._wake_asyncio)
+
+    def check(self) -> None:
+        """Refuse a call that cannot be carried out.
+
+        Raises:
+            WrongProcess: This is a forked child of the process that connected.
+            InvalidArgument: The caller is not in the asyncio loop that connected.
+            ConnectionClosed: The connection is closed.
+        """
+        if os.getpid() != self._pid:
+            raise WrongProcess(self._pid)
+        if asyncio._get_running_loop() is not self._loop:
+            raise InvalidArgument("a connection of ledgerlog.aio belongs to the asyncio loop that made it")
+        if self._is_closed or self._host.is_over:
+            raise ConnectionClosed("the connection is closed")
+
+    # --- between the loops ------------------------------------------------------------------------
+
+    def tell_trio(self, act: Act) -> None:
+        """Have trio call ``act`` soon. In the asyncio loop."""
+        self._to_trio.put(act)
+
+    def tell_asyncio(self, act: Act) -> None:
+        """Have the asyncio loop call ``act`` soon. In trio's loop."""
+        self._to_asyncio.put(act)
+
+    def _wake_asyncio(self, act: Act) -> None:
+        try:
+            self._loop.call_soon_threadsafe(act)
+        except RuntimeError:  # The loop is closed. So nobody waits for an answer any more.
+            if not self._is_orphaned:
+                self._is_orphaned = True
+                logger.error("an asyncio loop ended with a connection open: leave the connection first")
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``work``, which runs in trio. Raises the errors of ``work``."""
+        self.check()
+        future: asyncio.Future[CallOutcome[T]] = self._loop.create_future()
+        call = OutsideCall(work, partial(self._answer, future))
+        self._to_trio.put(partial(self._host.start, call))
+        return (await self.wait(future, call.scope.cancel)).unwrap()
+
+    def _answer(self, future: asyncio.Future[CallOutcome[T]], outcome: CallOutcome[T]) -> None:
+        """Give a future its result. In trio's loop."""
+        self._to_asyncio.put(partial(_settle, future, outcome))
+
+    async def wait(self, future: asyncio.Future[T], cancel: Act) -> T:
+        """Wait for a future. If the task is cancelled, have trio call ``cancel``, and wait for the end."""
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            self._to_trio.put(cancel)
+            await asyncio.wait([future])
+            raise
+        return future.result()
+
+    async def enter(
+        self, manager: AbstractAsyncContextManager[T], on_lost: Act | None = None
+    ) -> tuple[T, HeldContext[T]]:
+        """Enter a context.
+
+        Args:
+            manager: The context manager.
+            on_lost: Called in the asyncio loop if the manager cancels its body. The caller then leaves soon.
+
+        Returns:
+            The value of the context, and the hold on it.
+
+        Raises:
+            BaseException: The error of entering it.
+        """
+        self.check()
+        held = HeldContext(self, manager, on_lost)
+        self._held[held] = None
+        self._to_trio.put(partial(self._host.start, held.context))
+        return await held.wait_entered(), held
+
+    def forget(self, held: HeldContext[Any]) -> None:
+        """Forget a context that has ended."""
+        self._held.pop(held, None)
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        """A nursery of trio that lasts as long as the connection. For use in trio's loop."""
+        return self._host.nursery
+
+    async def close(self) -> None:
+        """Leave all contexts, newest first, and end trio's loop. Idempotent.
+
+        Cancelling: the remaining contexts are left at once.
+        """
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        failure: BaseException | None = None
+        try:
+            for held in reversed(list(self._held)):
+                try:
+                    await held.leave(None)
+                except Exception as error:
+                    failure = failure or error
+        finally:
+            self._is_closed = True
+            self._host.end()
+            await self._host.wait_ended()
+        if failure is not None:
+            raise failure
+
+
+class HeldContext(Generic[T]):
+    """An async context that a task of trio has entered."""
+
+    def __init__(self, bridge: Bridge, manager: AbstractAsyncContextManager[T], on_lost: Act | None) -> None:
+        self._bridge = bridge
+        loop = asyncio.get_running_loop()
+        self._entered: asyncio.Future[CallOutcome[T]] = loop.create_future()
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._is_leaving = False
+        self.context = Context(
+            manager,
+            on_entered=partial(bridge._answer, self._entered),
+            on_over=partial(bridge.tell_asyncio, self._on_over),
+            on_lost=None if on_lost is None else partial(bridge.tell_asyncio, on_lost),
+        )
+
+    def _on_over(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+        self._bridge.forget(self)
+
+    async def wait_entered(self) -> T:
+        """Return the value of the context. Raises the errors of entering it."""
+        try:
+            outcome = await self._bridge.wait(self._entered, self.context.scope.cancel)
+        except asyncio.CancelledError:
+            # It may have been entered just before. Nobody else would leave it.
+            self._tell_leave(is_failed=True, at_once=True)
+            raise
+        return outcome.unwrap()
+
+    def check(self) -> None:
+        """If the context ended by itself, raise the reason. If it was left, raise ConnectionClosed."""
+        self.context.check()
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave the context, as a body that ended with ``error`` would. Idempotent.
+
+        If ``error`` is not an ``Exception`` (CancelledError, KeyboardInterrupt), the context is cancelled.
+
+        Cancelling: the context is cancelled, and the call waits for its end.
+        """
+        at_once = error is not None and not isinstance(error, Exception)
+        if not self._is_leaving and not self._done.done():
+            self._is_leaving = True
+            self._tell_leave(is_failed=error is not None, at_once=at_once)
+        await self._bridge.wait(self._done, partial(self.context.leave, is_failed=True, at_once=True))
+        over = self.context.over
+        if over is not None and over.error is not None and error is None:
+            raise over.error
+
+    def _tell_leave(self, *, is_failed: bool, at_once: bool) -> None:
+        self._bridge.tell_trio(partial(self.context.leave, is_failed=is_failed, at_once=at_once))
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,103 @@
+"""Reading in asyncio: async iterators over the results of the library's readers.
+
+A reader is for one task at a time. ``crossing.fetching`` fetches ahead for it, so most records are here
+already when you ask for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+
+from ledgerlog.aio.base import AioFace
+from ledgerlog.aio.bridge import Bridge
+from ledgerlog.crossing.fetching import Fetched
+from ledgerlog.errors import RecordsLost
+from ledgerlog.ledger import reader
+from ledgerlog.limits import READ_REPLY_BYTES_TARGET
+from ledgerlog.model.record import Record, RecordBatch
+
+__all__ = ["AioEntries", "AioRecords"]
+
+
+class AioRecords(AioFace[Fetched]):
+    """The records of a log, as an async iterator."""
+
+    def __init__(self, portal: Bridge, inner: Fetched) -> None:
+        super().__init__(portal, inner)
+        self._waiting: deque[RecordBatch | RecordsLost] = deque()
+        self._received = 0
+        self._records: Iterator[Record] = iter(())
+        self._batch: RecordBatch | None = None
+        self._next_offset = inner.next_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record that was returned, or the offset where reading starts."""
+        return self._next_offset
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        while True:
+            for record in self._records:
+                self._next_offset = record.offset + 1
+                return record
+            batch = await self._take()
+            if batch is None:
+                raise StopAsyncIteration
+            self._batch, self._records = batch, iter(batch)
+
+    async def batches(self) -> AsyncIterator[RecordBatch]:
+        """Iterate by batches, for replay. Both ways of iterating share one place in the log."""
+        while True:
+            begun, self._batch, self._records = self._batch, None, iter(())
+            if begun is not None and self._next_offset < begun.end_offset:
+                batch: RecordBatch | None = begun.between(self._next_offset)
+            else:
+                batch = await self._take()
+            if batch is None:
+                return
+            self._next_offset = batch.end_offset
+            yield batch
+
+    async def _take(self) -> RecordBatch | None:
+        if not self._waiting:
+            taken = await self._run(partial(self._inner.take, self._received))
+            if taken is not None:
+                self._waiting.extend(taken)
+                self._received += 1
+        if not self._waiting:
+            return None
+        first = self._waiting.popleft()
+        if isinstance(first, RecordsLost):
+            self._next_offset = max(self._next_offset, first.first_offset)
+            raise first
+        return first
+
+
+class AioEntries(AioFace[reader.LedgerReader]):
+    """The entries of a ledger."""
+
+    async def follow(self, first: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+        """Iterate over the ledger's entries as they are confirmed, until it is closed and all are read.
+
+        Args:
+            first: The first entry.
+
+        Yields:
+            Entry id and payload of each entry, in order.
+        """
+        at = first
+        while True:
+            last = await self._run(partial(self._inner.wait_beyond, at - 1))
+            while at <= last:
+                read = partial(self._inner.read_batch, at, last, bytes_max=READ_REPLY_BYTES_TARGET)
+                for payload in await self._run(read):
+                    yield at, payload
+                    at += 1
+            end = self._inner.metadata.last_entry
+            if end is not None and at > end:
+                return

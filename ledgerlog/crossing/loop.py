@@ -1,0 +1,289 @@
+"""Work that other threads and other event loops give to trio's loop.
+
+The library runs under trio. A *face* offers it to callers elsewhere: ``ledgerlog.blocking`` to threads,
+``ledgerlog.aio`` to asyncio. This module is the half of every face that runs under trio. How a caller waits
+is the face's own half.
+
+* ``LoopThread`` runs trio in a thread, with a nursery for what is given to it.
+* ``OutsideCall`` is one call: trio runs it and tells its outcome.
+* ``Context`` is an async context manager that a task of trio enters, stays in and leaves. So the nurseries
+  and cancel scopes of the context stay in one task.
+
+A ``OutsideCall`` and a ``Context`` always tell their outcome, exactly once, even if the loop ends first.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+import trio
+
+from ledgerlog.errors import ConnectionClosed
+
+__all__ = [
+    "OutsideCall",
+    "Context",
+    "LoopThread",
+    "CallOutcome",
+    "Servable",
+    "serve_until",
+    "start_or_refuse",
+]
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class CallOutcome(Generic[T]):
+    """How a call ended."""
+
+    value: T | None
+    error: BaseException | None = None
+
+    def unwrap(self) -> T:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]  # None is a T where there is no error.
+
+
+class Servable(Protocol):
+    """What a task of the loop runs."""
+
+    async def serve(self) -> None: ...
+
+    def refuse(self) -> None:
+        """The loop ended before this began."""
+        ...
+
+
+class OutsideCall(Generic[T]):
+    """One call. ``scope`` cancels it.
+
+    Args:
+        work: The call.
+        tell: Gets the outcome, in trio's thread.
+    """
+
+    __slots__ = ("_tell", "_work", "scope")
+
+    def __init__(self, work: Callable[[], Awaitable[T]], tell: Callable[[CallOutcome[T]], object]) -> None:
+        self._work = work
+        self._tell = tell
+        self.scope = trio.CancelScope()
+
+    async def serve(self) -> None:
+        """Do the work. It raises nothing except a cancellation."""
+        outcome: CallOutcome[T] = CallOutcome(
+            None, ConnectionClosed("the connection was closed during the call")
+        )
+        try:
+            with self.scope:
+                outcome = CallOutcome(await self._work())
+            if self.scope.cancelled_caught:
+                outcome = CallOutcome(None, ConnectionClosed("the call was interrupted"))
+        except trio.Cancelled:
+            raise
+        except Exception as error:
+            outcome = CallOutcome(None, error)
+        finally:
+            self._tell(outcome)
+
+    def refuse(self) -> None:
+        self._tell(CallOutcome(None, _closed()))
+
+
+class Context(Generic[T]):
+    """An async context that a task of the loop enters.
+
+    ``over`` is the outcome of leaving it, once it is over. A context may also end by itself, because what is
+    behind it failed.
+
+    Args:
+        manager: The context manager.
+        on_entered: Gets the value of the context, or the error of entering it. In trio's thread.
+        on_over: Called when it is over. In trio's thread.
+        on_lost: Called in trio's thread if the manager cancels its body. The body gets all the time that it
+            needs: the manager goes on once ``leave`` was called. None: a cancellation ends the context.
+    """
+
+    def __init__(
+        self,
+        manager: AbstractAsyncContextManager[T],
+        *,
+        on_entered: Callable[[CallOutcome[T]], object],
+        on_over: Callable[[], object],
+        on_lost: Callable[[], object] | None = None,
+    ) -> None:
+        self._manager = manager
+        self._on_entered = on_entered
+        self._on_over = on_over
+        self._on_lost = on_lost
+        self._left = trio.Event()
+        self._is_failed = False
+        self.scope = trio.CancelScope()
+        self.over: CallOutcome[None] | None = None
+
+    async def serve(self) -> None:
+        """Stay in the context until it is left. This raises nothing except a cancellation."""
+        is_entered = False
+        outcome: CallOutcome[Any] = CallOutcome(None, ConnectionClosed("the connection was closed"))
+        try:
+            with self.scope:
+                async with self._manager as value:
+                    is_entered = True
+                    self._on_entered(CallOutcome(value))
+                    await self._stay()
+                    if self._is_failed:
+                        raise _BodyFailed
+                outcome = CallOutcome(None)
+            if self.scope.cancelled_caught:
+                outcome = CallOutcome(None)
+        except trio.Cancelled:
+            raise
+        except _BodyFailed:
+            outcome = CallOutcome(None)
+        except Exception as error:
+            outcome = CallOutcome(None, error)
+        finally:
+            self.over = outcome
+            if not is_entered:
+                never = ConnectionClosed("it was interrupted before it was entered")
+                self._on_entered(outcome if outcome.error else CallOutcome(None, never))
+            self._on_over()
+
+    async def _stay(self) -> None:
+        try:
+            await self._left.wait()
+        except trio.Cancelled:
+            if self._on_lost is not None and not self.scope.cancel_called:
+                self._on_lost()
+                with trio.CancelScope(shield=True):
+                    await self._left.wait()
+            raise
+
+    def refuse(self) -> None:
+        self.over = CallOutcome(None, _closed())
+        self._on_entered(CallOutcome(None, _closed()))
+        self._on_over()
+
+    def leave(self, *, is_failed: bool, at_once: bool) -> None:
+        """Leave the context. In trio's thread.
+
+        Args:
+            is_failed: Whether the body ended with an exception.
+            at_once: Cancel it instead of waiting for its orderly end.
+        """
+        self._is_failed = is_failed
+        if at_once:
+            self.scope.cancel()
+        self._left.set()
+
+    def check(self) -> None:
+        """If the context ended by itself, raise the reason. If it was left, raise ConnectionClosed."""
+        over = self.over
+        if over is not None:
+            raise over.error if over.error is not None else ConnectionClosed("it was left already")
+
+
+class _BodyFailed(Exception):
+    """Tells an async context that its body raised."""
+
+
+def _closed() -> BaseException:
+    return ConnectionClosed("the connection is closed")
+
+
+async def serve_until(closing: trio.Event, on_ready: Callable[[trio.Nursery], object]) -> None:
+    """Run what is given to the loop until ``closing`` is set, and cancel then what still runs."""
+    async with trio.open_nursery() as nursery:
+        on_ready(nursery)
+        await closing.wait()
+        nursery.cancel_scope.cancel()
+
+
+class LoopThread:
+    """A thread that runs trio. It returns from its constructor once the loop runs.
+
+    It is a daemon thread, so a program that forgets to end it ends anyway.
+
+    Args:
+        name: The name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._closing: trio.Event | None = None
+        self.is_over = False
+        """Whether the loop has ended."""
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+        failure = self._ready.get()
+        if failure is not None:
+            raise failure
+
+    def _work(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            self._ready.put(error)
+            raise
+        finally:
+            self.is_over = True
+
+    async def _main(self) -> None:
+        self._closing = trio.Event()
+        await serve_until(self._closing, self._begin)
+
+    def _begin(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
+        self._ready.put(None)
+
+    def tell(self, act: Callable[[], object]) -> None:
+        """Let the loop call ``act`` soon, without waiting for it. From any thread.
+
+        Raises:
+            ConnectionClosed: The loop has ended.
+        """
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(act)
+        except trio.RunFinishedError:
+            raise ConnectionClosed("the connection is closed") from None
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        """Where the loop runs what it is given. For use in trio's thread."""
+        assert self._nursery is not None
+        return self._nursery
+
+    def start(self, served: Servable) -> None:
+        """Start a task for ``served``. In trio's thread."""
+        start_or_refuse(self.nursery, served)
+
+    def end(self) -> None:
+        """Let the loop cancel what it runs, and end. From any thread. Idempotent."""
+        assert self._closing is not None
+        assert self._token is not None
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._closing.set)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended, at most ``timeout_s`` seconds."""
+        self._thread.join(timeout_s)
+
+
+def start_or_refuse(nursery: trio.Nursery, served: Servable) -> None:
+    """Start a task for ``served``, or refuse it if the nursery is closed."""
+    try:
+        nursery.start_soon(served.serve)
+    except RuntimeError:
+        served.refuse()

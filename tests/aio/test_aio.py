@@ -1,0 +1,445 @@
+"""``ledgerlog.aio``: the library in an asyncio program, with trio in a thread and as a guest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+
+import ledgerlog
+from ledgerlog import aio
+from ledgerlog.aio.base import LeadershipEntered
+from ledgerlog.aio.bridge import Bridge, Mailbox
+from ledgerlog.errors import (
+    ConnectionClosed,
+    InvalidArgument,
+    LogNotFound,
+    LostLeadership,
+    OffsetMismatch,
+    RecordTooLarge,
+)
+from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.log.lane import AppendLane, OutsideAppend
+from ledgerlog.model.record import Ack
+from tests.waiting import PATIENCE_S
+
+T = TypeVar("T")
+
+BOTH_HOSTS = pytest.mark.parametrize("guest", [False, True], ids=["thread", "guest"])
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(PATIENCE_S):
+            return await main()
+
+    return asyncio.run(bounded())
+
+
+async def until_refused(writer: aio.LogWriter) -> None:
+    while True:
+        await writer.append(b"deposed")
+
+
+@BOTH_HOSTS
+def test_a_program_writes_and_reads_a_log(guest: bool) -> None:
+    async def main() -> None:
+        async with aio.connect("memory:", guest=guest) as cluster:
+            log = await cluster.create_log("orders", exist_ok=True)
+            async with log.writer() as writer:
+                assert (await writer.append(b"first")).offset == 0
+                acks = await writer.append_many([b"a", b"b"])
+                assert [ack.offset for ack in acks] == [1, 2]
+                submission = await writer.submit(b"c")
+                assert (await submission.wait()).offset == 3
+                assert writer.statistics().records_appended == 4
+            async with log.read(start=0) as records:
+                assert [record.data async for record in records] == [b"first", b"a", b"b", b"c"]
+                assert records.next_offset == 4
+            async with log.read(start=1) as records:
+                assert (
+                    b"".join([record.data async for batch in records.batches() for record in batch]) == b"abc"
+                )
+            assert (await log.info()).next_offset == 4
+            assert await cluster.logs() == ["orders"]
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_ledgers_elections_and_cursors_are_there(guest: bool) -> None:
+    async def main() -> None:
+        async with aio.connect("memory:", guest=guest) as cluster:
+            async with await cluster.ledgers.create() as ledger:
+                assert await ledger.append(b"entry") == 0
+                assert await ledger.close() == 0
+            reader = await cluster.ledgers.open(ledger.ledger_id)
+            assert [payload async for _, payload in reader.follow()] == [b"entry"]
+            async with cluster.election("jobs").leadership() as term:
+                assert int(term) == term.number == 1
+                assert not term.is_over
+            assert term.is_over
+            log = await cluster.create_log("log")
+            await log.cursor("reader").set(0)
+            assert [cursor.name for cursor in await log.cursors()] == ["reader"]
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_records_of_many_tasks_are_acknowledged_each_at_its_own_offset(guest: bool) -> None:
+    async def main() -> None:
+        async with aio.connect("memory:", guest=guest) as cluster:
+            log = await cluster.create_log("log")
+            acknowledged: dict[int, bytes] = {}
+
+            async def work(writer: aio.LogWriter, name: int) -> None:
+                for number in range(20):
+                    data = b"%d %d" % (name, number)
+                    ack = await writer.append(data)
+                    assert acknowledged.setdefault(ack.offset, data) is data
+
+            async with log.writer() as writer, asyncio.TaskGroup() as group:
+                for name in range(16):
+                    group.create_task(work(writer, name))
+            async with log.read() as records:
+                assert {record.offset: record.data async for record in records} == acknowledged
+            assert len(acknowledged) == 320
+
+    run(main)
+
+
+def test_appends_that_find_no_place_wait_in_their_order() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            log = await cluster.create_log("log")
+            async with log.writer(window=2) as writer:
+                acks = await asyncio.gather(*(writer.append(b"%d" % number) for number in range(50)))
+            assert [ack.offset for ack in acks] == list(range(50))
+            async with log.read() as records:
+                assert [record.data async for record in records] == [b"%d" % n for n in range(50)]
+
+    run(main)
+
+
+def test_errors_are_those_of_the_library() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            with pytest.raises(LogNotFound):
+                await cluster.open_log("nowhere")
+            log = await cluster.create_log("log")
+            async with log.writer() as writer:
+                with pytest.raises(RecordTooLarge):
+                    await writer.append(bytes(RECORD_BYTES_MAX + 1))
+                with pytest.raises(OffsetMismatch):
+                    await writer.append(b"x", expected_offset=7)
+                with pytest.raises(InvalidArgument):
+                    await writer.append("text")
+                assert (await writer.append(memoryview(b"a view"))).offset == 0
+                async with log.writer():
+                    with pytest.raises(LostLeadership):
+                        await until_refused(writer)
+            with pytest.raises(LostLeadership):
+                await writer.append(b"after it was left")
+
+    run(main)
+
+
+def test_whatever_ends_a_leadership_answers_every_append() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            log = await cluster.create_log("log")
+            async with log.writer(window=2) as writer:
+                appends = [asyncio.ensure_future(writer.append(b"%d" % number)) for number in range(100)]
+                async with log.writer() as second:
+                    outcomes = await asyncio.gather(*appends, return_exceptions=True)
+                    await second.append(b"last")
+            async with log.read() as records:
+                found = [record.data async for record in records]
+            for number, outcome in enumerate(outcomes):
+                if isinstance(outcome, LostLeadership):
+                    assert b"%d" % number not in found
+                elif not isinstance(outcome, BaseException):
+                    assert found[outcome.offset] == b"%d" % number
+                else:
+                    assert isinstance(outcome, ledgerlog.AppendUnknown)
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_cancelled_append_leaves_the_writer_in_order(guest: bool) -> None:
+    async def main() -> None:
+        async with aio.connect("memory:", guest=guest) as cluster:
+            log = await cluster.create_log("log")
+            async with log.writer(window=1) as writer:
+                tasks = [asyncio.ensure_future(writer.append(b"%d" % number)) for number in range(30)]
+                await asyncio.sleep(0)
+                for task in tasks[1::2]:
+                    task.cancel()
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+                last = await writer.append(b"last")
+            async with log.read() as records:
+                found = [record.data async for record in records]
+            assert found[last.offset] == b"last"
+            kept = range(0, 30, 2)
+            assert [found[outcomes[number].offset] for number in kept] == [b"%d" % n for n in kept]
+            offsets = [outcomes[number].offset for number in kept]
+            assert offsets == sorted(offsets)
+
+    run(main)
+
+
+async def test_a_record_that_waits_for_the_window_when_its_caller_is_cancelled_is_not_written() -> None:
+    async with ledgerlog.connect("memory:") as cluster, trio.open_nursery() as nursery:
+        log = await cluster.create_log("log")
+        told: list[OutsideAppend] = []
+        async with log.writer(window=1) as writer:
+            lane = AppendLane(writer, nursery, told.extend)
+            first, second = OutsideAppend(b"first"), OutsideAppend(b"never")
+            lane.take([first, second])
+            lane.withdraw(second)
+            with trio.fail_after(PATIENCE_S):
+                await writer.flush()
+        async with log.read() as records:
+            assert [record.data async for record in records] == [b"first"]
+        assert told == [first]
+
+
+async def test_records_do_not_pass_one_that_waits_for_the_window() -> None:
+    async with ledgerlog.connect("memory:") as cluster, trio.open_nursery() as nursery:
+        log = await cluster.create_log("log")
+        told: list[OutsideAppend] = []
+        async with log.writer(window_bytes=100) as writer:
+            lane = AppendLane(writer, nursery, told.extend)
+            appends = [OutsideAppend(data) for data in (bytes(80), bytes(90), b"small")]
+            lane.take(appends)  # The second does not fit beside the first, and the third would.
+            with trio.fail_after(PATIENCE_S):
+                while len(told) < 3:
+                    await writer.flush()
+        assert told == appends
+        assert [append.outcome.offset for append in told if isinstance(append.outcome, Ack)] == [0, 1, 2]
+
+
+def test_a_reader_that_is_cancelled_loses_no_record() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            log = await cluster.create_log("log")
+            async with log.writer() as writer, log.read(follow=True) as records:
+                found = []
+                for number in range(20):
+                    waiting = asyncio.ensure_future(anext(records))
+                    await asyncio.sleep(0)
+                    waiting.cancel()
+                    await asyncio.wait([waiting])
+                    if not waiting.cancelled():
+                        found.append(waiting.result().data)
+                    await writer.append(b"%d" % number)
+                while len(found) < 20:
+                    found.append((await anext(records)).data)
+            assert found == [b"%d" % number for number in range(20)]
+
+    run(main)
+
+
+def test_a_body_that_is_cancelled_leaves_the_ledger_to_the_next_leader() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            log = await cluster.create_log("log")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01), log.writer() as writer:
+                    await until_refused(writer)
+            async with log.writer() as writer:
+                await writer.append(b"y")
+
+    run(main)
+
+
+# --- leadership -----------------------------------------------------------------------------------
+
+
+class Lead:
+    """A context like a leadership, which a test can end."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._scope = trio.CancelScope()
+        self.is_left = False
+
+    @asynccontextmanager
+    async def leadership(self) -> AsyncIterator[str]:
+        try:
+            with self._scope:
+                yield "term"
+        finally:
+            self.is_left = True
+
+    def entered(self) -> LeadershipEntered[str, str]:
+        return LeadershipEntered(self._bridge, self.leadership(), lambda _, term: term)
+
+    def end(self) -> None:
+        self._bridge.tell_trio(self._scope.cancel)
+
+
+@asynccontextmanager
+async def a_bridge(guest: bool) -> AsyncIterator[Bridge]:
+    bridge = Bridge(is_guest=guest)
+    try:
+        yield bridge
+    finally:
+        await bridge.close()
+
+
+@BOTH_HOSTS
+def test_the_end_of_a_leadership_cancels_its_body_and_nothing_else(guest: bool) -> None:
+    async def main() -> None:
+        async with a_bridge(guest) as bridge:
+            lead = Lead(bridge)
+            was_left_first = None
+            async with lead.entered() as term:
+                assert term == "term"
+                lead.end()
+                try:
+                    await asyncio.sleep(PATIENCE_S)
+                finally:
+                    await asyncio.sleep(0)
+                    was_left_first = lead.is_left
+            assert was_left_first is False, "the manager waits for its body"
+            assert lead.is_left
+            task = asyncio.current_task()
+            assert task is not None
+            assert not task.cancelling()
+            await asyncio.sleep(0)
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_cancellation_from_elsewhere_goes_on_through_a_leadership(guest: bool) -> None:
+    async def main() -> None:
+        async with a_bridge(guest) as bridge:
+            lead = Lead(bridge)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01), lead.entered():
+                    await asyncio.sleep(PATIENCE_S)
+            assert lead.is_left
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_body_that_ends_as_its_leadership_does_is_not_cancelled_later(guest: bool) -> None:
+    async def main() -> None:
+        async with a_bridge(guest) as bridge:
+            for _ in range(20):
+                lead = Lead(bridge)
+                async with lead.entered():
+                    lead.end()
+                assert lead.is_left
+                await asyncio.sleep(0)
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_an_error_of_the_body_comes_out_of_a_leadership_that_ends(guest: bool) -> None:
+    async def main() -> None:
+        async with a_bridge(guest) as bridge:
+            lead = Lead(bridge)
+
+            async def fails_when_it_is_cancelled() -> None:
+                lead.end()
+                try:
+                    await asyncio.sleep(PATIENCE_S)
+                finally:
+                    raise ValueError("of the body")
+
+            with pytest.raises(ValueError, match="of the body"):
+                async with lead.entered():
+                    await fails_when_it_is_cancelled()
+
+    run(main)
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+def test_a_connection_belongs_to_the_loop_that_made_it() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            log = await cluster.create_log("log")
+
+            def elsewhere() -> None:
+                asyncio.run(log.info().__await__.__self__)
+
+            with pytest.raises(InvalidArgument, match="belongs to the asyncio loop that made it"):
+                await asyncio.to_thread(elsewhere)
+
+    run(main)
+
+
+async def test_trio_has_its_own_library() -> None:
+    with pytest.raises(InvalidArgument, match=r"use ledgerlog\.connect"):
+        async with aio.connect("memory:"):
+            pass
+
+
+def test_after_the_connection_every_call_is_refused() -> None:
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            log = await cluster.create_log("log")
+        with pytest.raises(ConnectionClosed):
+            await log.info()
+        with pytest.raises(ConnectionClosed):
+            _ = cluster.ledgers
+
+    run(main)
+
+
+def test_a_loop_that_ends_with_a_connection_open_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    bridges = []
+
+    async def main() -> None:
+        bridges.append(Bridge())
+
+    asyncio.run(main())
+    (bridge,) = bridges
+    with caplog.at_level(logging.ERROR):
+        bridge._wake_asyncio(lambda: None)
+        bridge._wake_asyncio(lambda: None)
+    bridge._host.end()
+    bridge._host.join(PATIENCE_S)
+    assert [record.message for record in caplog.records] == [
+        "an asyncio loop ended with a connection open: leave the connection first"
+    ]
+
+
+def test_ledgerlog_itself_names_its_face_for_asyncio(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(InvalidArgument, match=r"use ledgerlog\.aio"):
+            async with ledgerlog.connect(f"file:{tmp_path}"):
+                pass
+
+    run(main)
+
+
+def test_what_gathers_for_the_other_loop_wakes_it_once() -> None:
+    wakes: list[Callable[[], object]] = []
+    done: list[int] = []
+    box = Mailbox(wakes.append)
+    for number in range(3):
+        box.put(lambda number=number: done.append(number))
+    assert len(wakes) == 1
+    wakes.pop()()
+    assert done == [0, 1, 2]
+    box.put(lambda: box.put(lambda: done.append(9)))
+    wakes.pop()()
+    assert done == [0, 1, 2], "what comes while the acts run wakes the loop again"
+    wakes.pop()()
+    assert done == [0, 1, 2, 9]
