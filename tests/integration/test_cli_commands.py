@@ -337,7 +337,8 @@ def test_metadata_that_may_not_be_written_to_is_told_so(
 def test_no_zookeeper_server_says_so_and_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
     error = Commands("zk://127.0.0.1:1").fails("log", "list")
-    assert "no ZooKeeper server of 127.0.0.1:1 answered within 0.5 s; does it run?" in error
+    assert "no ZooKeeper server of 127.0.0.1:1 answered within 0.5 s (127.0.0.1:1: " in error
+    assert "); does it run?" in error
 
 
 def test_a_cluster_with_zookeeper_says_what_to_install_where_there_is_no_java(

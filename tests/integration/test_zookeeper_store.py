@@ -29,6 +29,7 @@ from ledgerlog.errors import (
 from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.store import Create, NodeExists, SessionState, Set, VersionConflict
 from ledgerlog.meta.zookeeper import tree
+from ledgerlog.meta.zookeeper.acl import OPEN
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
 from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import Ensemble, expire_session, new_chroot, open_ensemble
@@ -102,7 +103,7 @@ async def test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in
         await server.kill()
         await until_state(store, SessionState.SUSPENDED)
         # As in the moment before the loss of the connection is known in the loop.
-        store._conversation.use(store.session.number, None)
+        store._conversation.use(store.session.number, None, OPEN)
         monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
         with pytest.raises(MetadataUnavailable, match="nothing happened") as caught:
             await store.set("a", b"late", version=version)

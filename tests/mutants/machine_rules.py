@@ -374,7 +374,7 @@ REPLICAS = (
     mutant(
         "who_cannot_follow_keeps_the_lead",
         "machine",
-        "catch_up",
+        "machine.leading.catch_up",
         """
         if cause is not None and applied.value == before:
             raise fresh(cause)

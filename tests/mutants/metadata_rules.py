@@ -123,7 +123,7 @@ MUTANTS = (
     mutant(
         "a_refused_ensemble_is_not_left",
         "rule 25",
-        "ZooKeeperStore._judge",
+        "ZooKeeperStore._be_refused",
         "self._link_ended.set()",
         "",
         f"{_TEST_STORE}::test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back",

@@ -185,7 +185,7 @@ def load_auth(path: str) -> ZooKeeperAuth:
     auth = parse_auth(text, path)
     if auth.scheme == "sasl" and not is_installed("puresasl"):
         raise InvalidArgument(
-            f"{path}: SASL needs the package pure-sasl, which is not installed: {how_to_install('puresasl')}"
+            f"{path}: SASL needs the package pure-sasl, which is not installed: {how_to_install('pure-sasl')}"
         )
     return auth
 
