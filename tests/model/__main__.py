@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.model import chain_sets, sets
+from tests.model import chain_sets, joined_sets, sets
 from tests.model.checker import Result, explore, walk
 
-SEARCHED = [*sets.SMALL, *chain_sets.SMALL, *sets.WIDE, *chain_sets.WIDE]
-WALKED = [*sets.WALKED, *chain_sets.WALKED]
+SEARCHED = [
+    *(*sets.SMALL, *chain_sets.SMALL, *joined_sets.SMALL),
+    *(*sets.WIDE, *chain_sets.WIDE, *joined_sets.WIDE),
+]
+WALKED = [*sets.WALKED, *chain_sets.WALKED, *joined_sets.WALKED]
 STEPS = 10_500_000
 """Of all random walks together, over all configurations alike."""
 

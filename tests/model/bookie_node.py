@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger, StoredLedger
+from bookie.core.loss_marks import LossMarks
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
@@ -52,7 +53,9 @@ class BookieNode:
         self.waiting: list[tuple[int, AddAnswer | Fence | Read]] = []
         """Acknowledgements, and requests that are to be answered, with the blocks that they wait for."""
         self.in_limbo = False
-        """Its former life lost data: what it lacks it may have had (A.3)."""
+        """Its former life may have lost data: what it lacks it may have had (A.3)."""
+        self.was_added_to = False
+        """A ghost of the checks: it had taken adds when its fence mark was written."""
         self.fence_was_told = False
         """A ghost of the checks: an answer that implies the fence has left (FenceDurable)."""
 
@@ -64,7 +67,7 @@ class BookieNode:
         made.durable_lac, made.durable_lafr = self.durable_lac, self.durable_lafr
         made.last_block = self.last_block
         made.waiting = list(self.waiting)
-        made.in_limbo = self.in_limbo
+        made.in_limbo, made.was_added_to = self.in_limbo, self.was_added_to
         made.fence_was_told = self.fence_was_told
         return made
 
@@ -79,6 +82,7 @@ class BookieNode:
             self.last_block,
             tuple(sorted(self.waiting, key=repr)),
             self.in_limbo,
+            self.was_added_to,
             self.fence_was_told,
         )
 
@@ -87,6 +91,10 @@ class BookieNode:
     @property
     def durable_entries(self) -> dict[int, bytes]:
         return {e: payload for e, (payload, block) in self.entries.items() if block <= DURABLE}
+
+    def has_or_lost(self, entry_id: int) -> bool:
+        """Whether it has an entry durably, or may have lost it."""
+        return self.in_limbo or entry_id in self.durable_entries
 
     @property
     def is_fenced_durably(self) -> bool:
@@ -171,7 +179,7 @@ class BookieNode:
         held = self.durable_entries
         found = tuple((e, held[e]) for e in range(ask.first, ask.last + 1, ask.stride) if e in held)
         negative = Negative.UNKNOWN if self.in_limbo else Negative.ABSENT
-        return ReadAnswer(request.client, self.name, ask, found, negative)
+        return ReadAnswer(request.client, self.name, ask, found, ask.last, negative)
 
     # --- the disk -----------------------------------------------------------------------------
 
@@ -220,7 +228,23 @@ class BookieNode:
     def lose_everything(self) -> None:
         """The disk is wiped. The next boot knows that something is lost: it fences every ledger, and what it
         does not have it may have had (D27)."""
-        self.entries, self.lacs, self.waiting, self.last_block = {}, [], [], DURABLE
-        self.durable_lac = self.durable_lafr = NO_ENTRY
-        self.in_limbo = True
-        self.ledger = BookieLedger(LEDGER, KEY, is_fenced=True, is_fence_durable=True)
+        self.boot_after_loss(True, LossMarks().after_loss(LEDGER))
+
+    def boot_after_loss(self, is_lost: bool, marks: LossMarks, ledger_id: int = LEDGER) -> None:
+        """Data may be lost, or that of this ledger is; between that and the boot nobody is answered.
+
+        Args:
+            is_lost: Whether everything of this ledger is gone.
+            marks: The marks that the boot wrote.
+            ledger_id: Which ledger this is.
+        """
+        self.was_added_to |= bool(self.entries)
+        if is_lost:
+            self.entries, self.lacs, self.waiting, self.last_block = {}, [], [], DURABLE
+            self.durable_lac = self.durable_lafr = NO_ENTRY
+            self.ledger = None
+        self.in_limbo = marks.denies_nothing(ledger_id)
+        if marks.refuses_adds(ledger_id):
+            # The mark refuses the same adds as a fence of the ledger itself, which changes nothing after it.
+            self.ledger = self.ledger or BookieLedger(LEDGER, KEY)
+            self.ledger.on_fence_found()

@@ -54,6 +54,8 @@ class Ledger(NamedTuple):
     """A ghost: from this entry on they were said to be lost."""
     is_short: bool = False
     """Whether an accepted loss ended it."""
+    maker: str = ""
+    """The process whose writer it has; of interest in the joined world alone."""
 
     @property
     def is_closed(self) -> bool:
@@ -162,6 +164,11 @@ class ProcessNode:
             self.is_waiting,
             picture([self.firsts, self.sent, self.to_end, self.ends, sorted(self.short)]),
         )
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has left no trace."""
+        return self.phase == IDLE and not self.tokens.count and not self.attempt
 
     # --- what is due --------------------------------------------------------------------------
 

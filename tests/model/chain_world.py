@@ -87,8 +87,11 @@ class Ledgers(NamedTuple):
 
 
 class ChainWorld:
+    budgets = BUDGETS
+    """What the configuration has budgets for."""
+
     def __init__(self, configuration: ChainConfiguration) -> None:
-        self.configuration = configuration
+        self.configuration: ChainConfiguration = configuration
         self.processes = tuple("ABCDEF"[: configuration.processes])
         self.names = ("record", "budgets", "ledgers", *self.processes)
         self.first_bookie = len(self.names)
@@ -137,7 +140,7 @@ class ChainWorld:
         record = LogMetadata.create(
             name=LOG, incarnation=1, created_ms=0, token=b"made", replication=Replication(1, 1, 1)
         )
-        budget = tuple(getattr(self.configuration, name) for name in BUDGETS)
+        budget = tuple(getattr(self.configuration, name) for name in self.budgets)
         places = (
             self._number_stored(Stored(record, 0)),
             self._number(("budget", budget), budget),
@@ -164,7 +167,7 @@ class ChainWorld:
 
     def actions(self, state: State) -> Iterator[Action]:
         places, pool, _ = state
-        budget = dict(zip(BUDGETS, self.nodes[places[BUDGET]], strict=True))
+        budget = dict(zip(self.budgets, self.nodes[places[BUDGET]], strict=True))
         stored: Stored = self.nodes[places[RECORD]]
         ledgers: Ledgers = self.nodes[places[LEDGERS]]
         for number in pool:
@@ -176,13 +179,13 @@ class ChainWorld:
                 ledger = ledgers.all[segment.ledger_id]
                 for end in range(-1, ledger.pushed if ledger.end is None else -1):
                     yield ("do", RECORD, "lose", (segment.ledger_id, end), BUDGETS.index("losses"))
-        for place in range(FIRST_PROCESS, len(places)):
+        for place in range(FIRST_PROCESS, FIRST_PROCESS + len(self.processes)):
             node: ProcessNode = self.nodes[places[place]]
             for what, argument, name in self._wanted(node, stored, ledgers.all):
                 if name is None:
                     yield ("do", place, what, argument, None)
                 elif budget[name]:
-                    yield ("do", place, what, argument, BUDGETS.index(name))
+                    yield ("do", place, what, argument, self.budgets.index(name))
 
     def _wanted(
         self, node: ProcessNode, stored: Stored, ledgers: tuple[Ledger, ...]
@@ -268,23 +271,29 @@ class ChainWorld:
     def _step(self, state: State, action: Action) -> State:
         places = list(state.places)
         pool = set(state.pool)
+        self._play(places, pool, action)
+        pool = {number for number in pool if not self._is_inert(places, number)}
+        self._check(places)
+        return self._state(tuple(places), frozenset(pool))
+
+    def _play(self, places: list[int], pool: set[int], action: Action) -> None:
         if action[0] == "message":
             self._deliver(places, pool, action[1])
         else:
             _, place, what, argument, needs = action
             if needs is not None:
-                budget = list(self.nodes[places[BUDGET]])
-                budget[needs] -= 1
-                places[BUDGET] = self._number(("budget", tuple(budget)), tuple(budget))
+                self._spend(places, needs)
             if place == RECORD and what == "truncate":
                 self._truncate(places)
             elif place == RECORD:
                 self._change_ledger(places, argument[0], end=argument[1], is_short=True)
             else:
                 self._do(places, pool, place, what, argument)
-        pool = {number for number in pool if not self._is_inert(places, number)}
-        self._check(places)
-        return self._state(tuple(places), frozenset(pool))
+
+    def _spend(self, places: list[int], which: int) -> None:
+        budget = list(self.nodes[places[BUDGET]])
+        budget[which] -= 1
+        places[BUDGET] = self._number(("budget", tuple(budget)), tuple(budget))
 
     def _deliver(self, places: list[int], pool: set[int], number: int) -> None:
         """The store sees a write."""

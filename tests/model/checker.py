@@ -20,6 +20,7 @@ import attrs
 from tests.model.chain_world import ChainConfiguration, ChainWorld
 from tests.model.configuration import Configuration
 from tests.model.invariants import Violation
+from tests.model.joined_world import JoinedConfiguration, JoinedWorld
 from tests.model.numbering import Action, State
 from tests.model.words import describe
 from tests.model.world import World
@@ -33,6 +34,8 @@ NODES_MAX = 100_000
 
 def world_of(configuration: AnyConfiguration) -> Model:
     """The world that a configuration describes."""
+    if isinstance(configuration, JoinedConfiguration):
+        return JoinedWorld(configuration)
     if isinstance(configuration, ChainConfiguration):
         return ChainWorld(configuration)
     return World(configuration)
@@ -205,7 +208,7 @@ def wander(
     for _ in range(steps_max):
         # Messages have numbers, and all else comes in the same order: a seed gives the same walk anywhere.
         actions = [action for action in world.actions(state) if action not in spared]
-        actions.sort(key=lambda action: action[1] if action[0] in ("message", "silent", "again") else -1)
+        actions.sort(key=_order)
         if not actions:
             return
         (action,) = random.choices(actions, [_weight(world, action, slow) for action in actions])
@@ -216,15 +219,23 @@ def wander(
         yield state, action
 
 
+def _order(action: Action) -> tuple[int, int]:
+    if action[0] == "cell":
+        return action[1], _order(action[2])[1]
+    return -1, action[1] if action[0] in ("message", "silent", "again", "short") else -1
+
+
 def _weight(world: Model, action: Action, slow: Sequence[float]) -> float:
     """How likely an action is, before all are made to sum to one."""
+    if action[0] == "cell":
+        return _weight(world.ledgers, action[2], [1.0] * len(world.ledgers.names))
     if action[0] == "message":
         return 1.0 * slow[world.targets[action[1]]]
     if action[0] == "again":
         return 0.05
     if action[0] == "silent":
         return 0.15
-    if action[0] in ("start", "repair"):
+    if action[0] in ("start", "repair", "short"):
         return 0.06
     return _LEANINGS.get(action[2], 1.0) * slow[action[1]]
 
@@ -241,3 +252,4 @@ _LEANINGS = {
 _LEANINGS |= {"close": 0.02, "give_up": 0.02, "crash": 0.3, "sync": 0.5}
 _LEANINGS |= {"take": 0.2, "roll": 0.3, "cancel": 0.03, "refuse": 0.03, "leave": 0.03, "truncate": 0.1}
 _LEANINGS |= {"finish": 0.05, "lose": 0.3, "give_up_waiting": 0.3}
+_LEANINGS |= {"wipe": 0.03, "forget": 0.03, "bounce": 0.03, "publish": 0.2}

@@ -166,6 +166,15 @@ class OwnerNode(ClientNode):
     def give_up(self) -> None:
         self.core.give_up(NotEnoughBookies("the model gives up"))
 
+    def publish(self) -> list[Message]:
+        """Tell every bookie the LAC, in frames without entries."""
+        core = self.core
+        return [
+            Add(self.name, slot.bookie, tenure, core.lac + 1, core.lac, (), core.lac, core.lafr, False)
+            for slot, tenure in zip(core.pending.slots, self.tenures, strict=True)
+            if not slot.failed
+        ]
+
     def change(self, replacements: Replacements) -> None:
         self.core.change_ensemble(dict(replacements))
 
@@ -185,9 +194,12 @@ class RecovererNode(ClientNode):
         self.asks: frozenset[ReadAsk] = frozenset()
         """Reads that are out."""
         self.fences: frozenset[int] = frozenset()
+        self.is_again = False
+        """A ghost of the checks: its process recovered this ledger before, and failed."""
 
     def copy(self) -> RecovererNode:
         made = RecovererNode(self.name, clone(self.core))
+        made.is_again = self.is_again
         self._copy_shell(made)
         made.asks, made.fences = self.asks, self.fences
         return made
@@ -210,6 +222,7 @@ class RecovererNode(ClientNode):
             self.fences,
             tuple(self.tenures),
             self.write,
+            self.is_again,
         )
 
     @property
@@ -267,7 +280,7 @@ class RecovererNode(ClientNode):
             core.on_fence_ok(answer.slot, answer.lac, answer.lafr)
         else:
             self.asks -= {answer.ask}
-            core.on_read(answer.ask, dict(answer.found), answer.ask.last, answer.negative)
+            core.on_read(answer.ask, dict(answer.found), answer.through, answer.negative)
 
     # --- actions ------------------------------------------------------------------------------
 

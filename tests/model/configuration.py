@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-BUDGETS = ("fail", "connect", "change", "fence", "read", "lost", "dup", "crash", "give_up", "repair")
+BUDGETS = (
+    *("fail", "connect", "change", "fence", "read", "lost", "dup", "crash", "give_up", "repair"),
+    *("short", "publish"),
+)
 
 
 @attrs.frozen
@@ -19,6 +22,8 @@ class Configuration:
     recoverers: int = 1
     round_entries: int = 1
     frames_outstanding: int = 8
+    frame_entries: int = 1
+    """How many entries travel in a frame, where more are appended than frames may be outstanding."""
     sent: int = 0
     """How many of the entries are appended before anything else happens. Nothing is lost by it for the first:
     what is sent may be late, and carries no LAC."""
@@ -48,6 +53,10 @@ class Configuration:
     """Whether the owner may give up."""
     repair: int = 0
     """How often a bookie of a fragment that takes no more entries is replaced by repair."""
+    short: int = 0
+    """How often a bookie answers a recovery read with fewer entries than it was asked for."""
+    publish: int = 0
+    """How often the owner tells its LAC in a frame without entries."""
 
     def __str__(self) -> str:
         mode = ""
@@ -56,6 +65,8 @@ class Configuration:
         told = [f", {name} {getattr(self, name)}" for name in BUDGETS if getattr(self, name)]
         if self.round_entries != 1:
             told.insert(0, f", rounds of {self.round_entries}")
+        if self.frame_entries != 1:
+            told.insert(0, f", {self.frames_outstanding} frames of {self.frame_entries}")
         return (
             f"{'/'.join(map(str, self.shape))}{mode}, {self.bookies} bookies, {self.entries} entries, "
             f"{self.recoverers} recoverers{', close' if self.close else ''}{''.join(told)}"

@@ -5,15 +5,20 @@ acknowledged, never over what a core believes, except where the invariant is abo
 component are checked when it reacts, those of the register when it is written, and those of the whole in
 every state.
 
-One is added to part C: *FailedMeansAbsent*. An add that was sent and failed with an error other than one of
-unknown outcome (A.7) is not in the ledger, then or ever.
+Two are added to part C. *FailedMeansAbsent*: an add that was sent and failed with an error other than one of
+unknown outcome (A.7) is not in the ledger, then or ever. *MarksEndNobody*: a replacement that never took an
+add, and refuses them for its fence mark, does not end the writer.
+
+Where bookies lose their data, an entry counts as being on each of them: what is asked for is that nobody but
+the loss takes copies. Where an operator accepted a loss, the ledger may end before entries that were
+acknowledged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ledgerlog.ledger.core.recovery import Phase
+from ledgerlog.ledger.core.recovery import LOST_FROM, Phase
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
@@ -31,6 +36,11 @@ class Violation(AssertionError):
         super().__init__(f"{name}: {detail}")
         self.name = name
         self.detail = detail
+
+
+def is_short(metadata: LedgerMetadata) -> bool:
+    """Whether an accepted loss ended the ledger."""
+    return LOST_FROM in metadata.custom
 
 
 _EDGES = {("OPEN", "OPEN"), ("OPEN", "IN_RECOVERY"), ("OPEN", "CLOSED"), ("IN_RECOVERY", "CLOSED")}
@@ -111,6 +121,19 @@ def check_owner(owner: OwnerNode, before: OwnerNode) -> Iterator[Violation]:
     yield from _check_queue(owner)
 
 
+def check_ending(bookie: BookieNode) -> Iterator[Violation]:
+    """The refusal of a replacement ended the owner, and nobody has begun to recover the ledger."""
+    if not bookie.was_added_to:
+        yield Violation("MarksEndNobody", f"{bookie.name}, which never took an add, ended the owner")
+
+
+def check_loss(entry_id: int, write_set: Sequence[BookieNode]) -> Iterator[Violation]:
+    """A ledger is going to end before an entry by an accepted loss."""
+    for bookie in write_set:
+        if entry_id in bookie.durable_entries:
+            yield Violation("LossIsLost", f"e{entry_id} is given up, and {bookie.name} has it")
+
+
 def check_recoverer(
     recoverer: RecovererNode, before: RecovererNode, reads: Sequence[Read]
 ) -> Iterator[Violation]:
@@ -171,7 +194,7 @@ def check_acknowledged(
     replication: Replication, entry_id: int, members: Sequence[str], bookies: Mapping[str, BookieNode]
 ) -> Iterator[Violation]:
     """The owner acknowledges an entry; ``members`` sit in its ensemble and are not being replaced."""
-    holders = [bookie for bookie in members if entry_id in bookies[bookie].durable_entries]
+    holders = [bookie for bookie in members if bookies[bookie].has_or_lost(entry_id)]
     if len(holders) < replication.ack_quorum:
         yield Violation("WriterAckCount", f"e{entry_id} is acked, of the ensemble only {holders} have it")
 
@@ -195,17 +218,21 @@ def check_whole(
     last = NO_ENTRY if metadata.last_entry is None else metadata.last_entry
     through = max(acked, promised, last, metadata.last_fragment.first_entry - 1)
     copies = [
-        sum(entry_id in held[bookie] for bookie in metadata.bookies_of(entry_id))
+        sum(bookies[bookie].has_or_lost(entry_id) for bookie in metadata.bookies_of(entry_id))
         for entry_id in range(through + 1)
     ]
+    kept = min(acked, last) if is_short(metadata) else acked
     for name, entries in held.items():
         for entry_id, payload in entries.items():
             if payload != payload_of(entry_id):
                 yield Violation("ContentAgree", f"{name} has {payload!r} as e{entry_id}")
-    for entry_id in range(acked + 1):
-        if copies[entry_id] < 1:
+    losers = sum(node.in_limbo for node in bookies.values())
+    for entry_id in range(kept + 1):
+        if losers < replication.ack_quorum and not any(
+            entry_id in held[bookie] for bookie in metadata.bookies_of(entry_id)
+        ):
             yield Violation("AckedReadable", f"e{entry_id} is acked and on no bookie of its write set")
-        if copies[entry_id] < replication.ack_quorum and not any(node.in_limbo for node in bookies.values()):
+        if copies[entry_id] < replication.ack_quorum:
             yield Violation("AckedAtAckQuorum", f"e{entry_id} is acked, on {copies[entry_id]}")
     if acked >= end:
         yield Violation("NegativeReadFinal", f"e{end} was found missing, and e{acked} is acked")
@@ -234,10 +261,10 @@ def _check_closed(
     bookies: Mapping[str, BookieNode],
 ) -> Iterator[Violation]:
     replication = metadata.replication
-    if acked > last:
+    if acked > last and not is_short(metadata):
         yield Violation("NoTruncation", f"e{acked} is acked, the ledger was closed at {last}")
     for name, node in bookies.items():
-        if node.lac > last:
+        if node.lac > last and not is_short(metadata):
             yield Violation("LacWithinClosedLedger", f"{name} has LAC {node.lac}, the end is {last}")
     for entry_id in range(last + 1):
         if copies[entry_id] < replication.ack_quorum:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ledgerlog.ledger.core.recovery import Negative, ReadAsk
+from ledgerlog.ledger.core.recovery import LOST_FROM, Negative, ReadAsk
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.wire.frame import Status
@@ -31,7 +31,7 @@ class Add(NamedTuple):
     is_recovery: bool
 
     def __str__(self) -> str:
-        told = ",".join(f"e{entry_id}" for entry_id, _ in self.entries)
+        told = ",".join(f"e{entry_id}" for entry_id, _ in self.entries) or "a frame without entries"
         return f"{told} for {self.client} (LAC {self.lac})"
 
 
@@ -44,6 +44,8 @@ class AddAnswer(NamedTuple):
     status: Status
 
     def __str__(self) -> str:
+        if self.first > self.last:
+            return "a frame without entries"
         return f"e{self.first}" if self.first == self.last else f"e{self.first}..e{self.last}"
 
 
@@ -72,7 +74,13 @@ class ReadAnswer(NamedTuple):
     bookie: str
     ask: ReadAsk
     found: tuple[tuple[int, bytes], ...]
+    through: int
+    """The answer says nothing about what lies beyond."""
     negative: Negative
+
+    def cut_after(self, through: int) -> ReadAnswer:
+        """The answer of a bookie that gave fewer entries than it was asked for."""
+        return self._replace(found=tuple(one for one in self.found if one[0] <= through), through=through)
 
 
 class Get(NamedTuple):
@@ -115,7 +123,7 @@ class Write(NamedTuple):
     @property
     def key(self) -> tuple[object, ...]:
         metadata = self.intent.metadata
-        return metadata.state, metadata.fragments, metadata.last_entry
+        return metadata.state, metadata.fragments, metadata.last_entry, metadata.custom.get(LOST_FROM)
 
 
 Request = Add | Fence | Read | Get
@@ -157,6 +165,7 @@ def describe_receipt(message: Answer) -> str:
                 "NoSuchEntry" if message.negative is Negative.ABSENT else "Unknown",
             )
             words |= {entry_id: "OK" for entry_id, _ in message.found}
+            words = {entry_id: word for entry_id, word in words.items() if entry_id <= message.through}
             told = ", ".join(f"e{entry_id}: {word}" for entry_id, word in words.items())
             return f"{message.bookie} answers {message.client} read {told}"
 

@@ -35,6 +35,7 @@ from tests.model.messages import (
     Write,
 )
 from tests.model.repair_node import RepairNode
+from tests.model.structure import picture
 
 FORMER = "somebody"
 """In place of the client, in a request whose answer nobody waits for any more."""
@@ -68,7 +69,8 @@ class State(NamedTuple):
 
 
 Action = tuple[Any, ...]
-"""("message" | "silent" | "again", number), ("start", place), ("repair", place, task),
+"""("message" | "silent" | "again", number), ("short", number, through), ("start", place),
+("repair", place, task),
 ("do", place, what, argument, budget)."""
 
 
@@ -126,7 +128,7 @@ class Numbers:
 
     def _number_register(self, register: Register) -> int:
         metadata = register.metadata
-        key = ("metadata", metadata.state, metadata.fragments, metadata.last_entry, register.version)
+        key = ("metadata", picture(metadata), register.version)
         return self._number(key, register)
 
     def _number_message(self, message: Message) -> int:
@@ -277,7 +279,7 @@ def _effect(message: Message, number: int) -> object:
 def _feature(node: Any, number: int) -> Any:
     """The part of a component that the invariants of the whole look at."""
     if isinstance(node, BookieNode):
-        return "bookie", tuple(sorted(node.durable_entries.items())), node.lac, node.lafr
+        return "bookie", tuple(sorted(node.durable_entries.items())), node.lac, node.lafr, node.in_limbo
     if isinstance(node, OwnerNode):
         return "owner", node.core.lac, node.core.lafr, node.denies
     return "number", number

@@ -82,7 +82,7 @@ class Reactions(Numbers):
         elif what == "sync":
             answers += bookie.sync()
         else:
-            getattr(bookie, what)()
+            getattr(bookie, what)(*(argument or ()))
         broken = invariants.check_bookie(bookie, old, request, answers)
         return self.reaction(bookie, answers, *_broken(broken))
 
@@ -112,11 +112,19 @@ class Reactions(Numbers):
             owner.change(argument)
         elif what == "close":
             core.close()
-        else:
+        elif what == "abandon":
+            core.abandon()
+        elif what != "publish":
             owner.give_up()
         out = owner.pump()
+        if what == "publish":
+            out += owner.publish()
         broken += invariants.check_owner(owner, old)
         events = _broken(broken)
+        if what == "receive" and core.failure is not None and old.core.failure is None:
+            assert isinstance(message, AddAnswer)
+            if message.tenure >= len(old.ensemble):  # It is a replacement.
+                events.append(("ended", message.bookie))
         if core.lac > old.core.lac:
             members = tuple(slot.bookie for slot in core.pending.slots if not slot.replacing)
             events.append(("acknowledged", old.core.lac + 1, core.lac, members))
@@ -163,6 +171,8 @@ class Reactions(Numbers):
             recoverer.change(argument)
         elif what == "fail_fence":
             recoverer.fail_fence(argument)
+        elif what == "give_up":
+            recoverer.give_up()
         else:
             recoverer.fail_read(argument)
         out = recoverer.pump()
@@ -171,8 +181,14 @@ class Reactions(Numbers):
         events = _broken(broken)
         if core.phase in (Phase.READING, Phase.CLOSING) and old.core.phase is Phase.FENCING:
             events.append(("reading", tuple(core.frozen.ensemble[slot] for slot in sorted(core.fenced))))
-        if core.last_recoverable is not None and old.core.last_recoverable is None:
+        is_ended = core.last_recoverable is not None and old.core.last_recoverable is None
+        if is_ended and core.lost_from is None:
+            assert core.last_recoverable is not None
             events.append(("missing", core.last_recoverable + 1))
+        elif is_ended:
+            assert core.lost_from is not None
+            write_set = [core.frozen.ensemble[slot] for slot in core.replication.write_set(core.lost_from)]
+            events.append(("given_up", core.lost_from, recoverer.name, write_set))
         return self.reaction(recoverer, out, *events)
 
 

@@ -27,6 +27,10 @@ SMALL = [
     # Closing, metadata writes whose answers are lost, crashes of bookies.
     C((2, 2, 2), entries=1, bookies=2, close=True, lost=1),
     C((2, 2, 2), entries=1, bookies=2, crash=1),
+    # Frames of several entries, answers that are cut short, and frames that tell a LAC alone.
+    C((3, 2, 2), entries=4, bookies=3, recoverers=0, close=True, frames_outstanding=1, frame_entries=3),
+    C((2, 2, 2), entries=2, bookies=2, round_entries=2, short=1),
+    C((2, 2, 1), entries=2, bookies=2, guaranteed=True, recoverers=0, close=True, publish=1),
 ]
 
 _SHAPES = ((2, 2, 1), (2, 2, 2), (3, 2, 2), (3, 3, 2))

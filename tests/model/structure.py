@@ -19,7 +19,7 @@ from bookie.core.ledger import BookieLedger
 from ledgerlog.ledger.core.pending import AddBatch, PendingAdds, Slot
 from ledgerlog.ledger.core.ranges import RangeSet
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead, _Lane
-from ledgerlog.ledger.core.recovery import LedgerRecovery, ReadAsk, _Answer
+from ledgerlog.ledger.core.recovery import LOST_FROM, LedgerRecovery, ReadAsk, _Answer
 from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.chain import Counting, LeaderChain, Takeover
@@ -123,7 +123,7 @@ def _picture(thing: Any, known: dict[int, int]) -> Any:
     if cls in (int, str, bytes, bool, type(None)):
         return thing
     if cls is LedgerMetadata:
-        return thing.state.value, thing.fragments, thing.last_entry
+        return thing.state.value, thing.fragments, thing.last_entry, thing.custom.get(LOST_FROM)
     if cls is LogMetadata:
         return thing.epoch, thing.segments, thing.first_offset, thing.before, thing.sealed, thing.token
     if cls is Copy:

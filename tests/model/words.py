@@ -19,6 +19,12 @@ def describe(world: World, state: State, action: Action) -> str:
     """What an action does, before it is done."""
     if action[0] in ("message", "silent", "again"):
         return _delivery(world, state, action[0], action[1])
+    if action[0] == "short":
+        request, (answer,) = world.messages[action[1]], world.answers(state, action[1])
+        assert isinstance(answer, ReadAnswer)
+        return (
+            f"{describe_handling(request, ())}; {describe_receipt(answer.cut_after(action[2]))} and no more"
+        )
     if action[0] == "start":
         return f"{world.names[action[1]]} starts"
     if action[0] == "repair":
@@ -52,6 +58,8 @@ def describe(world: World, state: State, action: Action) -> str:
             return f"{name} syncs its journal"
         case "crash":
             return f"{name} crashes and reboots from what it had synced"
+        case "publish":
+            return f"{name} tells LAC {node.core.lac} in frames without entries"
         case "close":
             return f"{name} fixes close value {node.core.lac}"
     return f"{name} gives up"

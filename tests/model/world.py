@@ -21,7 +21,8 @@ from typing import Any
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import LedgerRecovery
 from ledgerlog.ledger.core.writer import WriterCore
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.core.repair import FragmentRepair
 from tests.cores import new_metadata
@@ -34,6 +35,8 @@ from tests.model.messages import (
     OWNER,
     Add,
     Message,
+    Read,
+    ReadAnswer,
     Write,
 )
 from tests.model.numbering import (
@@ -50,6 +53,7 @@ from tests.model.repair_node import RepairNode, Task, tasks
 from tests.model.structure import clone
 
 _DUP, _CRASH, _REPAIR = BUDGETS.index("dup"), BUDGETS.index("crash"), BUDGETS.index("repair")
+_SHORT = BUDGETS.index("short")
 
 
 class World(Reactions):
@@ -66,16 +70,20 @@ class World(Reactions):
 
     # --- states -------------------------------------------------------------------------------
 
-    def initial(self) -> State:
+    def initial(self, ensemble: tuple[str, ...] | None = None) -> State:
         configuration = self.configuration
-        metadata = new_metadata(configuration.shape, guaranteed=configuration.guaranteed)
+        metadata = new_metadata(
+            configuration.shape,
+            guaranteed=configuration.guaranteed,
+            fragments=None if ensemble is None else (Fragment(0, ensemble),),
+        )
         core = WriterCore(
             metadata,
             1,
             new_token=new_token,
             full_pinning=configuration.full_pinning,
             frames_outstanding=configuration.frames_outstanding,
-            frame_entries=1,
+            frame_entries=configuration.frame_entries,
         )
         owner = OwnerNode(core, configuration.entries)
         sent = owner.pump()
@@ -139,6 +147,8 @@ class World(Reactions):
                     yield ("silent", number)
             if budget[_DUP] and self.targets[number] >= self.first_bookie:
                 yield ("again", number)
+            if budget[_SHORT]:
+                yield from self._short_answers(number, places)
         for place in range(FIRST_CLIENT, self.first_bookie):
             if place >= self.recoverers_end and budget[_REPAIR]:
                 repair = self.nodes[places[place]]
@@ -211,6 +221,13 @@ class World(Reactions):
             heard = self._heard[key] = any(client.listens_to(answer) for answer in answers)
         return heard
 
+    def _short_answers(self, number: int, places: tuple[int, ...]) -> Iterator[Action]:
+        """A bookie answers a read with fewer entries than it was asked for, or with none of them."""
+        request = self.messages[number]
+        if isinstance(request, Read) and self._has_listener(number, places):
+            ask = request.ask
+            yield from (("short", number, through) for through in range(ask.first - 1, ask.last))
+
     def _wanted(self, number: int, place: int) -> list[tuple[int | None, Action]]:
         """What a client may do by itself, each with the budget it takes from."""
         wants = self._wants.get(number)
@@ -240,6 +257,8 @@ class World(Reactions):
             return found
         if owner.entries_left:
             found.append((None, "append", None))
+        if self.configuration.publish and core.lac > NO_ENTRY:
+            found.append(("publish", "publish", None))
         found += self._changes(core, core.pending)
         if self.configuration.close and (not self.replication.guaranteed or core.is_drained):
             found.append((None, "close", None))
@@ -308,7 +327,11 @@ class World(Reactions):
                 argument = places[META]
             places[place], out, events = self.react(places[place], what, argument)
         elif kind == "start":
-            out = self._start(places, action[1])
+            out = self._start(places, *action[1:])
+        elif kind == "short":
+            self._spend(places, _SHORT)
+            pool = pool - {action[1]}
+            out, events = self._answer_short(places, *action[1:])
         elif kind == "repair":
             self._spend(places, _REPAIR)
             out = self._start_repair(places, *action[1:])
@@ -364,15 +387,28 @@ class World(Reactions):
         budget[which] -= 1
         places[BUDGET] = self._number(("budget", tuple(budget)), tuple(budget))
 
-    def _start(self, places: list[int], place: int) -> tuple[int, ...]:
+    def _answer_short(
+        self, places: list[int], number: int, through: int
+    ) -> tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]:
+        bookie, client = self.targets[number], self.senders[number]
+        places[bookie], answers, events = self.react(places[bookie], "handle", number)
+        (answer,) = (self.messages[one] for one in answers)
+        assert isinstance(answer, ReadAnswer)
+        short = self._number_message(answer.cut_after(through))
+        places[client], out, heard = self.react(places[client], "receive", short)
+        return out, events + heard
+
+    def _start(self, places: list[int], place: int, accept_loss: bool = False) -> tuple[int, ...]:
         register = self.nodes[places[META]]
         core = LedgerRecovery(
             register.metadata,
             register.version,
             new_token=new_token,
             round_entries=self.configuration.round_entries,
+            accept_loss=accept_loss,
         )
         recoverer = RecovererNode(self.names[place], core)
+        recoverer.is_again = self.nodes[places[place]] is not None
         reaction = self.reaction(recoverer, recoverer.pump())
         places[place] = self._number_node(recoverer)
         return reaction.out
@@ -417,11 +453,25 @@ class World(Reactions):
                     self._report([Violation("FenceCoverage", f"{bookie} is counted and is not fenced")])
         elif event[0] == "broken":
             self._report([event[1]])
+        elif event[0] == "given_up":
+            self._check_loss(places, *event[1:])
+        elif event[0] == "ended":
+            recoverers = [self.nodes[number] for number in places[FIRST_CLIENT + 1 : self.recoverers_end]]
+            if recoverers.count(None) == len(recoverers):
+                self._report(invariants.check_ending(self.nodes[places[self.place_of[event[1]]]]))
         else:
             _, first, last, members = event
             nodes = {name: self.nodes[places[self.place_of[name]]] for name in members}
             for entry_id in range(first, last + 1):
                 self._report(invariants.check_acknowledged(self.replication, entry_id, members, nodes))
+
+    def _check_loss(self, places: list[int], entry_id: int, client: str, write_set: list[str]) -> None:
+        """An accepted loss will end the ledger before an entry. Another recovery may have read that entry
+        before it was lost, and bring it back too late. So this is asked of the first one alone."""
+        nodes = [self.nodes[number] for number in places[FIRST_CLIENT + 1 : self.recoverers_end]]
+        if all(node is None or (node.name == client and not node.is_again) for node in nodes):
+            bookies = [self.nodes[places[self.place_of[name]]] for name in write_set]
+            self._report(invariants.check_loss(entry_id, bookies))
 
     def _check(self, places: tuple[int, ...]) -> None:
         features = self._features

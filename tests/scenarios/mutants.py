@@ -43,7 +43,7 @@ def recovery_reads_do_not_fence() -> AbstractContextManager[Any]:
         held = self.durable_entries
         ask = request.ask
         found = tuple((e, held[e]) for e in range(ask.first, ask.last + 1, ask.stride) if e in held)
-        return [ReadAnswer(request.client, self.name, ask, found, Negative.ABSENT)]
+        return [ReadAnswer(request.client, self.name, ask, found, ask.last, Negative.ABSENT)]
 
     return _patched(BookieNode, handle=handle)
 
@@ -64,7 +64,7 @@ def fence_of_an_unknown_ledger_is_forgotten() -> AbstractContextManager[Any]:
             return original(self, request)
         if isinstance(request, Fence):
             return [FenceAnswer(request.client, self.name, request.slot, -1, -1)]
-        return [ReadAnswer(request.client, self.name, request.ask, (), Negative.ABSENT)]
+        return [ReadAnswer(request.client, self.name, request.ask, (), request.ask.last, Negative.ABSENT)]
 
     return _patched(BookieNode, handle=handle)
 
