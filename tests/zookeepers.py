@@ -92,10 +92,15 @@ async def expire_session(store: ZooKeeperStore, hosts: str) -> None:
     assert credentials is not None
 
     def end() -> None:
-        other = KazooClient(hosts=hosts, client_id=credentials)
-        other.start()
-        other.stop()
-        other.close()
+        is_ended = False
+        while not is_ended:
+            # The store's own client may take the session back before ours has closed it. A client that comes
+            # with the id of a session that is over gets another session.
+            other = KazooClient(hosts=hosts, client_id=credentials)
+            other.start()
+            is_ended = other.client_id[0] != credentials[0]
+            other.stop()
+            other.close()
 
     await trio.to_thread.run_sync(end)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import errno
 import os
 import resource
@@ -32,6 +33,7 @@ from tests.waiting import PATIENCE_S
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
     """For the body no file can be opened in this process."""
+    gc.collect()  # Garbage of earlier tests may hold descriptors, and would give them back in the middle.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     # Threads and sockets of the event loop that come later would want some, too.
