@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import errno
+import gc
 import os
 import resource
 import threading
