@@ -158,6 +158,11 @@ def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeade
     return BlockHeader(number, sequence, pages, content_bytes, records, table_checksum)
 
 
+def begins_like_block(view: memoryview) -> bool:
+    """Whether ``view`` begins with the magic of a block, which may be damaged otherwise."""
+    return view[: len(_MAGIC)] == _MAGIC
+
+
 def header_damage(view: memoryview) -> BlockDamage:
     """Classify the damage at a place where a block should begin, but no valid header is."""
     return BlockDamage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else BlockDamage.ROTTEN

@@ -13,9 +13,9 @@ with growing sequences that ends in one place. At most one torn block may stand 
 
 ``JournalWalk`` takes the scans of the segments in order. It finds the end or raises StorageCorrupt.
 
-**Garbage.** A prepared segment may hold bytes that the bookie never wrote. They are no block, but look like a
-rotten block. If the bookie certainly never wrote to that segment, they do not matter
-(``JournalWalk.is_unwritten``). Otherwise they are damage:
+**Garbage.** A prepared segment may hold bytes that the bookie never wrote, even in its file's header. They
+are no block, but look like a rotten block. If the bookie certainly never wrote to that segment, they do not
+matter (``JournalWalk.is_unwritten``). Otherwise they are damage:
 
     [ 41 | 42 ]        [ zeros ]          [ garbage ]     ends behind block 42; the last segment is removed
     [ 41 | 42 ]        [ garbage ]                        damage: block 43 may have been there
@@ -148,7 +148,7 @@ class JournalWalk:
             # The only write to this segment was a torn START: the bookie crashed during its start.
             self.next_segment = scan.number + 1
             return
-        if scan.is_garbage and self._skipped is None:
+        if scan.is_garbage and self.next_segment == scan.number:
             self.next_segment = scan.number + 1  # The bookie goes on in a segment of zeros.
         if scan.is_pristine or scan.is_garbage:
             self._skipped = self._skipped or path

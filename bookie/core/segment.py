@@ -48,6 +48,7 @@ from bookie.core.block import (
     BlockDamage,
     BlockHeader,
     bad_pages,
+    begins_like_block,
     block_damage,
     decode_header,
     first_nonzero,
@@ -295,6 +296,20 @@ def _is_torn(
     if written is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though byte {written} was written after it")
     return True
+
+
+def scan_without_header(image: memoryview, number: int) -> SegmentScan | None:
+    """Scan a segment that the bookie certainly never wrote to, and whose file's header is damaged.
+
+    Without the nonce in that header no block can be verified, but each block still begins with its magic.
+
+    Returns:
+        The scan; None if a page begins like a block, so the segment may have been written to after all.
+    """
+    for at in range(SEGMENT_HEADER_BYTES, len(image), PAGE_BYTES):
+        if begins_like_block(image[at:]):
+            return None
+    return SegmentScan(number, (), SEGMENT_HEADER_BYTES, is_torn=False, is_garbage=True)
 
 
 def _is_garbage(image: memoryview, header: SegmentHeader) -> bool:

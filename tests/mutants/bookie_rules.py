@@ -500,12 +500,32 @@ BOOT = (
         "A.5",
         "JournalWalk.on_segment",
         """
-        if scan.is_garbage and self._skipped is None:
+        if scan.is_garbage and self.next_segment == scan.number:
             self.next_segment = scan.number + 1
         """,
         "",
         "tests/unit/test_bookie_segment.py"
         "::test_garbage_in_the_segment_of_an_optional_mark_is_no_damage_and_is_never_written_over",
+    ),
+    mutant(
+        "a_start_goes_on_in_the_second_segment_of_garbage",
+        "A.5",
+        "JournalWalk.on_segment",
+        "scan.is_garbage and self.next_segment == scan.number",
+        "scan.is_garbage and self._skipped is None",
+        "tests/unit/test_bookie_segment.py::test_of_several_segments_with_garbage_none_is_ever_written_over",
+    ),
+    mutant(
+        "a_segment_without_a_header_was_never_written",
+        "A.5",
+        "scan_without_header",
+        """
+        if begins_like_block(image[at:]):
+            return None
+        """,
+        "pass",
+        "tests/storage/test_damage.py"
+        "::test_a_prepared_segment_without_a_header_that_may_have_been_written_stops_a_start",
     ),
     mutant(
         "a_rebuild_takes_the_first_rotten_block_for_garbage",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -136,10 +137,28 @@ async def test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_ans
         assert unreadable > 20, "after a clean stop, damage is found by the reader"
 
 
+def garble(image: bytearray) -> None:
+    image[4096:] = os.urandom(len(image) - 4096)
+
+
+def garble_all(image: bytearray) -> None:
+    image[:] = os.urandom(len(image))
+
+
+def flip_header(image: bytearray) -> None:
+    image[100] ^= 1
+
+
+def cut(image: bytearray) -> None:
+    image.clear()
+
+
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize("is_all", [False, True], ids=["the last", "all"])
+@pytest.mark.parametrize("damage", [garble, garble_all, flip_header, cut])
 async def test_garbage_in_prepared_segments_that_were_never_written_stops_no_start(
-    is_clean: bool, more: int
+    damage: Callable[[bytearray], None], is_all: bool, more: int, is_clean: bool
 ) -> None:
     disk, indexes = await memory_image(is_clean=is_clean)
     async with opened("b", disk, indexes) as directory:
@@ -150,14 +169,29 @@ async def test_garbage_in_prepared_segments_that_were_never_written_stops_no_sta
                 number, memoryview(bytearray(TINY.segment_bytes)), bytes([number] * 16)
             )
             disk.close(segment.file)
-    image = disk.files[files.path(last + more)]
-    assert not any(image[4096:]), "it was never written"
-    image[4096:] = os.urandom(len(image) - 4096)
-    if not (more or is_clean):
+    unwritten = [last] if is_clean or is_all else []
+    for number in {last + more, *([last] if is_all else ())}:
+        image = disk.files[files.path(number)]
+        assert number not in unwritten or not any(image[4096:]), "it was never written"
+        damage(image)
+    if not is_clean and (is_all or not more):
         assert await boots("b", disk, indexes) is None, "the next block may have been there"
         return
-    assert await boots("b", disk, indexes) == sum(map(len, ACKED.values()))
-    assert await boots("b", disk, indexes) == sum(map(len, ACKED.values())), "and once more"
+    for _ in range(3):
+        assert await boots("b", disk, indexes) == sum(map(len, ACKED.values()))
+
+
+async def test_a_prepared_segment_without_a_header_that_may_have_been_written_stops_a_start() -> None:
+    """Its blocks cannot be verified, but they are there."""
+    disk, indexes = await memory_image(is_clean=False)
+    written = [path for path in sorted(disk.files) if path.endswith(".journal")]
+    prepared = [path for path in written if not any(disk.files[path][4096:])]
+    first = [path for path in written if path not in prepared][-1]
+    disk.files[first][4096:] = bytes(len(disk.files[first]) - 4096)  # It looks as if it was never written.
+    (following,) = prepared
+    disk.files[following][4096 : 4096 + 8] = b"LLBLOCK1"
+    flip_header(disk.files[following])
+    assert await boots("b", disk, indexes) is None
 
 
 @pytest.mark.parametrize("is_clean", [False, True])

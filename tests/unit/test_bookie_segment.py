@@ -282,6 +282,13 @@ def test_garbage_in_the_segment_of_an_optional_mark_is_no_damage_and_is_never_wr
         writer.walk(OPTIONAL)
 
 
+def test_of_several_segments_with_garbage_none_is_ever_written_over(writer: Writer) -> None:
+    garble(writer.images[0])
+    writer.roll()
+    garble(writer.images[1])
+    assert writer.walk(OPTIONAL).next_segment == 3
+
+
 def test_garbage_behind_a_segment_that_was_never_written_is_no_damage(writer: Writer) -> None:
     _, stop = writer.block()
     writer.roll()

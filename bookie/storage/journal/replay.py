@@ -25,12 +25,13 @@ from bookie.core.facts import Close, block_facts
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import JournalPosition
 from bookie.core.rows import FileRow
-from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment
+from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment, scan_without_header
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.found_ledgers import FoundLedgers
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.segments import SegmentFiles
+from ledgerlog.errors import StorageCorrupt
 
 _PIECE_ROWS = 4096
 _NOTHING = FileSet()
@@ -46,7 +47,7 @@ class Replayed:
     """The next segment to use. If it exists, it is in ``pristine``; otherwise it must be made."""
     pristine: tuple[SegmentHeader, ...]
     """The headers of segments after the end that were never written to. All but the first may hold
-    garbage."""
+    garbage, or have a damaged header in their file."""
     segments: int
     """How many segments were replayed."""
     runs: int
@@ -93,16 +94,26 @@ class Replay:
         """Take the next segment. ``seal`` is the end of its last valid block, if a later START record gives
         it."""
         path = self._files.path(number)
-        header, image = await self._files.read(number)
-        scan = scan_segment(
-            image,
-            header,
-            path=path,
-            sequence=None,
-            stop=seal,
-            passes_rot=self._passes_rot,
-            is_unwritten=self.walk.is_unwritten,
-        )
+        try:
+            header, image = await self._files.read(number)
+        except StorageCorrupt:
+            image = await self._files.read_raw(number)
+            is_unwritten = self.walk.is_unwritten and seal is None
+            unwritten = scan_without_header(image, number) if is_unwritten else None
+            if unwritten is None:
+                raise
+            scan = unwritten
+            header = SegmentHeader(number=number, size=len(image), nonce=b"", instance=self._files.instance)
+        else:
+            scan = scan_segment(
+                image,
+                header,
+                path=path,
+                sequence=None,
+                stop=seal,
+                passes_rot=self._passes_rot,
+                is_unwritten=self.walk.is_unwritten,
+            )
         self.walk.on_segment(scan, path, is_sealed=seal is not None)
         if not scan.blocks:
             if (scan.is_pristine or scan.is_garbage) and number >= self.walk.next_segment and seal is None:

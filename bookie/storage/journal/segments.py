@@ -226,3 +226,12 @@ class SegmentFiles:
         page = image[:SEGMENT_HEADER_BYTES]
         header = SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
         return header, memoryview(image)
+
+    async def read_raw(self, number: int) -> memoryview:
+        """Read the whole file of a segment, and check nothing."""
+        file = await self.disk.open(self.path(number))
+        try:
+            (image,) = await self.disk.read(file, [(0, await self.disk.size(file))])
+        finally:
+            self.disk.close(file)
+        return memoryview(image)
