@@ -15,7 +15,7 @@ records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes what was found in
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, BlockHeader, bad_pages, decode_header
 from bookie.core.entry_log import (
@@ -31,7 +31,7 @@ from bookie.core.entry_log import (
 )
 from bookie.core.facts import Add, Fact, log_fact, segment_fact
 from bookie.core.frames import is_head_sound
-from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, decode_records
+from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, EntryRun, decode_records
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from ledgerlog.errors import StorageCorrupt
 
@@ -121,3 +121,15 @@ def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]
             # The ledger's own record is lost. A fence in it is covered by the loss marks.
             yield LoggedLedger(fact.run.ledger_id, fact.header.key, False, False, -1, -1)
         yield fact
+
+
+def fullest(runs: Iterable[EntryRun]) -> list[EntryRun]:
+    """Return the runs, sorted. Of several that begin with the same entry, keep the one with most entries, or
+    the last of them, because the index has room for one run that begins so. If another run has entries that
+    this one has not, they count as lost, and are copied from other bookies."""
+    found: dict[tuple[int, int], EntryRun] = {}
+    for run in runs:
+        known = found.get((run.ledger_id, run.first))
+        if known is None or run.entry_count >= known.entry_count:
+            found[run.ledger_id, run.first] = run
+    return [found[key] for key in sorted(found)]

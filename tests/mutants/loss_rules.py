@@ -67,6 +67,32 @@ MUTANTS = (
         f"{_REPAIRED}::test_sound_records_around_the_damage_are_kept",
     ),
     mutant(
+        "a_salvage_keeps_the_later_of_two_runs_and_not_the_longer",
+        "D27.12",
+        "bookie.core.salvage.fullest",
+        "known is None or run.entry_count >= known.entry_count",
+        "True",
+        "tests/unit/test_salvage_core.py"
+        "::test_of_runs_that_begin_with_one_entry_the_one_with_most_entries_is_kept",
+    ),
+    mutant(
+        "a_salvage_stops_at_two_runs_that_need_one_row",
+        "D27.12",
+        "Doubles._one_for_each_row",
+        "not found and self._is_lost_marked",
+        "False",
+        "tests/storage/test_damage.py"
+        "::test_of_entries_that_stand_in_two_files_and_do_not_fit_one_row_a_salvage_keeps_the_most",
+    ),
+    mutant(
+        "a_file_is_not_compacted_again_after_the_index_failed_once",
+        "rule 24",
+        "Compactor.compact",
+        "damage.run is None",
+        "False",
+        "tests/storage/test_damaged_files.py::test_a_file_is_compacted_once_the_index_can_be_read_again",
+    ),
+    mutant(
         "files_set_aside_go_before_they_are_healed",
         "D27.12",
         "_drop_when_healed",

@@ -38,6 +38,7 @@ from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.journal.segments import SegmentFiles
 from bookie.storage.upkeep.rebuild import rebuild_index
+from bookie.storage.upkeep.salvage import salvage
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
 
@@ -449,3 +450,21 @@ async def test_of_entries_that_stand_in_two_files_none_is_denied_once_the_index_
         await rebuild_index(directory)
     async with running("b", config, disk=disk, indexes=indexes) as engine:
         assert list((await read(engine, 7)).entries.ids) == list(range(20))
+
+
+async def test_of_entries_that_stand_in_two_files_and_do_not_fit_one_row_a_salvage_keeps_the_most() -> None:
+    """The loss is marked, so nothing is denied, and other bookies have the rest."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    config = attrs.evolve(TINY, small_run_bytes=0)
+    for ids in ((0, 2, 4, 6), (0, 1, 3)):
+        async with running("b", config, disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 7, ids)
+        indexes.indexes["b/index"].apply([(run_key(7, 0), None), (ledger_key(7), None)])
+    async with opened("b", disk, indexes) as directory:
+        with pytest.raises(StorageCorrupt, match="room for one run"):
+            await rebuild_index(directory)
+        await salvage(directory, lambda: bytes(16))
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        for entry_id in (0, 2, 4, 6):
+            found = await read(engine, 7, entry_id, entry_id)
+            assert found.entries.payloads() == [payload_of(7, entry_id)]

@@ -11,6 +11,8 @@ import pytest
 import trio
 from storing import KEY, SMALL, Crash, ToldOracle, add_durably, add_frame, opened, read
 
+from bookie.core import rows
+from bookie.core.rows import Row
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.disk.memory import MemoryDisk
@@ -20,6 +22,7 @@ from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
+from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S
 
@@ -224,6 +227,29 @@ async def test_rot_of_a_live_entry_stays_until_it_is_deleted(machine: Machine) -
         await engine.compactor.compact(is_eventual=True)
         assert not engine.compactor.damaged
     assert path not in machine.disk.files
+
+
+async def test_a_file_is_compacted_once_the_index_can_be_read_again(machine: Machine) -> None:
+    path = machine.files()[0]
+    machine.disk.files[path][machine.size(path) - 5] ^= 0x40
+    async with machine.running() as engine:
+        await engine.scrubber.scrub()
+        (index,) = machine.indexes.indexes.values()
+        scan = index.scan_now
+
+        def fails_for_runs(start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+            if rows.is_run_key(start):
+                raise StorageCorrupt("b/index", None, "a block does not match its checksum")
+            return scan(start, stop, floor=floor, limit=limit)
+
+        index.scan_now = fails_for_runs
+        await engine.compactor.compact(is_eventual=False)
+        assert {damage.run for damage in engine.compactor.damaged.values()} == {None}
+        index.scan_now = scan
+        await engine.compactor.compact(is_eventual=False)
+        assert not engine.compactor.damaged
+        assert path not in machine.disk.files
+    await machine.check_all()
 
 
 async def test_scrubbing_finds_rot_that_no_entry_needs(machine: Machine) -> None:

@@ -16,9 +16,10 @@ the list of a job's runs (the policy bounds it) and one piece. Every frame is ve
 (``bookie.storage.entrylog.contents``). If all live runs can be read, the file is rewritten, and the
 corruption disappears with the old file: it was in runs that do not count any more. If a live run cannot be
 read, the file may be the only trace of its entries. Then the file stays as it is, and the bookie logs that it
-is damaged, until the index no longer names that run. A reader of a damaged entry is told so, and repairs it
-from another bookie. If a file is known to hold corruption (``suspect``), it is rewritten as soon as possible,
-however much of it is live: while it exists, the index cannot be rebuilt from the files.
+is damaged, until the index no longer names that run. If the index could not be read, each round tries again.
+A reader of a damaged entry is told so, and repairs it from another bookie. If a file is known to hold
+corruption (``suspect``), it is rewritten as soon as possible, however much of it is live: while it exists,
+the index cannot be rebuilt from the files.
 
 A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
 that the journal still needs. Nor does it touch a *held* file (``hold``, ``holding``): one of its runs is
@@ -165,6 +166,9 @@ class Compactor:
     async def compact(self, *, is_eventual: bool) -> int:
         """Do every job that is due, and return how many. A second caller waits for the first."""
         async with self._lock:
+            for file, damage in list(self.damaged.items()):
+                if damage.run is None:
+                    self.suspect(file)  # The index could not be read. That may have passed.
             done = await self._compact(is_eventual=is_eventual)
             self.jobs += done
             return done

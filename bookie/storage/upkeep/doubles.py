@@ -9,7 +9,8 @@ could meet the damaged copy, and one run could hide another that begins before i
 So a run is *forgotten* if newer runs hold all of its entries. The live index did the same. It does not matter
 which run is damaged. No entry is denied, because the newest run that holds it stays. After a crash that lost
 a part of the copies, two runs with the same first id may be left, but only one can have the row. The row goes
-to the newest one that holds every entry together with all other runs.
+to the newest one that holds every entry together with all other runs. If no run does, that is damage, unless
+the bookie denies nothing anyway, because its loss is marked: then the one with most entries gets the row.
 
 **Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
 was written to a later segment. If a run was later moved to an entry log, the last segment that the log
@@ -79,12 +80,21 @@ class Doubles:
         index: The index, with all runs of all files.
         pool: The files.
         newness: Returns the age of a run. Greater is newer.
+        is_lost_marked: The loss of this bookie's entries is marked, so no answer denies an entry.
     """
 
-    def __init__(self, index: AllRuns, pool: FilePool, newness: Callable[[EntryRun], Age]) -> None:
+    def __init__(
+        self,
+        index: AllRuns,
+        pool: FilePool,
+        newness: Callable[[EntryRun], Age],
+        *,
+        is_lost_marked: bool = False,
+    ) -> None:
         self._index = index
         self._pool = pool
         self._newness = newness
+        self._is_lost_marked = is_lost_marked
 
     async def settle(self) -> None:
         """Delete the rows of forgotten runs from the index.
@@ -162,6 +172,8 @@ class Doubles:
             alike = [held for held in kept if held.run.first == first]
             others = [held for held in kept if held.run.first != first]
             found = [held for held in alike if _all_ids([held, *others]) == known]
+            if not found and self._is_lost_marked:
+                found = [max(alike, key=lambda held: len(held.ids))]
             if not found:
                 one, other = alike[0].run, alike[1].run
                 raise StorageCorrupt(

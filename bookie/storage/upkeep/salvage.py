@@ -36,7 +36,7 @@ from bookie.core.facts import Fact, Replaces
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.merging import Merged, merge_runs
-from bookie.core.salvage import log_facts, own_number, segment_facts
+from bookie.core.salvage import fullest, log_facts, own_number, segment_facts
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment
 from bookie.storage.disk.disk import FileMissing
 from bookie.storage.engine.directory import NOTHING_YET, StorageDirectory
@@ -160,15 +160,15 @@ class _Salvage:
         """Write the facts that a file proves into a new entry log, then set the file aside or remove it."""
         path = self._segments.path(file) if file > 0 else self._logs.path(-file)
         ledgers = FoundLedgers(Catalogue(MemoryIndex("salvage")))
-        found: dict[tuple[int, int], EntryRun] = {}
+        found: list[EntryRun] = []
         replaced = FileSet.of([file])
         for fact in self._facts(file, image, path):
             if isinstance(fact, Replaces):
                 replaced |= fact.files
             run = ledgers.take(fact, path)
             if run is not None:
-                found[run.ledger_id, run.first] = run
-        runs = [found[key] for key in sorted(found) if not ledgers.is_deleted(key[0])]
+                found.append(run)
+        runs = [run for run in fullest(found) if not ledgers.is_deleted(run.ledger_id)]
         await self._write(replaced, ledgers, runs, image)
         if is_damaged:
             await set_aside(self._directory, path)
@@ -237,7 +237,9 @@ class _Salvage:
                     runs += await take_over_log(self._logs, catalogue, number, replaced, passes_rot=True)
             pool = FilePool(self._disk, EntryFiles(self._segments, self._logs).path)
             try:
-                await Doubles(catalogue, pool, lambda run: newness(run, last_replaced)).settle()
+                await Doubles(
+                    catalogue, pool, lambda run: newness(run, last_replaced), is_lost_marked=True
+                ).settle()
             finally:
                 pool.close()
             end = JournalPosition(top, SEGMENT_HEADER_BYTES, self._sequence) if top else NOTHING_YET
