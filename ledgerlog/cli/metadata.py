@@ -169,12 +169,20 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     is_flag=True,
     help="First bring back the forgotten ledgers that continue their logs. Do this before any writer starts.",
 )
+@click.option(
+    "--accept-absent",
+    is_flag=True,
+    help="With --bring-back: go on although bookies are not registered or did not answer. What only they "
+    "hold is not brought back, and writers take its offsets.",
+)
 @uri_option
 @json_option
-def metadata_check(bring_back: bool, uri: str, as_json: bool) -> None:
+def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: bool) -> None:
     """Compare the metadata with what bookies hold, and print what differs.
 
     Exit 0: nothing differs but deleted ledgers, which bookies will collect. Exit 1: something does."""
+    if accept_absent and not bring_back:
+        raise click.UsageError("--accept-absent says how to --bring-back")
 
     async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut], int]:
         async with connect(uri) as cluster:
@@ -183,7 +191,7 @@ def metadata_check(bring_back: bool, uri: str, as_json: bool) -> None:
             back: list[BroughtBack] = []
             left: list[LeftOut] = []
             if bring_back:
-                back, left = await bring_back_ledgers(client, check)
+                back, left = await bring_back_ledgers(client, check, accept_absent=accept_absent)
                 check = await look_at_metadata(client)
             return check, back, left, await count_other_lists(client.store)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from ledgerlog.errors import (
+    BookieUnavailable,
     EntryCorrupt,
     EntryNotFound,
     EntryUnavailable,
@@ -83,22 +84,34 @@ class _NotNext(Exception):
     """The ledger does not continue the log. The message has the reason."""
 
 
-async def bring_back(client: LedgerClient, check: MetadataCheck) -> tuple[list[BroughtBack], list[LeftOut]]:
+async def bring_back(
+    client: LedgerClient, check: MetadataCheck, *, accept_absent: bool = False
+) -> tuple[list[BroughtBack], list[LeftOut]]:
     """Bring back the ledgers that continue a log. Do it before any writer starts.
 
     Args:
         client: The client of the cluster.
         check: The result of ``look_at_metadata``.
+        accept_absent: Go on although bookies are not registered, or did not list their ledgers. What only
+            they hold does not come back, and the next writer takes its offsets.
 
     Returns:
         The ledgers that came back, and those that did not.
 
     Raises:
         InvalidArgument: There is no restore whose loss is not accepted, so nothing is forgotten.
+        BookieUnavailable: Bookies are absent, and ``accept_absent`` is not set. Nothing was changed.
         MetadataUnavailable: The metadata store went away. Call this again.
     """
     if check.restoration is None:
         raise InvalidArgument("no ledger is forgotten: there is no restore whose loss is not accepted yet")
+    absent = sorted({*check.unregistered, *check.silent})
+    if absent and not accept_absent:
+        raise BookieUnavailable(
+            f"nothing is brought back: {' '.join(absent)} did not list what they hold, and a later writer "
+            "would take the offsets of ledgers that only they have. Start them and wait until 'ledgerlog "
+            "bookie list' shows them, or accept that (--accept-absent)"
+        )
     back: list[BroughtBack] = []
     left: list[LeftOut] = []
     of_logs: dict[int, list[HeldOnly]] = {}

@@ -280,7 +280,7 @@ class RestoredStore:
                     raise Violation(f"Convergence: {sorted(missing)} have not registered in {CONVERGE_S:g} s")
                 await trio.sleep(0.5)
                 check = await look_at_metadata(client.client)
-            back, left = await bring_back(client.client, check)
+            back, left = await bring_back(client.client, check, accept_absent=absent is not None)
             after = await look_at_metadata(client.client)
         self.counts["brought back"] += len(back)
         self.counts["left out"] += len(left)

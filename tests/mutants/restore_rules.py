@@ -139,6 +139,14 @@ MUTANTS = (
         f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
     ),
     mutant(
+        "ledgers_are_brought_back_though_a_bookie_is_absent",
+        "A.8",
+        "bringing_back.bring_back",
+        "absent and not accept_absent",
+        "False",
+        f"{_TEST_RESTORED}::test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_accepted",
+    ),
+    mutant(
         "an_interrupted_bringing_back_is_forgotten",
         "A.8",
         "core.metadata_check.check_metadata",

@@ -14,6 +14,7 @@ import pytest
 from trio.testing import MockClock
 
 from ledgerlog.errors import (
+    BookieUnavailable,
     IncompatibleVersion,
     InvalidArgument,
     LedgerLogError,
@@ -508,6 +509,28 @@ async def test_what_does_not_continue_its_log_is_named_and_kept(clock: MockClock
         assert await collected(cluster) == 0
 
 
+async def test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_accepted(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            await appended(client, log, range(5))
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            await appended(client, log, range(5, 9))
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            await cluster.bookies["b2"].stop()
+            check = await look_at_metadata(client.opened)
+            with pytest.raises(BookieUnavailable, match="b2 did not list what they hold"):
+                await bring_back(client.opened, check)
+            assert (await look_at_metadata(client.opened)).forgotten == check.forgotten
+            back, _ = await bring_back(client.opened, check, accept_absent=True)
+            assert {ledger.log for ledger in back} == {"x"}
+            assert await records_of(await open_log(client.opened, "x")) == numbers(9)
+
+
 async def test_a_leader_that_came_after_the_restore_keeps_the_lead(clock: MockClock, tmp_path: Path) -> None:
     async with open_cluster(3) as cluster:
         async with cluster.client() as client:
@@ -646,7 +669,9 @@ async def test_entries_that_the_next_leader_had_cut_off_stay_cut_off(
         async with cluster.client() as client:
             await cluster.bookies["b3"].kill(session_s=0)
             await client.opened.bookies.wait_writable(2)
-            _, left = await bring_back(client.opened, await look_at_metadata(client.opened))
+            _, left = await bring_back(
+                client.opened, await look_at_metadata(client.opened), accept_absent=True
+            )
             assert not left
             assert await records_of(await open_log(client.opened, "x")) == numbers(10)
 
