@@ -275,8 +275,9 @@ class FrameBuffer:
         Args:
             initial_bytes: The first size of the buffer.
             roomy_bytes: The largest size that the buffer keeps between frames (default: four times the
-                initial size). If a receive fills the buffer, more bytes are waiting, so it grows up to this
-                size. It grows beyond only for a larger frame, and shrinks after that frame.
+                initial size). If a receive fills the buffer, or brings half as much as it holds, more bytes
+                are probably waiting, so it grows up to this size. (Over TLS a receive ends with a record and
+                seldom fills it.) It grows beyond only for a larger frame, and shrinks after that frame.
         """
         self._roomy = 4 * initial_bytes if roomy_bytes is None else roomy_bytes
         assert HEADER_BYTES <= initial_bytes <= self._roomy
@@ -284,7 +285,7 @@ class FrameBuffer:
         self._view = memoryview(self._buffer)
         self._start = 0  # the position of the first byte that is not yet taken
         self._end = 0  # the position after the last received byte
-        self._filled = False  # whether the last receive left no room
+        self._filled = False  # whether more bytes are probably waiting
 
     @property
     def capacity(self) -> int:
@@ -345,7 +346,8 @@ class FrameBuffer:
     def received(self, count: int) -> None:
         """Report that ``count`` bytes were received into the front of ``writable()``."""
         self._end += count
-        self._filled = self._end == len(self._buffer)
+        size = len(self._buffer)
+        self._filled = self._end == size or 2 * count >= size
 
     def take_frame(self, bytes_max: int) -> Frame | None:
         """Take the first complete frame alone; None if there is none yet.

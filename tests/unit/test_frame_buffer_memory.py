@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ledgerlog.limits import FRAME_BYTES_MAX
+from ledgerlog.limits import FRAME_BYTES_MAX, TURN_BYTES
 from ledgerlog.wire.frame import FrameBuffer, Kind, encode_head
 
 SMALL, ROOMY = 16 * 1024, 256 * 1024
@@ -49,6 +49,20 @@ def test_a_buffer_grows_to_its_roomy_size_and_no_further_when_more_is_always_wai
     buffer = FrameBuffer(SMALL, ROOMY)
     feed(buffer, encode_head(Kind.INFO) * 20_000, 10**7)
     assert buffer.capacity == ROOMY
+
+
+def test_a_buffer_grows_if_receives_never_quite_fill_it() -> None:
+    buffer = FrameBuffer(SMALL, ROOMY)
+    frames = encode_head(Kind.INFO) * 10_000
+    position = 0
+    while position < len(frames):
+        room = buffer.writable()
+        count = min(len(room) - 1, len(frames) - position)  # As over TLS, where a receive ends with a record.
+        room[:count] = frames[position : position + count]
+        buffer.received(count)
+        buffer.take_frames()
+        position += count
+    assert buffer.capacity >= 2 * TURN_BYTES
 
 
 def test_a_large_frame_gives_its_memory_back_when_it_is_over() -> None:
