@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.credentials import (
@@ -26,7 +27,7 @@ from ledgerlog.model.credentials import (
     tls_given,
 )
 
-__all__ = ["credential_options", "given_credentials"]
+__all__ = ["credential_options", "given_credentials", "refuse_given"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +61,23 @@ def credential_options(function: F) -> F:
             help=text,
         )(function)
     return function
+
+
+def refuse_given(why: str) -> None:
+    """Refuse options that would do nothing. The environment may say what it likes.
+
+    Args:
+        why: Why the running command has no use for credentials.
+
+    Raises:
+        click.UsageError: An option names a file. The message names the option.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return
+    for name, _, _ in _OPTIONS:
+        if context.get_parameter_source(name[2:].replace("-", "_")) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{name} is of no use: {why}")
 
 
 def given_credentials() -> Credentials:

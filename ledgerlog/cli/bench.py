@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ledgerlog.cli.bench_figures import rounded
 from ledgerlog.cli.bench_plot import check_can_plot, plot_writes
 from ledgerlog.cli.bench_read import ReadRun, read_runs
 from ledgerlog.cli.bench_takeover import TakeoverRun, takeover_runs
-from ledgerlog.cli.bench_write import WritePlan, WriteRun, write_runs
+from ledgerlog.cli.bench_write import TURNS, WritePlan, WriteRun, tls_ratios, write_runs
 from ledgerlog.cli.demo import throw_away_directory
 from ledgerlog.cli.options import (
     FiniteNumber,
@@ -72,6 +73,12 @@ def bench() -> None:
     help="How long each run is measured.",
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw a picture.")
+@click.option(
+    "--tls",
+    "with_tls",
+    is_flag=True,
+    help=f"Compare a cluster with TLS and one without: each run {TURNS} times on both, in turns.",
+)
 @replication_options
 @bench_uri_option
 @json_option
@@ -82,6 +89,7 @@ def bench_write(
     rate: float | None,
     seconds: float,
     plot: Path | None,
+    with_tls: bool,
     ensemble: int | None,
     write_quorum: int | None,
     ack_quorum: int | None,
@@ -94,6 +102,8 @@ def bench_write(
         raise click.UsageError("--rate drives ledgers: leave out --api log")
     if api == "log" and max(sizes) > RECORD_BYTES_MAX:
         raise click.UsageError(f"a record has at most {RECORD_BYTES_MAX} bytes")
+    if with_tls and (uri is not None or plot is not None):
+        raise click.UsageError("--tls compares clusters of its own: leave out --uri and --plot")
     if plot is not None:
         check_can_plot()
     replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
@@ -104,28 +114,44 @@ def bench_write(
 
     async def body() -> None:
         with progress_bar("measuring", None) as bar:
-            async with open_bench_cluster(uri, bookies=replication.ensemble) as cluster:
-                async for each in write_runs(cluster, plan):
+            async with AsyncExitStack() as stack:
+                clusters = [
+                    await stack.enter_async_context(
+                        open_bench_cluster(uri, bookies=replication.ensemble, with_tls=is_certified)
+                    )
+                    for is_certified in ((False, True) if with_tls else (False,))
+                ]
+                async for each in write_runs(clusters, plan):
                     done.append(each)
                     bar.describe(f"{each.mode}, {each.size} B: {each.records_per_s:,.0f} records/s")
                     if as_json:
                         print_json(rounded(attrs.asdict(each)))
 
     run(body)
-    if not as_json:
-        _print_writes(done)
+    ratios = tls_ratios(done) if with_tls else []
+    if as_json:
+        for ratio in ratios:
+            print_json({"tls_ratio": rounded(attrs.asdict(ratio))})
+    else:
+        _print_writes(done, with_baseline=not with_tls)
+        for ratio in ratios:
+            print_line(
+                f"TLS, {ratio.mode}, {ratio.size} B: CPU {ratio.cpu_us:.2f} x, "
+                f"records/s {ratio.records_per_s:.2f} x, p50 {ratio.p50_ms:.2f} x, "
+                f"p99 {ratio.p99_ms:.2f} x of plain (medians of {TURNS} turns)"
+            )
     if plot is not None:
         plot_writes(done, plot)
 
 
-def _print_writes(runs: list[WriteRun]) -> None:
+def _print_writes(runs: list[WriteRun], *, with_baseline: bool) -> None:
     columns = (
         *("mode", "bytes", "window", "records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms"),
         *("CPU us: client", "bookies", "sum", "syncs/s", "journal B/B"),
     )
     rows = [
         (
-            run.mode if run.rate is None else f"{run.rate:,.0f}/s",
+            (run.mode if run.rate is None else f"{run.rate:,.0f}/s") + (", TLS" if run.tls else ""),
             run.size,
             "" if run.window is None else run.window,
             f"{run.records_per_s:,.0f}",
@@ -143,7 +169,7 @@ def _print_writes(runs: list[WriteRun]) -> None:
     print_table(columns, rows, title=title, numbers=columns[1:])
     for each in runs:
         found = each.baseline
-        if found is not None:
+        if found is not None and with_baseline:
             print_line(
                 f"one at a time, {each.size} B: p50 {each.p50_ms:.2f} ms = {found['ratio']:.1f} x "
                 f"(a synced write {found['sync_ms']:.3f} ms + a round trip {found['round_trip_ms']:.3f} ms)"

@@ -16,9 +16,11 @@ import attrs
 from ledgerlog.cli.bench_baseline import Baseline, measure_baseline
 from ledgerlog.cli.bench_figures import BookieCounts, CpuClock, bookie_counts
 from ledgerlog.cli.demo import throw_away_directory
-from ledgerlog.cli.local_cluster import LocalCluster, local_cluster, write_config
+from ledgerlog.cli.local_cluster import LocalCluster, certified, local_cluster, write_config
 from ledgerlog.cli.options import connect
 from ledgerlog.cluster import Cluster
+from ledgerlog.credential_options import refuse_given
+from ledgerlog.model.credentials import NO_CREDENTIALS
 
 __all__ = ["BenchCluster", "Spent", "open_bench_cluster"]
 
@@ -76,6 +78,7 @@ class BenchCluster:
 
     cluster: Cluster
     local: LocalCluster | None
+    has_tls: bool
 
     @property
     def client_environment(self) -> dict[str, str]:
@@ -102,18 +105,27 @@ class BenchCluster:
 
 @asynccontextmanager
 async def open_bench_cluster(
-    uri: str | None, *, bookies: int, zookeepers: int = 0
+    uri: str | None, *, bookies: int, zookeepers: int = 0, with_tls: bool = False
 ) -> AsyncIterator[BenchCluster]:
     """Open the cluster at ``uri``, or start a throw-away one with this many bookie processes.
 
     With ``zookeepers``, the throw-away cluster keeps its metadata in so many ZooKeeper servers, otherwise in
-    SQLite."""
+    SQLite. With ``with_tls``, it has certificates."""
     if uri is not None:
         async with connect(uri) as cluster:
-            yield BenchCluster(cluster, None)
+            yield BenchCluster(cluster, None, cluster.client.credentials.tls is not None)
         return
+    refuse_given("without --uri the benchmark runs on a cluster of its own")
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
         write_config(config)  # Without it, the bookies run with their defaults, which the benchmark measures.
-        async with local_cluster(directory, bookies=bookies, config=config, zookeepers=zookeepers) as local:
-            yield BenchCluster(local.cluster, local)
+        credentials, credentials_of = certified(directory, bookies) if with_tls else (NO_CREDENTIALS, None)
+        async with local_cluster(
+            directory,
+            bookies=bookies,
+            config=config,
+            zookeepers=zookeepers,
+            credentials=credentials,
+            credentials_of=credentials_of or (lambda _: NO_CREDENTIALS),
+        ) as local:
+            yield BenchCluster(local.cluster, local, with_tls)

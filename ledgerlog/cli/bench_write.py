@@ -8,8 +8,9 @@ are measured right before and right after it.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from statistics import median
 from typing import Any
 
 import attrs
@@ -30,7 +31,10 @@ from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 
-__all__ = ["WritePlan", "WriteRun", "write_runs"]
+__all__ = ["TURNS", "TlsRatio", "WritePlan", "WriteRun", "tls_ratios", "write_runs"]
+
+TURNS = 3
+"""How often each run is done, if clusters are compared."""
 
 _WARM_UP_S = 0.5
 
@@ -52,6 +56,8 @@ class WriteRun:
     """One run's figures. A latency is the time from handing a record over to its acknowledgement."""
 
     api: str
+    tls: bool
+    """Whether the cluster has certificates."""
     mode: str
     """``window``, ``rate``, ``append_many``, ``tasks`` or ``lone``."""
     replication: str
@@ -77,17 +83,60 @@ class WriteRun:
     their sum."""
 
 
-async def write_runs(bench: BenchCluster, plan: WritePlan) -> AsyncIterator[WriteRun]:
-    """Run the plan's runs one after the other."""
+async def write_runs(benches: Sequence[BenchCluster], plan: WritePlan) -> AsyncIterator[WriteRun]:
+    """Run the plan's runs one after the other.
+
+    Args:
+        benches: The clusters. If there are several, each run takes ``TURNS`` turns on every one of them, so
+            that all see the same weather.
+        plan: The runs.
+    """
+    turns = TURNS if len(benches) > 1 else 1
     for size in plan.sizes:
         for window in plan.windows:
             for mode in _modes(plan):
-                yield await _run(bench, plan, mode=mode, size=size, window=window)
+                for bench in [*benches] * turns:
+                    yield await _run(bench, plan, mode=mode, size=size, window=window)
         if plan.rate is None:
-            before = await bench.baseline()
-            lone = await _run(bench, plan, mode="lone", size=size, window=1)
-            after = await bench.baseline()
-            yield attrs.evolve(lone, baseline=_against(lone, before, after))
+            for bench in [*benches] * turns:
+                before = await bench.baseline()
+                lone = await _run(bench, plan, mode="lone", size=size, window=1)
+                after = await bench.baseline()
+                yield attrs.evolve(lone, baseline=_against(lone, before, after))
+
+
+@attrs.frozen(kw_only=True)
+class TlsRatio:
+    """What TLS costs in one kind of run: medians with it as multiples of the medians without."""
+
+    mode: str
+    size: int
+    window: int | None
+    records_per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    """Of all processes together."""
+
+
+def tls_ratios(runs: Sequence[WriteRun]) -> list[TlsRatio]:
+    """Compare the runs with TLS with those without."""
+    ratios = []
+    for mode, size, window in dict.fromkeys((run.mode, run.size, run.window) for run in runs):
+        alike = [run for run in runs if (run.mode, run.size, run.window) == (mode, size, window)]
+        plain, tls = ([run for run in alike if run.tls is has_tls] for has_tls in (False, True))
+        ratios.append(
+            TlsRatio(
+                mode=mode,
+                size=size,
+                window=window,
+                records_per_s=median(r.records_per_s for r in tls) / median(r.records_per_s for r in plain),
+                p50_ms=median(r.p50_ms for r in tls) / median(r.p50_ms for r in plain),
+                p99_ms=median(r.p99_ms for r in tls) / median(r.p99_ms for r in plain),
+                cpu_us=median(r.cpu_us["sum"] for r in tls) / median(r.cpu_us["sum"] for r in plain),
+            )
+        )
+    return ratios
 
 
 def _modes(plan: WritePlan) -> tuple[str, ...]:
@@ -124,6 +173,7 @@ async def _run(bench: BenchCluster, plan: WritePlan, *, mode: str, size: int, wi
     p50, p99, p999 = latencies.percentiles_ms(0.5, 0.99, 0.999)
     return WriteRun(
         api=plan.api,
+        tls=bench.has_tls,
         mode=mode,
         replication=str(plan.replication),
         size=size,

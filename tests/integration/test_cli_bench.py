@@ -48,6 +48,22 @@ async def test_writing_is_measured_with_a_window_and_one_at_a_time(temporary: Pa
     assert os.listdir(temporary) == []
 
 
+async def test_tls_is_measured_in_turns_with_plain(temporary: Path) -> None:
+    *runs, ratio = await bench("write", "--tls", "--size", "100", "--rate", "500", "--seconds", "0.2")
+    assert [run["tls"] for run in runs] == [False, True] * 3
+    assert all(run["records"] > 0 for run in runs)
+    assert (ratio["tls_ratio"]["mode"], ratio["tls_ratio"]["size"]) == ("rate", 100)
+    assert ratio["tls_ratio"]["cpu_us"] > 0
+    assert os.listdir(temporary) == []
+
+
+async def test_credentials_that_a_benchmark_would_not_use_are_refused() -> None:
+    command = [sys.executable, "-m", "ledgerlog", "bench", "write", "--secret-file", "x"]
+    ran = await trio.run_process(command, capture_stderr=True, check=False)
+    assert ran.returncode == 2
+    assert b"--secret-file is of no use: without --uri" in ran.stderr
+
+
 async def test_writing_is_measured_at_a_fixed_rate() -> None:
     (run,) = await bench("write", "--size", "100", "--rate", "2000", "--seconds", "0.5")
     assert (run["mode"], run["window"], run["rate"]) == ("rate", None, 2000)

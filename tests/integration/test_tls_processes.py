@@ -31,7 +31,7 @@ def options(files: TLS) -> list[str]:
     return ["--tls-cert", files.cert, "--tls-key", files.key, "--tls-ca", files.ca]
 
 
-async def test_a_local_cluster_with_tls_serves_those_with_a_certificate_and_nobody_else(
+async def test_a_local_cluster_with_tls_serves_those_who_have_a_certificate(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "cluster"

@@ -186,4 +186,20 @@ MUTANTS = (
         "False",
         f"{_PROCESSES}::test_the_command_makes_certificates_that_only_their_owner_reads_and_makes_them_once",
     ),
+    mutant(
+        "a_buffer_grows_only_if_a_receive_fills_it",
+        "SECURITY",
+        "FrameBuffer.received",
+        "self._end == size or 2 * count >= size",
+        "self._end == size",
+        "tests/unit/test_frame_buffer_memory.py::test_a_buffer_grows_if_receives_never_quite_fill_it",
+    ),
+    mutant(
+        "options_that_a_benchmark_does_not_use_are_taken",
+        "SECURITY",
+        "refuse_given",
+        "context is None",
+        "True",
+        "tests/integration/test_cli_bench.py::test_credentials_that_a_benchmark_would_not_use_are_refused",
+    ),
 )
