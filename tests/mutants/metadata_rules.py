@@ -143,8 +143,8 @@ MUTANTS = (
         "metadata contract",
         "plan.plan",
         """
-        step(Role.PROVE_NO_DIRECTORY, MakeZnode(directory))
-        step(Role.PROVE_NO_DIRECTORY, DeleteZnode(directory))
+        step(StepRole.PROVE_NO_DIRECTORY, MakeZnode(directory))
+        step(StepRole.PROVE_NO_DIRECTORY, DeleteZnode(directory))
         """,
         "",
         f"{_TEST_PLAN}::test_a_delete_proves_in_the_same_instant_that_nothing_lies_below",

@@ -24,8 +24,8 @@ from ledgerlog.meta.zookeeper.plan import (
     MakeZnode,
     Occupied,
     Refusal,
-    Role,
     SetZnode,
+    StepRole,
     Structure,
     ZnodeOperation,
     directories_of,
@@ -100,21 +100,21 @@ def test_operations_are_planned_after_those_before_them() -> None:
 @pytest.mark.parametrize(
     ("operation", "role", "refusal", "expected"),
     [
-        (Create("a", b""), Role.VALUE, Refusal.NODE_EXISTS, NodeExists),
-        (Create("a/b", b""), Role.VALUE, Refusal.NO_NODE, Structure),
-        (Create("a/b", b""), Role.VALUE, Refusal.PARENT_IS_EPHEMERAL, InvalidArgument),
-        (Create("a/b", b"", True), Role.RESERVE_DIRECTORY, Refusal.NODE_EXISTS, Structure),
-        (Set("a", b"", 0), Role.VALUE, Refusal.NO_NODE, NodeMissing),
-        (Set("a", b"", 0), Role.VALUE, Refusal.BAD_VERSION, VersionConflict),
-        (Check("a", 0), Role.VALUE, Refusal.NO_NODE, NodeMissing),
-        (Check("a", 0), Role.VALUE, Refusal.BAD_VERSION, VersionConflict),
-        (Delete("a", 0), Role.VALUE, Refusal.NO_NODE, NodeMissing),
-        (Delete("a", 0), Role.VALUE, Refusal.BAD_VERSION, VersionConflict),
-        (Delete("a"), Role.PROVE_NO_DIRECTORY, Refusal.NODE_EXISTS, Structure),
+        (Create("a", b""), StepRole.VALUE, Refusal.NODE_EXISTS, NodeExists),
+        (Create("a/b", b""), StepRole.VALUE, Refusal.NO_NODE, Structure),
+        (Create("a/b", b""), StepRole.VALUE, Refusal.PARENT_IS_EPHEMERAL, InvalidArgument),
+        (Create("a/b", b"", True), StepRole.RESERVE_DIRECTORY, Refusal.NODE_EXISTS, Structure),
+        (Set("a", b"", 0), StepRole.VALUE, Refusal.NO_NODE, NodeMissing),
+        (Set("a", b"", 0), StepRole.VALUE, Refusal.BAD_VERSION, VersionConflict),
+        (Check("a", 0), StepRole.VALUE, Refusal.NO_NODE, NodeMissing),
+        (Check("a", 0), StepRole.VALUE, Refusal.BAD_VERSION, VersionConflict),
+        (Delete("a", 0), StepRole.VALUE, Refusal.NO_NODE, NodeMissing),
+        (Delete("a", 0), StepRole.VALUE, Refusal.BAD_VERSION, VersionConflict),
+        (Delete("a"), StepRole.PROVE_NO_DIRECTORY, Refusal.NODE_EXISTS, Structure),
     ],
 )
 def test_what_a_refusal_means(
-    operation: Operation, role: Role, refusal: Refusal, expected: type[object]
+    operation: Operation, role: StepRole, refusal: Refusal, expected: type[object]
 ) -> None:
     step = next(step for step in plan([operation], NAMES, None) if step.role is role)
     assert isinstance(meaning(step, refusal, operation), expected)
@@ -126,7 +126,7 @@ def test_a_directory_that_cannot_be_removed_is_looked_into() -> None:
         (Delete("a/b"), NodeHasChildren),
         (Create("a/b", b"", ephemeral=True), InvalidArgument),
     ):
-        (step,) = [s for s in plan([operation], NAMES, known) if s.role is Role.DROP_DIRECTORY]
+        (step,) = [s for s in plan([operation], NAMES, known) if s.role is StepRole.DROP_DIRECTORY]
         found = meaning(step, Refusal.NOT_EMPTY, operation)
         assert isinstance(found, Occupied)
         assert found.directory == "/c/a/b"

@@ -54,7 +54,7 @@ NO_VERSION = 2**31 - 1
 """A version that no znode has. It replaces a version that ZooKeeper cannot encode."""
 
 
-class Role(enum.Enum):
+class StepRole(enum.Enum):
     """The purpose of a step."""
 
     VALUE = enum.auto()
@@ -110,7 +110,7 @@ class PlanStep:
 
     index: int
     """The index of the operation that this step is part of."""
-    role: Role
+    role: StepRole
     request: ZnodeOperation
 
 
@@ -162,35 +162,35 @@ def plan(operations: Sequence[Operation], names: Names, known: Mapping[str, bool
         path = operation.path
         value = names.value(path)
 
-        def step(role: Role, request: ZnodeOperation, index: int = index) -> None:
+        def step(role: StepRole, request: ZnodeOperation, index: int = index) -> None:
             steps.append(PlanStep(index, role, request))
 
         match operation:
             case Create():
                 for above in names.directories_above(path):
                     if not exists.get(above, True):
-                        step(Role.MAKE_DIRECTORY, MakeZnode(above))
+                        step(StepRole.MAKE_DIRECTORY, MakeZnode(above))
                         exists[above] = True
-                step(Role.VALUE, MakeZnode(value, operation.value, operation.ephemeral))
+                step(StepRole.VALUE, MakeZnode(value, operation.value, operation.ephemeral))
                 if operation.ephemeral:
                     directory = names.directory(path)
                     if exists.get(directory, False):
-                        step(Role.DROP_DIRECTORY, DeleteZnode(directory))
-                    step(Role.RESERVE_DIRECTORY, MakeZnode(directory, is_ephemeral=True))
+                        step(StepRole.DROP_DIRECTORY, DeleteZnode(directory))
+                    step(StepRole.RESERVE_DIRECTORY, MakeZnode(directory, is_ephemeral=True))
                     exists[directory] = True
             case Set():
-                step(Role.VALUE, SetZnode(value, operation.value, _spellable(operation.version)))
+                step(StepRole.VALUE, SetZnode(value, operation.value, _spellable(operation.version)))
             case Check():
-                step(Role.VALUE, CheckZnode(value, _spellable(operation.version)))
+                step(StepRole.VALUE, CheckZnode(value, _spellable(operation.version)))
             case Delete():
                 version = ANY_VERSION if operation.version is None else _spellable(operation.version)
-                step(Role.VALUE, DeleteZnode(value, version))
+                step(StepRole.VALUE, DeleteZnode(value, version))
                 directory = names.directory(path)
                 if exists.get(directory, False):
-                    step(Role.DROP_DIRECTORY, DeleteZnode(directory))
+                    step(StepRole.DROP_DIRECTORY, DeleteZnode(directory))
                 else:
-                    step(Role.PROVE_NO_DIRECTORY, MakeZnode(directory))
-                    step(Role.PROVE_NO_DIRECTORY, DeleteZnode(directory))
+                    step(StepRole.PROVE_NO_DIRECTORY, MakeZnode(directory))
+                    step(StepRole.PROVE_NO_DIRECTORY, DeleteZnode(directory))
                 exists[directory] = False
     return steps
 
@@ -211,7 +211,7 @@ def meaning(step: PlanStep, refusal: Refusal, operation: Operation) -> LedgerLog
     path = operation.path
     if refusal is Refusal.PARENT_IS_EPHEMERAL:
         return InvalidArgument(f"{path!r} would be a child of an ephemeral node")
-    if step.role is Role.DROP_DIRECTORY and refusal is Refusal.NOT_EMPTY:
+    if step.role is StepRole.DROP_DIRECTORY and refusal is Refusal.NOT_EMPTY:
         if isinstance(operation, Delete):
             return Occupied(
                 step.request.znode, NodeHasChildren(f"{path!r} has children; nothing was deleted")
@@ -219,7 +219,7 @@ def meaning(step: PlanStep, refusal: Refusal, operation: Operation) -> LedgerLog
         return Occupied(
             step.request.znode, InvalidArgument(f"{path!r} has children, so it cannot be ephemeral")
         )
-    if step.role is not Role.VALUE:
+    if step.role is not StepRole.VALUE:
         return Structure()
     if refusal is Refusal.NODE_EXISTS:
         return NodeExists(f"{path!r} exists already")

@@ -46,8 +46,8 @@ from ledgerlog.meta.zookeeper.plan import (
     MakeZnode,
     Occupied,
     PlanStep,
-    Role,
     SetZnode,
+    StepRole,
     Structure,
     directories_of,
     meaning,
@@ -277,7 +277,7 @@ def _versions(
     """Turn the server's answer for each step into the contract's answer for each operation."""
     versions = [operation.version if isinstance(operation, Check) else 0 for operation in operations]
     for step, version in zip(steps, results, strict=True):
-        if isinstance(operations[step.index], Set) and step.role is Role.VALUE:
+        if isinstance(operations[step.index], Set) and step.role is StepRole.VALUE:
             versions[step.index] = version
     return versions
 
