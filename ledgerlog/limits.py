@@ -255,6 +255,10 @@ JOURNAL_GATHER_BYTES = 2 * MIB
 PARTY_WORKING = 64
 """How many requests from one address a bookie works on at the same time, long polls not counted."""
 
+PARTY_LOOKS = 4
+"""How many questions to the metadata store, about rights and ledgers, a bookie asks at the same time for the
+clients at one address."""
+
 PARTY_REQUESTS = 4 * KIB
 """The most requests under way from one address, adds not counted. Long polls take up to three quarters."""
 
@@ -266,6 +270,15 @@ PARTY_LARGE_FRAMES = 8
 
 TURN_REQUEST_BYTES = 4 * KIB
 """A request counts for at least so many bytes of a turn."""
+
+ACCESS_LEDGERS = 16 * KIB
+"""A bookie remembers the logs and keys of this many ledgers, for decisions about access."""
+
+ACCESS_CONNECTION_LEDGERS = 4 * KIB
+"""A bookie remembers for each connection what it allowed on about this many ledgers."""
+
+ACCESS_PRINCIPALS = 4 * KIB
+"""A bookie remembers the rights of this many principals, and of all that are connected."""
 
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 64
@@ -321,6 +334,14 @@ LONG_POLL_S = 5.0
 CONNECTION_IDLE_S = 60.0
 """A client closes a connection that it has not used for this long."""
 
+ACCESS_LOOK_S = 1.0
+"""A bookie waits this long for the metadata store to say what a client may do. An add that waits holds up the
+later frames of its connection, so this is shorter than other waits for the store."""
+
+ACCESS_REFRESH_S = 2.0
+"""A bookie reads the grants of the connected principals at least this often. A watch tells of most changes
+sooner; this bounds the delay if the watch is late."""
+
 BOOKIE_DRAIN_S = 5.0
 """How long a stopping bookie waits for the requests that it has begun."""
 
@@ -360,6 +381,8 @@ assert BOOKIE_CONNECTION_REPLY_BYTES < PARTY_REPLY_BYTES < BOOKIE_REPLY_BYTES
 assert PARTY_LARGE_FRAMES < BOOKIE_LARGE_FRAMES
 assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
+assert ACCESS_LOOK_S < ADD_TIMEOUT_S / 2
+assert ACCESS_LOOK_S < REQUEST_TIMEOUT_S / 2
 assert 3 * ELECTION_BEAT_S <= ELECTION_SILENCE_S < SESSION_TIMEOUT_S
 assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX

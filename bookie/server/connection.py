@@ -25,6 +25,10 @@ whose disk was replaced could take an add of an old writer (protocol, bug #4812)
 proofs before anything else (``wire.proof``). Until then the client is a stranger, with the deadline and the
 small buffer of one. If the cluster is closed, the bookie serves nobody without a proof.
 
+**Access.** An add is taken only if the client may add to its ledger (``access``). The first add of each
+ledger may have to wait for the metadata store. It waits here, with all later frames of the connection behind
+it, because both ends count the adds in their order. For later adds the check is one look into a set.
+
 **Damage.** If an entry does not match its digest, the bookie refuses the whole frame with CORRUPT, stores
 none of its entries, and logs the fault: some memory or network is failing. A malformed frame ends the
 connection, because the next bytes may not be a frame.
@@ -65,6 +69,7 @@ from collections import deque
 import attrs
 import trio
 
+from bookie.server.access import Access
 from bookie.server.fair import address_of
 from bookie.server.outbox import ClientTooSlow, Outbox
 from bookie.server.requests import Requests
@@ -97,6 +102,7 @@ class Connection:
     """Serves one client while ``run`` runs. The server makes it."""
 
     __slots__ = (
+        "_access",
         "_adds",
         "_all_durable",
         "_buffer",
@@ -121,7 +127,9 @@ class Connection:
         self._shared = shared
         self._outbox = Outbox(stream, self._on_lost)
         self._party = shared.fair.enter(address_of(stream.peer))
-        self._requests = Requests(shared, self._party, self._outbox)
+        self._access: Access | None = None
+        """What the client may do. None before it is greeted."""
+        self._requests = Requests(shared, self._party, self._outbox, stream.peer)
         self._buffer = FrameBuffer(
             limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN, limits.BOOKIE_CONNECTION_BUFFER_BYTES
         )
@@ -166,6 +174,8 @@ class Connection:
             self._nursery = None
             self._stream.close()
             self._shared.forget(self)
+            if self._access is not None:
+                self._access.close()
             self._requests.close()
             self._release_large()
             self._shared.fair.leave(self._party)
@@ -252,6 +262,8 @@ class Connection:
     async def _receive_frames(self) -> None:
         """Handle frames until the peer closes its side."""
         buffer, stream, engine, turns = self._buffer, self._stream, self._shared.engine, self._turns
+        assert self._access is not None, "nothing is served before HELLO"
+        writable = self._access.writable
         was_mid_frame = False
         frames = buffer.take_frames()  # Frames that came together with HELLO.
         while True:
@@ -259,6 +271,7 @@ class Connection:
                 if (
                     len(frames) == 1
                     and frames[0].header.kind == Kind.ADD
+                    and frames[0].header.ledger_id in writable
                     and engine.has_room
                     and not turns.is_over
                     and not buffer.is_mid_frame
@@ -291,6 +304,8 @@ class Connection:
 
     async def _on_frames(self, frames: list[Frame]) -> None:
         engine, turns = self._shared.engine, self._turns
+        assert self._access is not None
+        writable = self._access.writable
         await self._take_share(frames, 0)
         for index, frame in enumerate(frames):
             if turns.is_over:
@@ -298,12 +313,30 @@ class Connection:
                 await self._take_share(frames, index)
             turns.spend(_cost_of(frame))
             if frame.header.kind == Kind.ADD:
+                if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
+                    continue
                 if not engine.has_room:
                     await self._wait_room()
                 self._on_add(frame)
             else:
                 self._on_request(frame)
         self._await_sync()
+
+    async def _may_add(self, header: Header) -> bool:
+        """Return whether an add is allowed. If not, refuse it."""
+        access = self._access
+        assert access is not None
+        if access.is_allowed(header):
+            return True
+        self._await_sync()
+        self._expect(_NEVER)  # The bookie does not read now, so the peer's time does not count.
+        status = await access.check(header)
+        if status is None:
+            return True
+        self._adds += 1
+        self._shared.tell_refused(self.peer, access, header, status)
+        self._refuse(self._adds, status, header)
+        return False
 
     async def _take_share(self, frames: list[Frame], first: int) -> None:
         """Wait until the connection's party may handle a turn of these frames, from number ``first`` on."""
@@ -433,6 +466,8 @@ class Connection:
             self._outbox.reply([encode_hello_reply(status, answer)])
         self.is_greeted = True
         self.principal = principal
+        self._access = shared.access.open(principal, self._party.looks, self._requests.end_polls)
+        self._requests.access = self._access
         shared.strangers.leave(self)
         self._expect(_NEVER)
         return True

@@ -11,6 +11,7 @@ pass of the event loop: in each pass, a party's connections together handle what
     requests that are worked on      ``limits.PARTY_WORKING``; long polls do not count
     bytes of replies                 ``limits.PARTY_REPLY_BYTES``
     places for large frames          ``limits.PARTY_LARGE_FRAMES``
+    questions to the metadata store  ``limits.PARTY_LOOKS``
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Party:
     large_frames: trio.CapacityLimiter = attrs.Factory(
         lambda: trio.CapacityLimiter(limits.PARTY_LARGE_FRAMES)
     )
+    looks: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_LOOKS))
     working: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_WORKING))
     requests: int = 0
     """Its requests under way, other than adds."""

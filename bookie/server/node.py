@@ -53,6 +53,7 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
+from bookie.server.access import AccessControl
 from bookie.server.corruption import CorruptionRepair
 from bookie.server.deletion_oracle import MetadataDeletionOracle
 from bookie.server.disk_watch import DiskWatch
@@ -110,6 +111,8 @@ class BookieNode:
     """False if the index was found damaged and could not be rebuilt."""
     corruption_repair: CorruptionRepair
     """Copies damaged entries from other bookies."""
+    access: AccessControl
+    """What clients may do."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
     """The parties that want ordinary adds refused, for example "disk". If it is empty, the bookie takes
@@ -254,10 +257,12 @@ async def open_bookie(
             directory, engine_config, new_nonce=new_nonce, marks=marks, oracle=MetadataDeletionOracle(store)
         ) as engine:
             listener = await door.unlock()
+            access = AccessControl(store, engine.knows)
             server = BookieServer(
                 engine,
                 Hello.of(cookie.bookie_id, cookie.instance, cookie.cluster, version.speaks),
                 connections_max=connections_max,
+                access=access,
                 listing_key=random_bytes(limits.LEDGER_KEY_BYTES),
                 prover=prover,
             )
@@ -286,6 +291,7 @@ async def open_bookie(
                 listener.address,
                 has_sound_index,
                 corruption_repair,
+                access,
                 registration,
             )
             watch = DiskWatch(
@@ -297,7 +303,7 @@ async def open_bookie(
                 interval_s=engine_config.disk_watch_interval_s,
                 set_read_only=partial(node.set_read_only, wanted_by="disk"),
             )
-            beside = (partial(_drop_when_healed, repair, directory), generations.run)
+            beside = (partial(_drop_when_healed, repair, directory), generations.run, access.run)
             async with _serving(node, listener, store, watch, beside):
                 yield node
         await generations.stop()

@@ -22,6 +22,9 @@ decides about the ledger's end and needs to know which entries are here now. In 
 until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the bookie was told this LAC after
 its loss, and may have known a higher one before.
 
+**Access.** A request is answered only if the client may ask it (``access``). A long poll is checked once more
+before its answer, and ends at once if the client's rights change.
+
 **Checks.** Frames are well-formed when they get here (``decode_frame_untrusted``). If a well-formed request
 makes no sense (a stride of 0, a range that ends before it starts), it gets BAD_REQUEST. If a request has a
 body but its kind has none, that is a WireError and ends the connection. The engine checks everything else.
@@ -34,6 +37,7 @@ from hmac import compare_digest
 import trio
 
 from bookie.core.results import ReadResult
+from bookie.server.access import Access
 from bookie.server.budget import ByteBudget
 from bookie.server.fair import Party
 from bookie.server.outbox import Outbox
@@ -60,14 +64,36 @@ _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 
 
+class _Refused(Exception):
+    """The client may not ask this."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.name)
+        self.status = status
+
+
 class Requests:
     """The requests under way of one connection."""
 
-    __slots__ = ("_budget", "_changed", "_outbox", "_party", "_polls", "_shared", "_taken", "under_way")
+    __slots__ = (
+        "_budget",
+        "_changed",
+        "_outbox",
+        "_party",
+        "_peer",
+        "_polls",
+        "_shared",
+        "_taken",
+        "access",
+        "under_way",
+    )
 
-    def __init__(self, shared: Shared, party: Party, outbox: Outbox) -> None:
+    def __init__(self, shared: Shared, party: Party, outbox: Outbox, peer: str) -> None:
         self._shared = shared
         self._party = party
+        self._peer = peer
+        self.access: Access | None = None
+        """What the client may do. Set it before the first request."""
         self._outbox = outbox
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
         self._taken = 0
@@ -97,11 +123,14 @@ class Requests:
 
     async def _answer(self, header: Header) -> None:
         try:
+            await self._check(header)
             if header.wait_ms:
                 await _ANSWERS[header.kind](self, header)
             else:
                 async with self._party.working:
                     await _ANSWERS[header.kind](self, header)
+        except _Refused as refusal:
+            self._refuse(header, refusal.status)
         except StorageError as error:
             # The read failed: the reply must not say that the entries are absent (rule 8). A failed write
             # never gets here, because it ends the engine, which cancels this task.
@@ -114,6 +143,15 @@ class Requests:
             self._shared.requests -= 1
             self._changed.set()
             self._changed = trio.Event()
+
+    async def _check(self, header: Header) -> None:
+        """Raise _Refused if the client may not ask this."""
+        access = self.access
+        assert access is not None
+        status = await access.check(header)
+        if status is not None:
+            self._shared.tell_refused(self._peer, access, header, status)
+            raise _Refused(status)
 
     def end_polls(self) -> None:
         """Let every long poll answer now."""
@@ -251,6 +289,7 @@ class Requests:
                 await self._shared.engine.wait_lac(header.ledger_id, entry_id)
             finally:
                 del self._polls[poll]
+        await self._check(header)  # The client may have lost the right meanwhile.
 
     async def _take(self, count: int) -> None:
         await self._budget.take(count)

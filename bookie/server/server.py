@@ -19,6 +19,7 @@ import logging
 
 import trio
 
+from bookie.server.access import AccessControl
 from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
 from bookie.server.connection import Connection
@@ -42,6 +43,7 @@ class BookieServer:
         engine: Engine,
         identity: Hello,
         *,
+        access: AccessControl,
         listing_key: bytes,
         connections_max: int | None = None,
         prover: Prover | None = None,
@@ -51,6 +53,7 @@ class BookieServer:
         Args:
             engine: The bookie's storage.
             identity: The bookie's id, instance and cluster.
+            access: What clients may do.
             listing_key: A random secret. A client that sends it may list the ledgers with their keys.
             connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
             prover: Who the bookie is, and whom it serves. None: nobody, in an open cluster.
@@ -58,6 +61,7 @@ class BookieServer:
         self._connections_max = connections_max
         self._shared = Shared(
             engine=engine,
+            access=access,
             identity=identity,
             listing_key=listing_key,
             complaints=Complaints(logger),
@@ -78,7 +82,8 @@ class BookieServer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts since the start: connections accepted and refused, peers cut off, adds refused."""
+        """Counts since the start: connections accepted and refused, peers cut off, adds refused,
+        requests denied, requests for ledgers that do not exist refused."""
         return dict(self._shared.counts)
 
     async def serve(self, listener: Listener) -> None:

@@ -12,12 +12,14 @@ from typing import Protocol
 import attrs
 import trio
 
+from bookie.server.access import Access, AccessControl
 from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
 from bookie.server.fair import FairShares
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
 from ledgerlog.net.prover import Prover
+from ledgerlog.wire.frame import Header, Kind, Status
 from ledgerlog.wire.hello import Hello
 
 
@@ -36,6 +38,8 @@ class Served(Protocol):
 @attrs.define(eq=False)
 class Shared:
     engine: Engine
+    access: AccessControl
+    """What clients may do."""
     identity: Hello
     """The bookie's identity: its id, the instance of its data and its cluster."""
     complaints: Complaints
@@ -53,10 +57,35 @@ class Shared:
     """Requests under way, other than adds."""
     counts: dict[str, int] = attrs.Factory(
         lambda: dict.fromkeys(
-            ("connections_accepted", "connections_refused", "peers_cut_off", "adds_refused"), 0
+            (
+                "connections_accepted",
+                "connections_refused",
+                "peers_cut_off",
+                "adds_refused",
+                "requests_denied",
+                "unknown_ledgers_refused",
+            ),
+            0,
         )
     )
     _awaiting: dict[Served, None] = attrs.Factory(dict)
+
+    def tell_refused(self, peer: str, access: Access, header: Header, status: Status) -> None:
+        """Count a request that ``access`` refused, and log it."""
+        what = f"client={peer}: {access.who}: {Kind(header.kind).name} of ledger={header.ledger_id}"
+        match status:
+            case Status.PERMISSION_DENIED:
+                self.counts["requests_denied"] += 1
+                why = "it does not have the right"
+            case Status.UNAUTHORIZED:
+                self.counts["requests_denied"] += 1
+                why = "the key is not the ledger's"
+            case Status.NO_SUCH_LEDGER:
+                self.counts["unknown_ledgers_refused"] += 1
+                why = "there is no such ledger"
+            case _:
+                why = "whether it may is not known now"
+        self.complaints.tell(f"{what} is refused: {why}")
 
     def await_sync(self, connection: Served) -> None:
         """Note that ``connection`` has adds that are not durable yet."""

@@ -1,6 +1,6 @@
 """``ledgerlog access``: who may do what in a cluster, and with what they prove who they are.
 
-docs/SECURITY.md explains principals.
+docs/SECURITY.md explains principals and roles.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from ledgerlog.cli.access_certificates import access_certificates
+from ledgerlog.cli.access_grants import access_grant, access_list, access_revoke
 
 __all__ = ["access"]
 
@@ -17,4 +18,5 @@ def access() -> None:
     """Say who may do what, and make certificates."""
 
 
-access.add_command(access_certificates)
+for _command in (access_grant, access_revoke, access_list, access_certificates):
+    access.add_command(_command)

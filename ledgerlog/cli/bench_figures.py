@@ -17,10 +17,10 @@ from typing import Any
 import attrs
 
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import WireError
+from ledgerlog.errors import PermissionDenied, WireError
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId
-from ledgerlog.wire.frame import Kind
+from ledgerlog.wire.frame import Kind, Status
 
 __all__ = ["BookieCounts", "CpuClock", "Latencies", "bookie_counts", "median_ns"]
 
@@ -123,6 +123,8 @@ async def bookie_counts(cluster: Cluster) -> dict[BookieId, BookieCounts]:
     for info in cluster.bookies.writable():
         connection = cluster.client.pool.connection(info.bookie_id)
         reply = await connection.request(Kind.INFO, timeout_s=_ANSWER_S)
+        if reply.header.status == Status.PERMISSION_DENIED:
+            raise PermissionDenied(f"bookie {info.bookie_id} shows its figures only to an admin or a bookie")
         fields = decode_record_untrusted(
             bytes(reply.body), f"statistics of bookie {info.bookie_id}", WireError
         )

@@ -20,7 +20,7 @@ from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.repair.decommission import Emptying, decommission
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.versions import SPOKEN
-from ledgerlog.wire.frame import Kind
+from ledgerlog.wire.frame import Kind, Status
 
 _ANSWER_S = 2.0
 _INCOMPATIBLE = "incompatible"
@@ -155,6 +155,8 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     async def ask(bookie_id: str) -> None:
         try:
             reply = await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
+            if reply.header.status == Status.PERMISSION_DENIED:
+                return  # It answers. Only its figures are not for this client.
             figures = decode_record_untrusted(bytes(reply.body), f"figures of bookie {bookie_id}", WireError)
             in_limbo[bookie_id] = figures.integer("ledgers_in_limbo")
         except (BookieUnavailable, WireError):

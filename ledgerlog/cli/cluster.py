@@ -22,6 +22,8 @@ from ledgerlog.cli.running import run_until_interrupted
 from ledgerlog.cli.trial_certificates import has_authority, tls_files
 from ledgerlog.cli.zookeeper import existing_servers
 from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.meta.grants import grant_at_first
+from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 
 _BOOKIES = 3
@@ -78,7 +80,8 @@ def cluster_run(
     If a process dies, it is started again. The log of bookie N is PATH/bookie-N.log. SIGINT and SIGTERM stop
     the whole cluster gracefully. With '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are
     PATH/zookeeper-N.log; the extra ledgerlog[spark] brings the packages that they need. '--tls' needs the
-    extra ledgerlog[access], and makes new certificates from the same authority at each start."""
+    extra ledgerlog[access], and makes new certificates from the same authority at each start. At the first
+    start it grants client/client the role of a writer."""
     metadata = metadata or existing_metadata(path) or "sqlite"
     if zookeepers is not None and metadata != "zookeeper":
         raise click.UsageError("--zookeepers goes with --metadata zookeeper")
@@ -105,6 +108,8 @@ def cluster_run(
                 _report(f"{path} holds the data of {existing} bookies; all of them run")
             if zookeepers is not None and servers != zookeepers:
                 _report(f"{path} holds the data of {servers} ZooKeeper servers; all of them run, and no more")
+            if has_tls:
+                await grant_at_first(local.cluster.client.store, CLIENT, Grant(Role.WRITER))
             if as_json:
                 pids = {bookie_id: child.pid for bookie_id, child in local.bookies.items()}
                 said = {"uri": local.uri, "bookies": pids}

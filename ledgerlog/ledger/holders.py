@@ -27,6 +27,7 @@ from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.permission import check_permitted
 from ledgerlog.ledger.ranges import list_range
 from ledgerlog.limits import ENSEMBLE_MAX, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
@@ -117,6 +118,7 @@ async def write_holders(
 
     Raises:
         RecoveryFailed: As for ``with_holders``. You may try again.
+        PermissionDenied: This client may not recover the ledger.
         MetadataUnavailable: The metadata store cannot be reached.
     """
     known = await registry.bookies()
@@ -133,8 +135,9 @@ async def write_holders(
             silent.append(bookie)
             return
         status = reply.header.status
-        if status in (Status.UNAUTHORIZED, Status.NO_SUCH_LEDGER):
-            return  # It holds another ledger of this id, or has deleted it: no entries of this ledger.
+        check_permitted(status, bookie, metadata.ledger_id, "recover it")
+        if status == Status.UNAUTHORIZED:
+            return  # It holds another ledger of this id, so it never takes an entry of this one.
         listing = await list_range(connection, metadata.ledger_id, first=0) if status == Status.OK else None
         if listing is None:
             silent.append(bookie)

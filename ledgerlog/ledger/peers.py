@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-from ledgerlog.errors import LedgerLogError, LedgerNotFound
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, PermissionDenied
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
 from ledgerlog.ledger.ranges import read_range
@@ -60,7 +60,7 @@ class LedgerPeers:
         Returns:
             The entries found, by id, and a failure or None. If the failure is None, ``first`` is among the
             entries. Otherwise the failure says why an entry is unavailable: EntryNotFound (all other
-            bookies deny the entry that it names), EntryUnavailable or EntryCorrupt.
+            bookies deny the entry that it names), EntryUnavailable, EntryCorrupt or PermissionDenied.
         """
         read = RangeRead(metadata, first, last, holder=bookie_id)
         while not read.is_done and first not in read.found:
@@ -71,13 +71,17 @@ class LedgerPeers:
         return read.found, read.failure
 
     async def _ask(self, ledger_id: int, read: RangeRead, ask: RangeAsk) -> None:
-        answer = await read_range(
-            self._client.pool.connection(ask.bookie),
-            ledger_id,
-            first=ask.first,
-            last=ask.last,
-            stride=ask.stride,
-        )
+        try:
+            answer = await read_range(
+                self._client.pool.connection(ask.bookie),
+                ledger_id,
+                first=ask.first,
+                last=ask.last,
+                stride=ask.stride,
+            )
+        except PermissionDenied as denial:
+            read.on_denied(denial)
+            return
         if answer is None:
             read.on_failed(ask)
         else:

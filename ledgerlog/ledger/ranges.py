@@ -9,9 +9,10 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.core.backoff import Backoff
-from ledgerlog.errors import BookieUnavailable, WireError
+from ledgerlog.errors import BookieUnavailable, PermissionDenied, WireError
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
 from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.ledger.permission import check_permitted
 from ledgerlog.limits import (
     BUSY_DELAY_MAX_S,
     BUSY_DELAY_MIN_S,
@@ -109,6 +110,7 @@ async def read_range(
 
     Raises:
         BookieBusy: The bookie has too many requests under way, and ``is_patient`` is False.
+        PermissionDenied: This client may not read the ledger, or not recover it.
     """
     try:
         reply = await connection.request(
@@ -130,6 +132,8 @@ async def read_range(
         logger.debug("ledger=%d bookie=%s read failed: %s", ledger_id, connection.bookie_id, cause)
         return None
     status = Status(reply.header.status)
+    what = "read it" if recovery_key is None else "recover it"
+    check_permitted(status, connection.bookie_id, ledger_id, what)
     if status not in _NEGATIVES and status not in _ABOUT_THE_NEXT:
         logger.debug("ledger=%d bookie=%s read refused: %s", ledger_id, connection.bookie_id, status.name)
         return None
@@ -183,6 +187,7 @@ async def read_entries(
         EntryNotFound: Every bookie of the write set says that it has no such entry.
         EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
         EntryCorrupt: A copy is damaged, and no bookie that may have a sound one is left.
+        PermissionDenied: This client may not read the ledger.
     """
     read = RangeRead(metadata, first, last, avoid=list(failed), prefer=prefer)
 
@@ -199,6 +204,9 @@ async def read_entries(
             )
         except BookieBusy:
             read.on_busy(ask)
+            return
+        except PermissionDenied as denial:
+            read.on_denied(denial)
             return
         if answer is None:
             failed[ask.bookie] = None
@@ -243,11 +251,13 @@ async def list_range(
     """List the entries of first..last that a bookie's index names, as far as one reply goes.
 
     The list may go beyond ``last``. The bookie does not read the entries' bytes. Returns None if the bookie
-    did not answer, or cannot read its index: nothing is known."""
+    did not answer, or cannot read its index: nothing is known. Raises PermissionDenied if this client may not
+    read the ledger."""
     try:
         reply = await connection.request(
             Kind.LIST, timeout_s=timeout_s, ledger_id=ledger_id, first=first, last=last
         )
+        check_permitted(reply.header.status, connection.bookie_id, ledger_id, "read it")
         pairs = decode_pairs_untrusted(reply.body)
     except (BookieUnavailable, WireError) as cause:
         logger.debug("ledger=%d bookie=%s listing failed: %s", ledger_id, connection.bookie_id, cause)
@@ -274,12 +284,20 @@ async def list_ledgers(
     Returns:
         The ledgers, and whether others are absent or unknown (limbo). None, so nothing is known, if the
         bookie did not answer or refused.
+
+    Raises:
+        PermissionDenied: This client may not see the list.
     """
     held: list[LedgerOnBookie] = []
     first, negative = 0, Negative.ABSENT
     while first <= LEDGER_ID_MAX:
         try:
             reply = await connection.request(Kind.LEDGERS, timeout_s=timeout_s, ledger_id=first, key=key)
+            if reply.header.status == Status.PERMISSION_DENIED:
+                raise PermissionDenied(
+                    f"this client may not list the ledgers of bookie {connection.bookie_id}: only an admin "
+                    "or a bookie may"
+                )
             status = _NEGATIVES.get(Status(reply.header.status))
             ledgers = decode_ledgers_untrusted(reply.body)
         except (BookieUnavailable, WireError) as cause:
@@ -307,7 +325,8 @@ async def scrub_range(
     """Have a bookie read entries first..last and check their digests, as far as one request goes.
 
     The bookie adds up the digests by the remainders of the entry ids modulo ``classes`` (``wire.scrub``).
-    Returns None if the bookie did not answer, or cannot read its index: nothing is known."""
+    Returns None if the bookie did not answer, or cannot read its index: nothing is known. Raises
+    PermissionDenied if this client may not read the ledger."""
     try:
         reply = await connection.request(
             Kind.SCRUB,
@@ -318,6 +337,7 @@ async def scrub_range(
             count=classes,
             argument=SCRUB_BYTES,
         )
+        check_permitted(reply.header.status, connection.bookie_id, ledger_id, "read it")
         negative = _NEGATIVES.get(Status(reply.header.status))
         if negative is None:
             return None

@@ -31,8 +31,10 @@ from ledgerlog.errors import (
     EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
+    PermissionDenied,
 )
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.permission import check_permitted
 from ledgerlog.ledger.ranges import read_entries
 from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
 from ledgerlog.meta.store import MetadataStore
@@ -115,6 +117,7 @@ class LedgerReader:
 
         Raises:
             EntryUnavailable: No bookie of the last ensemble answered.
+            PermissionDenied: This client may not read the ledger.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
         """
@@ -160,10 +163,17 @@ class LedgerReader:
         Answers are enough once they cover the ensemble: no entry can be acknowledged without one of these
         bookies. The others get a moment more, so that a dead bookie does not slow down every read."""
         covers = self.metadata.replication.covers
+        denial: PermissionDenied | None = None
         async with trio.open_nursery() as nursery:
 
             async def ask(slot: int, bookie: BookieId) -> None:
-                last = await self._lac_of(bookie, wait_ms=0, beyond=NO_ENTRY)
+                nonlocal denial
+                try:
+                    last = await self._lac_of(bookie, wait_ms=0, beyond=NO_ENTRY)
+                except PermissionDenied as refused:
+                    denial = refused
+                    nursery.cancel_scope.cancel()
+                    return
                 if last is not None:
                     held[slot] = last
                     if covers(held):
@@ -172,6 +182,8 @@ class LedgerReader:
 
             for slot, bookie in enumerate(ensemble):
                 nursery.start_soon(ask, slot, bookie)
+        if denial is not None:
+            raise denial
 
     async def _lac_of(self, bookie: BookieId, *, wait_ms: int, beyond: int) -> int | None:
         try:
@@ -186,6 +198,7 @@ class LedgerReader:
         except BookieUnavailable:
             return None
         header = reply.header
+        check_permitted(header.status, bookie, self.ledger_id, "read it")
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         self._lac = max(self._lac, header.lac)
@@ -205,6 +218,7 @@ class LedgerReader:
             The last entry that you can read now.
 
         Raises:
+            PermissionDenied: This client may not read the ledger (any more).
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
         """
@@ -226,11 +240,18 @@ class LedgerReader:
 
     async def _poll_any(self, entry_id: int) -> None:
         """Long-poll the last ensemble until one answer shows a LAC beyond ``entry_id``, or all polls end."""
+        denial: PermissionDenied | None = None
         async with trio.open_nursery() as nursery:
             waiting = self._worth_polling()
 
             async def poll(bookie: BookieId) -> None:
-                answered = await self._lac_of(bookie, wait_ms=round(LONG_POLL_S * 1000), beyond=entry_id)
+                nonlocal denial
+                try:
+                    answered = await self._lac_of(bookie, wait_ms=round(LONG_POLL_S * 1000), beyond=entry_id)
+                except PermissionDenied as refused:
+                    denial = refused
+                    nursery.cancel_scope.cancel()
+                    return
                 if answered is None:
                     await trio.sleep(_RETRY_S)
                 waiting.remove(bookie)
@@ -239,6 +260,8 @@ class LedgerReader:
 
             for bookie in list(waiting):
                 nursery.start_soon(poll, bookie)
+        if denial is not None:
+            raise denial
 
     def _worth_polling(self) -> list[BookieId]:
         """List the bookies of the last ensemble, without lagging ones.
@@ -276,6 +299,7 @@ class LedgerReader:
                 it.
             EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
             EntryCorrupt: Every copy that was found is damaged.
+            PermissionDenied: This client may not read the ledger (any more).
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
-from ledgerlog.errors import BookieUnavailable, LedgerNotFound
+from ledgerlog.errors import BookieUnavailable, LedgerNotFound, PermissionDenied
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.core.reach import Reach
@@ -28,6 +28,7 @@ from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.holders import needs_holders, write_holders
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.ranges import read_range
 from ledgerlog.ledger.repair_tasks import may_lack_copies
 from ledgerlog.ledger.slots import SlotSinks
@@ -39,6 +40,8 @@ from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.frame import Kind, Status
 
 _LOOK_S = 0.5
+
+_WHAT = "recover it"
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ async def recover_ledger(
         LedgerNotFound: There is no such ledger.
         RecoveryFailed: Fencing or a read stayed incomplete. You may try again.
         NotEnoughBookies: No bookie took a write-back within ``deadline_s``. You may try again.
+        PermissionDenied: This client may not recover the ledger.
         MetadataUnavailable: The metadata store cannot be reached.
 
     Cancelling: the ledger stays IN_RECOVERY until another client recovers it.
@@ -192,6 +196,8 @@ class _Recovery:
         else:
             if reply.header.status == Status.OK:
                 self._core.on_fence_ok(slot, reply.header.lac, reply.header.lafr)
+            elif reply.header.status == Status.PERMISSION_DENIED:
+                self._core.deny(denied(bookie, self._core.ledger_id, _WHAT))
             else:
                 self._not_fenced(slot, f"bookie {bookie} answers {Status(reply.header.status).name}")
         self._wake.set()
@@ -201,14 +207,19 @@ class _Recovery:
         self._core.on_fence_failed(slot)
 
     async def _read(self, ask: ReadAsk) -> None:
-        answer = await read_range(
-            self._pool.connection(ask.bookie),
-            self._core.ledger_id,
-            first=ask.first,
-            last=ask.last,
-            stride=ask.stride,
-            recovery_key=self._key,
-        )
+        try:
+            answer = await read_range(
+                self._pool.connection(ask.bookie),
+                self._core.ledger_id,
+                first=ask.first,
+                last=ask.last,
+                stride=ask.stride,
+                recovery_key=self._key,
+            )
+        except PermissionDenied as denial:
+            self._core.deny(denial)
+            self._wake.set()
+            return
         if answer is None:
             self._core.on_read_failed(ask)
         else:
@@ -279,6 +290,9 @@ class _Recovery:
         logger.warning(
             "ledger=%d bookie=%s refuses a write-back: %s", self._core.ledger_id, bookie, status.name
         )
+        if status is Status.PERMISSION_DENIED:
+            self._core.deny(denied(bookie, self._core.ledger_id, _WHAT))
+            return
         self._refused_at[bookie] = trio.current_time()
         self._core.on_bookie_failed(bookie)
         self._directory.quarantine(bookie)

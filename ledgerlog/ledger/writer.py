@@ -52,6 +52,7 @@ from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.core.reach import Reach
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.repair_tasks import may_lack_copies
 from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import (
@@ -180,6 +181,12 @@ class LedgerWriter:
         return self._core.failure if self._outcome is None else self._outcome
 
     @property
+    def denial(self) -> LedgerLogError | None:
+        """Set once a bookie refused an add because this client does not have the right: PermissionDenied. The
+        writer ends then, and ``failure`` tells what became of the entries under way."""
+        return self._core.denial
+
+    @property
     def out_of_reach(self) -> OutOfReach | None:
         """The bookies that keep this writer from an ack quorum, because it cannot reach them. None if an ack
         quorum is in reach, or if the writer does not know yet. Progress sets this to None again."""
@@ -279,6 +286,7 @@ class LedgerWriter:
         Raises:
             LedgerFenced: Another client took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
+            PermissionDenied: The ledger was closed without the entry: this client may not add to it any more.
             LedgerClosed: The ledger was closed without the entry.
             LedgerNotFound: The ledger was deleted.
             AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
@@ -303,6 +311,7 @@ class LedgerWriter:
                 full write quorum within the append deadline. The payload was not written.
             LedgerFenced: Another client took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
+            PermissionDenied: The ledger was closed without the entry: this client may not add to it.
             LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
             LedgerNotFound: The ledger was deleted.
             AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
@@ -430,6 +439,7 @@ class LedgerWriter:
             first: The first entry of the refused add.
             last: Its last entry.
             status: The reason. FENCED ends this writer, unless the bookie is a new, untried replacement.
+                PERMISSION_DENIED ends it too: the other bookies would refuse as well.
         """
         self._failed_because[bookie] = status.name
         if status is Status.FENCED:
@@ -440,6 +450,11 @@ class LedgerWriter:
                     bookie,
                 )
                 self._wake.set()
+            return
+        if status is Status.PERMISSION_DENIED:
+            self._core.deny(denied(bookie, self.ledger_id, "add to it"))
+            self._wake.set()
+            self._tell_progress()  # The closing write may take a long time.
             return
         self._refused_at[bookie] = trio.current_time()
         self._failed(bookie, f"it refuses adds: {status.name}")
@@ -791,7 +806,7 @@ class LedgerWriter:
     def _check_alive(self) -> None:
         failure = self.failure
         if failure is not None:
-            raise fresh(failure)
+            raise fresh(failure if self.denial is None else self.denial)
         if self._closers:
             raise LedgerClosed(self.ledger_id, None, "it is being closed by its writer")
 

@@ -40,6 +40,7 @@ from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.errors import (
     LedgerLogError,
     NotEnoughBookies,
+    PermissionDenied,
     WriteQuorumUnavailable,
 )
 from ledgerlog.ledger.client import LedgerClient
@@ -259,7 +260,7 @@ class LogLeader:
         if answered > self.answered.value and self.answered.failure is None:
             self.answered.advance(answered)
         if writer.failure is not None:
-            self._on_lost(writer.failure)
+            self._on_lost(writer.failure if writer.denial is None else writer.denial)
         elif queue.has_queued or self._pumping:
             self.pump()
         if self.core.chain.closing is not None:
@@ -322,6 +323,7 @@ class LogLeader:
             LostLeadership: Another writer leads, or the user leaves this one.
             LogSealed: The log was sealed.
             NotEnoughBookies: The leadership ended because too few bookies were writable.
+            PermissionDenied: The leadership ended because this client may not write the log any more.
         """
         core = self.core
         if core.refusal is None:
@@ -455,14 +457,15 @@ class LogLeader:
     async def _end_ledger(self, writer: LedgerWriter) -> None:
         """End the writer of one of our ledgers, so that a recovery finds where the ledger ends.
 
-        A ledger whose bookies are gone cannot be recovered. In the plain mode, however, its writer can close
-        it at its LAC without them. That must happen before anybody begins a recovery. If a ledger has failed,
-        its writer is closing it already. So wait for this writer: leaving it would cancel its write.
+        A ledger whose bookies are gone, or refuse this client, cannot be recovered. In the plain mode,
+        however, its writer can close it at its LAC without them. That must happen before anybody begins a
+        recovery. If a ledger has failed, its writer is closing it already. So wait for this writer: leaving
+        it would cancel its write.
         """
         try:
             if writer.failure is not None:
                 await writer.close()
-            elif isinstance(self.core.failure, NotEnoughBookies):
+            elif isinstance(self.core.failure, NotEnoughBookies | PermissionDenied):
                 await writer.close(timeout_s=0)
         except LedgerLogError as cause:
             logger.info("ledger=%d is not closed by its writer: %s", writer.ledger_id, cause)

@@ -29,6 +29,7 @@ from ledgerlog.errors import (
     MetadataError,
     MetadataUnavailable,
     NotEnoughBookies,
+    PermissionDenied,
     RecoveryFailed,
     SessionExpired,
 )
@@ -132,7 +133,8 @@ class ChainMaintenance:
         except LedgerLogError as cause:
             # The ledger was fenced, closed or deleted by somebody else, or is damaged. It is not ours any
             # more.
-            chain.on_lost(LostLeadership(chain.metadata.name, None, str(cause)))
+            is_denied = isinstance(cause, PermissionDenied)
+            chain.on_lost(cause if is_denied else LostLeadership(chain.metadata.name, None, str(cause)))
         self._backoff.reset()
         self._is_list_full = False
         return True

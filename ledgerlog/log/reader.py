@@ -119,6 +119,7 @@ class LogReader:
     - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - PermissionDenied: this client may not read the log (any more).
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
     - ArchiveUnavailable: the archive file cannot be read now. Retryable.

@@ -38,14 +38,11 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.log_key import INCARNATION_LABEL as INCARNATION_LABEL
+from ledgerlog.model.log_key import NAME_LABEL as NAME_LABEL
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 
 _FORMAT = 1
-
-NAME_LABEL = "log-name"
-"""On a ledger: the name of that log. For people; the incarnation decides."""
-
 
 EPOCH_LABEL = "log-epoch"
 """On a ledger: the epoch of the leader that made it."""

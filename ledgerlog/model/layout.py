@@ -19,6 +19,7 @@
     elections/NAME                  the record of an election: its term and its holder
     elections/NAME/candidates/ID    a candidate (ephemeral)
     access/mode                     how the cluster is closed (``model.admission``)
+    access/grants/PRINCIPAL         what a principal may do (``model.access``)
     restored                        exists from the restore of a backup until an operator accepts the loss
                                     (``model.restoration``)
     repair/...                      the nodes of auto-recovery: see ``model.repair``
@@ -37,6 +38,7 @@ from ledgerlog.model.ids import BookieId
 
 CLUSTER = "cluster"
 ADMISSION = "access/mode"
+GRANTS = "access/grants"
 LEDGERS = "ledgers"
 WRITABLE_BOOKIES = "bookies/writable"
 READ_ONLY_BOOKIES = "bookies/read-only"
@@ -80,6 +82,7 @@ LASTING_ROOTS = (
     ELECTIONS,
     REPAIR,
     ADMISSION,
+    GRANTS,
 )
 """The parents of all nodes in a backup, in the order in which they are read."""
 
@@ -92,6 +95,16 @@ def is_lasting(path: str) -> bool:
     if parts[0] == REPAIR:
         return "/".join(parts[:2]) not in (REPAIR_LOCKS, REPAIR_WORKERS, REPAIR_PROGRESS)
     return path == PLACEMENT or parts[0] not in (BOOKIES, RESTORED)
+
+
+def grants_path(principal: str) -> str:
+    """Return the path of a principal's grants. Slashes are spelled %2F, as in names of logs."""
+    return f"{GRANTS}/{principal.replace('/', '%2F')}"
+
+
+def principal_of(component: str) -> str:
+    """Return the principal that a component below ``access/grants`` spells."""
+    return component.replace("%2F", "/")
 
 
 def ledger_path(ledger_id: int) -> str:

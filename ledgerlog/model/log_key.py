@@ -13,10 +13,14 @@ from collections.abc import Mapping
 
 from ledgerlog.limits import LEDGER_KEY_BYTES
 
-__all__ = ["INCARNATION_LABEL", "is_key_of_log", "key_for"]
+__all__ = ["INCARNATION_LABEL", "NAME_LABEL", "is_key_of_log", "key_for"]
 
 INCARNATION_LABEL = "log-incarnation"
 """On a ledger: the incarnation of the log that it was made for."""
+
+NAME_LABEL = "log-name"
+"""On a ledger: the name of that log. It tells bookies whose grants hold for the ledger; the incarnation
+decides everything else."""
 
 _RANDOM_BYTES = 8
 

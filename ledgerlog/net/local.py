@@ -51,8 +51,12 @@ class LocalNetwork:
         self._next_port = _FIRST_FREE_PORT
         self._next_client = 1
 
-    async def connect(self, address: str) -> Stream:
+    async def connect(self, address: str, *, principal: Principal | None = None) -> Stream:
         """Open a stream to a listener.
+
+        Args:
+            address: The listener's address.
+            principal: Who the listener takes the client for. Nothing proves it: this is for tests.
 
         Raises:
             ConnectionLost: Nobody listens at the address, or too many connections wait there.
@@ -68,7 +72,7 @@ class LocalNetwork:
         there, back = _Pipe(self._buffer_bytes), _Pipe(self._buffer_bytes)
         client = f"client:{self._next_client}"
         self._next_client += 1
-        listener.waiting.append(_LocalStream(client, incoming=there, outgoing=back))
+        listener.waiting.append(_LocalStream(client, incoming=there, outgoing=back, principal=principal))
         listener.lot.unpark()
         return _LocalStream(address, incoming=back, outgoing=there)
 
@@ -165,10 +169,13 @@ class _Pipe:
 class _LocalStream:
     """One end of a connection; see ``transport.Stream``."""
 
-    __slots__ = ("_incoming", "_is_closed", "_outgoing", "_peer", "_turns")
+    __slots__ = ("_incoming", "_is_closed", "_outgoing", "_peer", "_principal", "_turns")
 
-    def __init__(self, peer: str, *, incoming: _Pipe, outgoing: _Pipe) -> None:
+    def __init__(
+        self, peer: str, *, incoming: _Pipe, outgoing: _Pipe, principal: Principal | None = None
+    ) -> None:
         self._peer = peer
+        self._principal = principal
         self._incoming = incoming
         self._outgoing = outgoing
         self._is_closed = False
@@ -180,7 +187,7 @@ class _LocalStream:
 
     @property
     def principal(self) -> Principal | None:
-        return None
+        return self._principal
 
     async def receive_into(self, buffer: memoryview) -> int:
         assert len(buffer), "there is no room to receive into"

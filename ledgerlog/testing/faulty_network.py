@@ -59,6 +59,9 @@ class FaultyNetwork:
         self._streams: dict[_FaultyStream, None] = {}
         self.hosts: dict[str, None] = {}
         self.connects = 0
+        self.principals: dict[str, Principal] = {}
+        """Whom bookies take the connections of a host for. A host that is not here has no principal, as in an
+        open cluster."""
 
     def at(self, host: str) -> FaultyHostNetwork:
         """Return the network as this host sees it, and add the host if it is new."""
@@ -119,7 +122,12 @@ class FaultyHostNetwork:
             await trio.lowlevel.checkpoint()
             raise ConnectionLost(f"cannot connect to {address}: the link is cut")
         stream = _FaultyStream(
-            await network._local.connect(address), network, self.host, address, there=there, back=back
+            await network._local.connect(address, principal=network.principals.get(self.host)),
+            network,
+            self.host,
+            address,
+            there=there,
+            back=back,
         )
         network._streams[stream] = None
         return stream

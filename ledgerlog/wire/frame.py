@@ -128,6 +128,10 @@ class Status(enum.IntEnum):
     DISK_FULL = 13
     WRONG_BOOKIE = 14
     """The peer is not the bookie, or not the instance of it, that the client wants to reach."""
+    PERMISSION_DENIED = 15
+    """The client's principal does not have the right that the request needs. Only a client that has said who
+    it is gets this. It is final, whichever bookie the client asks. UNAUTHORIZED is about the ledger's key, so
+    about this bookie only."""
 
 
 _STATUSES = frozenset(status.value for status in Status)

@@ -164,6 +164,7 @@ class LedgerWriter:
         self.last_add_confirmed = -1
         self.last_add_fully_replicated = -1
         self.failure: LedgerLogError | None = None
+        self.denial: LedgerLogError | None = None
         self._confirmed = Watermark()
         self._callback: Callable[[], None] | None = None
         self._unconfirmed_bytes: list[int] = []

@@ -28,6 +28,7 @@ from bookie.server.options import parse_config
 from ledgerlog.cli.lines import LineCutter, LineJoiner
 from ledgerlog.errors import EntryCorrupt, InvalidArgument, WireError
 from ledgerlog.meta.uri import parse_uri
+from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.cursor import CursorState
@@ -492,6 +493,11 @@ TARGETS = (
     ),
     metadata_target(
         "repair-settings", RepairSettings.decode_untrusted, lambda: [RepairSettings(paused=True, grace_ms=0)]
+    ),
+    metadata_target(
+        "grants",
+        lambda data: Grants.decode_untrusted(data, "client/billing"),
+        lambda: [Grants("client/billing", (Grant(Role.READER, "a/"), Grant(Role.WRITER)), is_revoked=True)],
     ),
     metadata_target(
         "placement", PlacementPolicy.decode_untrusted, lambda: [PlacementPolicy(min_racks=3, strict=True)]

@@ -25,6 +25,8 @@ from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import BookieInfo, Cookie
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
 from ledgerlog.wire.frame import REPLY, Frame, FrameBuffer, Kind, Status, encode_head
@@ -52,9 +54,23 @@ class Place:
         return self.root / "b1"
 
     def with_cluster(self) -> Self:
-        """The place itself, once its metadata store has a cluster."""
+        """The place itself, once its metadata store has a cluster with the ledger that tests write."""
         made = CliRunner().invoke(cli, ["metadata", "init", "--uri", f"sqlite:{self.metadata}"])
         assert made.exit_code == 0, made.output
+        ledger = LedgerMetadata.create(
+            ledger_id=L,
+            replication=Replication(1, 1, 1),
+            ensemble=["b1"],
+            key=KEY,
+            token=bytes(8),
+            created_ms=0,
+        )
+
+        async def make() -> None:
+            async with open_sqlite_store(self.metadata) as store:
+                await store.create(layout.ledger_path(L), ledger.encode())
+
+        trio.run(make)
         return self
 
     def command(self, *options: str) -> list[str]:

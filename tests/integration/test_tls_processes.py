@@ -18,6 +18,8 @@ import ledgerlog as library
 from ledgerlog.cli.local_cluster import CLIENT, LocalCluster, certificates_path, certified, local_cluster
 from ledgerlog.cli.processes import open_children
 from ledgerlog.cli.trial_certificates import make_certificates, tls_files
+from ledgerlog.meta.grants import grant_at_first
+from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.credentials import TLS
 from ledgerlog.model.principal import Principal
 from ledgerlog.wire.frame import Kind
@@ -40,6 +42,7 @@ async def test_a_local_cluster_with_tls_serves_those_who_have_a_certificate(
         await ledgerlog_ok("log", "create", "orders", *mine, uri=cluster.uri)
         await ledgerlog_ok("log", "append", "orders", *mine, uri=cluster.uri, stdin=b"one\ntwo\n")
         assert await ledgerlog_ok("log", "read", "orders", "--raw", *mine, uri=cluster.uri) == b"one\ntwo\n"
+        assert (await ledgerlog_ok("bookie", "list", *mine, uri=cluster.uri)).count(b"writable") == 3
         for files, why in (
             ([], "it speaks TLS, and this process has no certificate"),
             (options(stranger(path)), "it does not trust the authority of this process's certificate"),
@@ -110,6 +113,7 @@ async def test_certificates_and_their_authority_are_exchanged_while_a_writer_app
     everybody += [Principal("admin", "admin"), CLIENT]
     async with local_cluster(path, bookies=3, credentials=by, credentials_of=of) as local:
         mine = tls_files(directory, CLIENT)
+        await grant_at_first(local.cluster.client.store, CLIENT, Grant(Role.WRITER))
         async with library.connect(local.uri, tls=mine) as cluster:
             log = await cluster.create_log("orders", replication=library.Replication(3, 3, 2))
             async with log.writer() as writer, trio.open_nursery() as nursery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    access_rules,
     archive_rules,
     audit_rules,
     autorecovery_rules,
@@ -49,5 +50,6 @@ MUTANTS = (
     *version_rules.MUTANTS,
     *identity_rules.MUTANTS,
     *tls_rules.MUTANTS,
+    *access_rules.MUTANTS,
     *harmless.MUTANTS,
 )

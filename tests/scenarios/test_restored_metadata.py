@@ -176,6 +176,41 @@ async def test_a_recovery_after_a_restore_waits_for_as_many_bookies_as_an_acknow
             assert await client.contents(writer.ledger_id) == [b"x"]
 
 
+async def test_a_bookie_that_looks_at_another_store_is_not_fenced_and_counts_as_silent(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    """It says that there is no such ledger, and remembers nothing. Later it may still take an add of the
+    ledger's writer."""
+    async with open_cluster(5) as cluster:
+        async with cluster.client(replication=Replication(3, 3, 2)) as client:
+            writer = await client.ledgers.create()
+            await writer.append(b"x")
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+        await restored_under_bookies(cluster, backup)
+        path = ledger_path(writer.ledger_id)
+
+        async def hide(call: Call, go_on: GoOn) -> Any:
+            found = await go_on()
+            return None if call.verb == "get" and call.path == path else found
+
+        others = [
+            bookie
+            for name, bookie in cluster.bookies.items()
+            if name not in writer.metadata.last_fragment.ensemble
+        ]
+        for bookie in others:
+            bookie.store.faults.append(hide)
+        silent = ", ".join(sorted(bookie.bookie_id for bookie in others))
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(5)
+            with pytest.raises(RecoveryFailed, match=f"entries it holds, and {silent} did not answer"):
+                await client.ledgers.recover(writer.ledger_id)
+            for bookie in others:
+                bookie.store.faults.clear()
+            await client.ledgers.recover(writer.ledger_id)
+            assert await client.contents(writer.ledger_id) == [b"x"]
+
+
 async def test_nothing_that_the_backup_lacks_is_deleted_until_the_loss_is_accepted(
     clock: MockClock, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
-from raw_client import RawClient
+from raw_client import KEY, RawClient
 
 from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.disk import Disk
@@ -17,8 +17,12 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.index.index import Indexes, MemoryIndexes
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
+from ledgerlog.testing.faulty_store import FaultyStore
 from ledgerlog.testing.memory_cluster import new_tree
 from ledgerlog.wire.frame import Status
 
@@ -29,6 +33,19 @@ SMALL = StorageConfig(segment_bytes=8 * MIB, arenas=2, **SHARED_DISK)
 
 def random_bytes(count: int) -> bytes:
     return next(_numbers).to_bytes(count, "big")
+
+
+def ledger(ledger_id: int, *, key: bytes = KEY, labels: dict[str, bytes] | None = None) -> LedgerMetadata:
+    """The metadata of a ledger."""
+    return LedgerMetadata.create(
+        ledger_id=ledger_id,
+        replication=Replication(1, 1, 1),
+        ensemble=["b1"],
+        key=key,
+        token=bytes(8),
+        created_ms=0,
+        custom=labels,
+    )
 
 
 @attrs.define
@@ -44,6 +61,8 @@ class Machine:
     listen: str = "bookie"
     config: StorageConfig = SMALL
     labels: dict[str, str] = attrs.Factory(dict)
+    ledgers: dict[int, LedgerMetadata] = attrs.Factory(lambda: {e: ledger(e) for e in range(200)})
+    """The ledgers that exist in the metadata store as soon as the bookie serves."""
 
     @classmethod
     def real(cls, path: Path, **fields: object) -> Machine:
@@ -51,8 +70,9 @@ class Machine:
 
     @asynccontextmanager
     async def bookie(self, bookie_id: str = "b1") -> AsyncIterator[Bookie]:
+        store = FaultyStore(self.tree)
         async with (
-            self.tree.open_store() as store,
+            store.inner,
             open_bookie(
                 self.path,
                 store,
@@ -66,13 +86,20 @@ class Machine:
                 indexes=self.indexes,
             ) as node,
         ):
-            yield Bookie(node, self.network)
+            for number, metadata in self.ledgers.items():
+                if await store.get(ledger_path(number)) is None:
+                    await store.create(ledger_path(number), metadata.encode())
+            if self.ledgers:
+                await store.skip_ids(LEDGER_COUNTER, max(self.ledgers))
+            yield Bookie(node, self.network, store)
 
 
 @attrs.define
 class Bookie:
     node: BookieNode
     network: Network
+    store: FaultyStore
+    """The bookie's own client of the metadata store."""
 
     async def connect(self) -> RawClient:
         """A connection on which nothing was said yet."""

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from scripted_bookie import Peer, Scene, opened_scene
 
+from ledgerlog.errors import PermissionDenied
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.ranges import Listing, RangeAnswer, list_range, read_range
 from ledgerlog.net.local import LocalNetwork
@@ -16,7 +17,8 @@ from ledgerlog.wire.frame import Kind, Status, encode_pairs
 
 ABOUT_ENTRIES = frozenset((Status.OK, Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER, Status.UNKNOWN))
 ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
-REFUSALS = frozenset(Status) - ABOUT_ENTRIES - ABOUT_THE_NEXT
+ABOUT_THE_CLIENT = frozenset((Status.PERMISSION_DENIED,))
+REFUSALS = frozenset(Status) - ABOUT_ENTRIES - ABOUT_THE_NEXT - ABOUT_THE_CLIENT
 
 
 @pytest.fixture
@@ -49,6 +51,12 @@ async def test_a_refused_read_says_nothing_of_any_entry_whatever_is_in_its_reply
     scene: Scene, first: int, status: Status, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert await answer_to(scene, first=first, status=status, through=first) is None
+
+
+async def test_a_read_that_is_denied_is_an_error_and_no_answer(scene: Scene) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await answer_to(scene, first=0, status=Status.PERMISSION_DENIED, through=9)
+    assert isinstance(caught.value.exceptions[0], PermissionDenied)
 
 
 @pytest.mark.parametrize("status", sorted(ABOUT_THE_NEXT), ids=lambda status: status.name)

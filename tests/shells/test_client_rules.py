@@ -30,7 +30,7 @@ from ledgerlog.net.transport import Buffer
 from ledgerlog.testing.faulty_store import FaultyStore, StaleReplica
 from ledgerlog.testing.memory_cluster import SeededEnvironment, eventually, open_cluster
 from ledgerlog.wire.entries import Entries
-from ledgerlog.wire.frame import RECOVERY, Kind, Status
+from ledgerlog.wire.frame import RECOVERY, Status
 
 R332 = Replication(3, 3, 2)
 KEY = b"k" * 16
@@ -97,11 +97,8 @@ async def test_a_bookie_that_refuses_the_fence_is_not_fenced(clock: MockClock) -
     async with open_cluster() as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)
         for bookie in writer.metadata.last_fragment.ensemble[:2]:
-            connection = client.opened.pool.connection(bookie)
-            reply = await connection.request(
-                Kind.FENCE, timeout_s=5, ledger_id=writer.ledger_id, key=b"x" * 16
-            )
-            assert reply.header.status == Status.OK, "this one came first, and brought another key"
+            fenced = await cluster.bookies[bookie].node.engine.fence(writer.ledger_id, b"x" * 16)
+            assert fenced.status is Status.OK, "it holds another ledger of this id, with another key"
         with pytest.raises(RecoveryFailed, match="fencing is incomplete"):
             await client.ledgers.recover(writer.ledger_id)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 from raw_client import RawClient, add
-from serving import Bookie, Machine
+from serving import Bookie, Machine, ledger
 
 from bookie.server import complaints
 from ledgerlog import limits
@@ -228,10 +228,14 @@ class Attack:
             raise ConnectionLost("the bookie ended it")
 
 
+HONEST_LEDGER = 10**6
+HONEST_KEY = b"honest".ljust(16)
+
+
 async def be_honest(bookie: Bookie, rounds: list[int], done: trio.Event) -> None:
     """Appends and reads back a ledger of its own, all the time, on one connection."""
     client = await bookie.client()
-    key, ledger_id, number = b"honest".ljust(16), 10**6, 0
+    key, ledger_id, number = HONEST_KEY, HONEST_LEDGER, 0
     try:
         while not done.is_set():
             payloads = [b"%d" % (10 * number + index) for index in range(10)]
@@ -254,6 +258,7 @@ async def test_any_bytes_end_at_most_the_connection_that_brought_them(
     monkeypatch.setattr(complaints, "LINES", 10**9)
     caplog.set_level(logging.WARNING)
     machine = Machine.real(tmp_path / "b1", network=TcpNetwork(), listen="127.0.0.1:0")
+    machine.ledgers[HONEST_LEDGER] = ledger(HONEST_LEDGER, key=HONEST_KEY)
     attackers = 8
     async with machine.bookie() as bookie:
         rounds: list[int] = []

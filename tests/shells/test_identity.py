@@ -12,6 +12,8 @@ from trio.testing import MockClock
 
 from ledgerlog import limits
 from ledgerlog.errors import InvalidArgument, LedgerLogError, Unauthenticated
+from ledgerlog.meta.grants import change_grants
+from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
@@ -80,6 +82,8 @@ async def test_a_closed_cluster_serves_who_proves_who_it_is(
         open_cluster(prover_of=by_name(SECRETS, secrets)) as cluster,
         cluster.client() as client,
     ):
+        async with cluster.tree.open_store() as store:
+            await change_grants(store, Principal.parse(who), lambda now: now.granted(Grant(Role.WRITER)))
         writer = await client.ledgers.create(replication=R332)
         assert [await writer.append(b"x") for _ in range(3)] == [0, 1, 2]
         assert principals(cluster) == {who}

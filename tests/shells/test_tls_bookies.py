@@ -8,15 +8,18 @@ import attrs
 import pytest
 import trio
 from raw_client import add
-from serving import Bookie, Machine
+from serving import Bookie, Machine, ledger
 
 from ledgerlog.errors import BookieUnavailable, NotEnoughBookies, Unauthenticated
 from ledgerlog.ledger.client import open_client
 from ledgerlog.log.log import create_log
+from ledgerlog.meta.grants import change_grants
+from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.credentials import TLS
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.certificates import Certificates
 from ledgerlog.net.local import LocalNetwork
@@ -140,13 +143,17 @@ async def test_a_flood_of_strangers_writes_a_bounded_log(caplog: pytest.LogCaptu
 async def test_nothing_that_a_stranger_sends_is_done() -> None:
     """Its end of the handshake is over before the bookie has seen its certificate. So it can send adds."""
     inner = LocalNetwork()
-    async with Machine(network=network(certificates.files("bookie/b1"), inner)).bookie() as node:
-        stranger = await Bookie(node.node, network(STRANGER, inner)).connect()
-        await stranger.send(encode_hello(Hello("b1", None, None)), *add(7, 0, [b"poison"]))
+    machine = Machine(network=network(certificates.files("bookie/b1"), inner))
+    machine.ledgers[7] = ledger(7, key=b"o" * 16)
+    async with machine.bookie() as node:
+        everything = Grant(Role.WRITER)
+        await change_grants(node.store, Principal("client", "billing"), lambda now: now.granted(everything))
+        stranger = await Bookie(node.node, network(STRANGER, inner), node.store).connect()
+        await stranger.send(encode_hello(Hello("b1", None, None)), *add(7, 0, [b"poison"], key=b"o" * 16))
         with pytest.raises(Unauthenticated):
             await stranger.receive()
-        known = await Bookie(node.node, network(CLIENT, inner)).client()
-        # Had the stranger's add come first, the ledger would have the stranger's key.
+        known = await Bookie(node.node, network(CLIENT, inner), node.store).client()
+        # Had the stranger's add been taken, this one would be in conflict with it.
         await known.add(7, 0, [b"true"], key=b"o" * 16)
         assert (await known.receive()).header.kind == Kind.ADD | REPLY
 

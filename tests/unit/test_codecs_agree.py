@@ -31,6 +31,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log import registry
 from ledgerlog.machine.core.replica import RequestTable
+from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
 from ledgerlog.model.attach import SpliceMark
@@ -393,6 +394,18 @@ CODECS: dict[str, Codec] = {
         ),
         raw,
         lambda data, value: RepairSettings.decode_untrusted(data),
+    ),
+    "grants": Codec(
+        fields_of(
+            Grants,
+            principal=st.sampled_from(["client/billing", "admin/alice", "bookie/b1"]),
+            grants=st.sets(
+                st.sampled_from([Grant(Role.ADMIN), Grant(Role.READER), Grant(Role.WRITER, "a/b-")])
+            ).map(lambda grants: tuple(sorted(grants, key=lambda grant: grant.sort_key))),
+            is_revoked=st.booleans(),
+        ),
+        raw,
+        lambda data, value: Grants.decode_untrusted(data, getattr(value, "principal", "client/billing")),
     ),
     "placement": Codec(
         fields_of(PlacementPolicy, min_racks=numbers, strict=st.booleans()),

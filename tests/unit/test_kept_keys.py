@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.archive import ArchiveDestination
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
@@ -36,6 +37,7 @@ RECORDS = (
     "destination",
     "settings of repair",
     "placement",
+    "grants",
     "repair task",
     "draining",
     "audit",
@@ -116,7 +118,16 @@ def test_changes_of_a_record_keep_the_keys_of_a_later_version() -> None:
     mark = attrs.evolve(MARK, unknown=LATER)
     moved = mark.moved(batch=2, run="r2", epoch=1, token=b"u", records=1, end_offset=1)
     task = RepairTask(ledger_id=7, unknown=LATER)
-    changed = (taken, taken.vacated(), moved, task.merged(lost=["b1"]), task.troubled("why"))
+    grants = Grants("client/billing", unknown=LATER).granted(Grant(Role.READER, "a"))
+    changed = (
+        grants,
+        grants.revoked(None),
+        taken,
+        taken.vacated(),
+        moved,
+        task.merged(lost=["b1"]),
+        task.troubled("why"),
+    )
     for record in changed:
         assert record.unknown == LATER
         assert cbor2.loads(record.encode())["later"] == [1, b"x"]

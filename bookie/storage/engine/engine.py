@@ -336,6 +336,14 @@ class Engine:
         """
         return await self._ledgers.held_from(first, maximum)
 
+    def knows(self, ledger_id: int) -> bool:
+        """Return whether anything of the ledger is stored here, and be it that it was deleted.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
+        return self._ledgers.get(ledger_id) is not None
+
     def lac(self, ledger_id: int) -> tuple[int, int]:
         """Return the greatest LAC and LAFR that this bookie was told; -1 if it was told none.
 

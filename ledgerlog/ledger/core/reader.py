@@ -231,6 +231,10 @@ class RangeRead:
         lane.said[ask.bookie] = _Said.UNKNOWN
         self._avoid[ask.bookie] = None
 
+    def on_denied(self, denial: LedgerLogError) -> None:
+        """A bookie refused because this client may not read the ledger. The others would refuse too."""
+        self.failure = denial
+
     def payloads(self) -> list[bytes]:
         """The payloads of consecutive entries from ``first`` on, as far as they were found."""
         found = self.found

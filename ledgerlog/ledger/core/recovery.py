@@ -391,6 +391,10 @@ class LedgerRecovery:
         """Fail because no bookie took a write-back within the deadline. The ledger stays IN_RECOVERY."""
         self._fail(NotEnoughBookies(f"ledger {self.ledger_id} stays in recovery: {why}"))
 
+    def deny(self, denial: LedgerLogError) -> None:
+        """Fail because this client may not recover the ledger. The ledger stays as it is."""
+        self._fail(denial)
+
     # --- closing ------------------------------------------------------------------------------
 
     def _maybe_close(self) -> None:

@@ -83,6 +83,8 @@ class WriterCore:
         self.pending = PendingAdds(metadata.replication, metadata.fragments)
         self.failure: LedgerLogError | None = None
         """Why this writer cannot acknowledge anything more. It may still change until ``is_over``."""
+        self.denial: LedgerLogError | None = None
+        """A bookie refused an add because this client does not have the right."""
         self.intent: MetadataIntent | None = None
         self.close_at: int | None = None
         """The last entry of the ledger, once a close has fixed it (T05: the LAC, not the LAP)."""
@@ -328,6 +330,14 @@ class WriterCore:
             self._fail(AppendUnknown(f"{reason}; ledger {self.ledger_id} is left open for recovery"))
         else:
             self._begin_close(reason)
+
+    def deny(self, denial: LedgerLogError) -> None:
+        """End the ledger because this client may not add to it (any more).
+
+        The ledger ends as in ``give_up``: in the plain mode the pending adds are certainly not in it."""
+        if self.failure is None:
+            self.denial = denial
+            self.give_up(denial)
 
     def abandon(self) -> None:
         """Stop without closing: the ledger stays OPEN. Recovery decides which pending adds survive."""

@@ -32,7 +32,13 @@ from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
-from ledgerlog.errors import LedgerLogError, LogSealed, LostLeadership, NotEnoughBookies
+from ledgerlog.errors import (
+    LedgerLogError,
+    LogSealed,
+    LostLeadership,
+    NotEnoughBookies,
+    PermissionDenied,
+)
 from ledgerlog.limits import LOG_CHECKPOINT_BYTES, LOG_CHECKPOINT_ENTRIES
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.chain import LeaderChain
@@ -300,7 +306,7 @@ class Leadership:
     def on_lost(self, failure: LedgerLogError) -> None:
         """The leadership is over: take and send nothing more."""
         if self.failure is None:
-            if not isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies):
+            if not isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies | PermissionDenied):
                 failure = LostLeadership(self.name, None, str(failure))
             self.failure = self.refusal = failure
             self.chain.on_lost(failure)

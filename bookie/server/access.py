@@ -1,0 +1,364 @@
+"""What each client of this bookie may do: the grants of its principal, and the ledgers that it touches.
+
+``bookie.core.access`` has the rules. This module fetches what they need from the metadata store, off the hot
+path, and remembers it:
+
+    grants   the record of each principal that connects. Read at its first request, and again whenever the
+             records change (a watch) or ``limits.ACCESS_REFRESH_S`` passed
+    facts    the log and the key of each ledger that a decision needed. They never change, so they are kept
+             until others take their place
+
+Each connection has an ``Access``. It remembers the ledgers that it was allowed: the check of a later frame is
+one look into a set. If the rights of the principal change, the sets of its connections are emptied, and their
+long polls end, so the next frame is decided anew.
+
+**Before it says no**, a bookie looks again. A replica of the store may lag behind: so it syncs the store, and
+reads the grants or the ledger once more. Therefore a refusal is final, and a client that meets one need not
+ask other bookies. The grants of one principal are looked at for that reason at most once in
+``_CONFIRM_EVERY_S``, so a client without rights costs the store little.
+
+**If the store does not answer** within ``limits.ACCESS_LOOK_S``, the last known grants hold. A request whose
+decision needs something that was never read is refused with NOT_READY, which a client takes for a bookie that
+is away for now. For the next ``_AWAY_S`` such requests are refused at once: an add that waits holds up all
+later frames of its connection. A client with rights to everything (in an open cluster, that is everybody)
+needs nothing from the store for ledgers that the bookie knows, so an outage does not stop their writers.
+
+**Who asks much** waits behind itself: each connection has one decision under way, and each party
+(``fair``) ``limits.PARTY_LOOKS`` questions. So a flood of fences for ids that do not exist does not keep the
+store from the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import attrs
+import trio
+
+from bookie.core.access import LedgerFacts, judge, needs_facts, right_for
+from ledgerlog import limits
+from ledgerlog.concurrency.gathering import gather_each
+from ledgerlog.errors import MetadataUnavailable, StorageError
+from ledgerlog.meta.grants import read_grants
+from ledgerlog.meta.settle import AWAY, follow
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.access import ALL_RIGHTS, NO_RIGHTS, Right, Rights, log_of_labels, rights_of
+from ledgerlog.model.layout import GRANTS, ledger_path
+from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
+from ledgerlog.model.principal import Principal
+from ledgerlog.wire.frame import Header, Status
+
+__all__ = ["Access", "AccessControl"]
+
+logger = logging.getLogger(__name__)
+
+_NO_ANSWER: tuple[type[Exception], ...] = (*AWAY, trio.TooSlowError)
+_CONFIRM_EVERY_S = 1.0
+_AWAY_S = 1.0
+_LOOKS_AT_ONCE = 16
+
+
+class _Away(Exception):
+    """The store did not answer in time, or its record is damaged, and nothing earlier tells."""
+
+
+@attrs.define(eq=False)
+class _Known:
+    """What the bookie knows of one principal."""
+
+    principal: Principal
+    rights: Rights | None = None
+    """None until its record was read for the first time."""
+    looked_at: float = -math.inf
+    """When its record was last read, after a sync."""
+    is_stale: bool = True
+    """Whether the record may have changed since."""
+    open: int = 0
+    """How many connections it has."""
+
+
+class AccessControl:
+    """Decides for all connections of one bookie."""
+
+    def __init__(self, store: MetadataStore, knows: Callable[[int], bool]) -> None:
+        """Create it.
+
+        Args:
+            store: The cluster's metadata store.
+            knows: Whether the bookie's storage knows a ledger. It may raise StorageError.
+        """
+        self._store = store
+        self._knows = knows
+        self._principals: OrderedDict[Principal, _Known] = OrderedDict()
+        self._facts: OrderedDict[int, LedgerFacts] = OrderedDict()
+        self._accesses: dict[Access, None] = {}
+        self._looks = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+        self._is_away = False
+        self._away_until = -math.inf
+
+    def open(
+        self, principal: Principal | None, looks: trio.CapacityLimiter, on_change: Callable[[], object]
+    ) -> Access:
+        """Return the access of a new connection. Close it with the connection.
+
+        Args:
+            principal: Who the client is. None: the cluster is open, and everybody may do everything.
+            looks: Bounds the questions to the store for clients of the same party.
+            on_change: Called when the rights of the principal have changed.
+        """
+        known = None
+        if principal is not None:
+            known = self._principals.get(principal)
+            if known is None:
+                known = self._principals[principal] = _Known(principal)
+                self._forget_principals()
+            self._principals.move_to_end(principal)
+            known.open += 1
+        access = Access(self, known, looks, on_change)
+        self._accesses[access] = None
+        return access
+
+    def close(self, access: Access) -> None:
+        """The connection has ended."""
+        if self._accesses.pop(access, access) is None and access.known is not None:
+            access.known.open -= 1
+
+    def _forget_principals(self) -> None:
+        surplus = len(self._principals) - limits.ACCESS_PRINCIPALS
+        for principal, known in list(self._principals.items()) if surplus > 0 else ():
+            if surplus > 0 and not known.open:
+                del self._principals[principal]
+                surplus -= 1
+
+    async def run(self) -> None:
+        """Keep the grants of the connected principals up to date until you cancel this."""
+
+        async def look() -> None:
+            connected = [known for known in self._principals.values() if known.open]
+            for known in self._principals.values():
+                known.is_stale = known.is_stale or not known.open
+            if not connected:
+                return
+            with trio.move_on_after(limits.ACCESS_REFRESH_S) as patience:
+                await self._store.sync()
+                await gather_each(connected, self._read_grants, at_once=_LOOKS_AT_ONCE)
+            if patience.cancelled_caught:
+                raise MetadataUnavailable("the metadata store does not answer")
+
+        await follow(
+            self._store,
+            GRANTS,
+            look,
+            what="the grants are not known to be up to date",
+            log=logger,
+            every_s=limits.ACCESS_REFRESH_S,
+            pause_s=limits.ACCESS_REFRESH_S / 4,
+        )
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    async def decide(self, access: Access, header: Header) -> Status | None:
+        """Return the status that refuses a request; None if it is allowed."""
+        known = access.known
+        try:
+            if known is not None and (known.rights is None or known.is_stale):
+                await self._look_at_grants(known, access.looks)
+            status = await self._judge(access, header)
+            if status is not Status.PERMISSION_DENIED or known is None:
+                return status
+            if trio.current_time() < known.looked_at + _CONFIRM_EVERY_S:
+                return status
+            await self._look_at_grants(known, access.looks)
+            return await self._judge(access, header)
+        except _Away:
+            return Status.NOT_READY
+
+    async def _judge(self, access: Access, header: Header) -> Status | None:
+        right = right_for(header.kind, header.flags)
+        rights = _rights(access.known)
+        if right is Right.OPERATE:
+            return None if right in rights.everywhere else Status.PERMISSION_DENIED
+        if not rights.allows_some(right):
+            return Status.PERMISSION_DENIED
+        if not needs_facts(rights, right, is_known=self._knows_ledger(header.ledger_id)):
+            return None
+        facts = await self._look_at_ledger(header.ledger_id, access.looks)
+        return judge(_rights(access.known), header, facts)
+
+    def _knows_ledger(self, ledger_id: int) -> bool:
+        try:
+            return self._knows(ledger_id)
+        except StorageError:
+            return True  # The storage itself answers the request, with what is wrong with it.
+
+    # --- the store ------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _question(self, looks: trio.CapacityLimiter) -> AsyncIterator[None]:
+        """Wait for a place to ask the store, and bound the time of its answer.
+
+        Raises:
+            _Away: It did not answer in time, or did not just before.
+        """
+        self._check_away()
+        async with looks, self._looks:
+            self._check_away()
+            with self._patience():
+                yield
+
+    def _check_away(self) -> None:
+        if trio.current_time() < self._away_until:
+            raise _Away
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        try:
+            with trio.fail_after(limits.ACCESS_LOOK_S):
+                yield
+        except _NO_ANSWER as cause:
+            if not self._is_away:
+                logger.warning(
+                    "the metadata store does not say what clients may do: %s", str(cause) or "no answer"
+                )
+            self._is_away = True
+            self._away_until = trio.current_time() + _AWAY_S
+            raise _Away from cause
+        if self._is_away:
+            logger.info("the metadata store says again what clients may do")
+        self._is_away = False
+
+    async def _look_at_grants(self, known: _Known, looks: trio.CapacityLimiter) -> None:
+        """Read the grants of a principal. If the store does not answer, the last known ones hold."""
+        try:
+            async with self._question(looks):
+                await self._store.sync()
+                await self._read_grants(known)
+        except _Away:
+            if known.rights is None:
+                raise
+
+    async def _read_grants(self, known: _Known) -> None:
+        begun = trio.current_time()
+        try:
+            rights = rights_of(known.principal, await read_grants(self._store, known.principal))
+        except MetadataCorrupt as damage:
+            if known.rights != NO_RIGHTS:
+                logger.error("%s has no rights here: %s", known.principal, damage)
+            rights = NO_RIGHTS
+        known.looked_at, known.is_stale = begun, False
+        if rights == known.rights:
+            return
+        is_first = known.rights is None
+        known.rights = rights
+        if not is_first:
+            logger.info("the rights of %s have changed", known.principal)
+            for access in self._accesses:
+                if access.known is known:
+                    access.forget()
+
+    async def _look_at_ledger(self, ledger_id: int, looks: trio.CapacityLimiter) -> LedgerFacts | None:
+        """Return the facts of a ledger; None if the store surely has no such ledger."""
+        facts = self._facts.get(ledger_id)
+        if facts is None:
+            async with self._question(looks):
+                facts = self._facts.get(ledger_id)  # Another connection may have asked meanwhile.
+                if facts is None:
+                    facts = await self._read_facts(ledger_id)
+        if facts is not None:
+            self._facts[ledger_id] = facts
+            self._facts.move_to_end(ledger_id)
+            if len(self._facts) > limits.ACCESS_LEDGERS:
+                self._facts.popitem(last=False)
+        return facts
+
+    async def _read_facts(self, ledger_id: int) -> LedgerFacts | None:
+        path = ledger_path(ledger_id)
+        node = await self._store.get(path)
+        if node is None:
+            await self._store.sync()
+            node = await self._store.get(path)
+            if node is None:
+                return None
+        try:
+            metadata = LedgerMetadata.decode_untrusted(node.value, ledger_id)
+        except MetadataCorrupt as damage:
+            raise _Away from damage
+        return LedgerFacts(metadata.key, log_of_labels(metadata.custom))
+
+
+def _rights(known: _Known | None) -> Rights:
+    return ALL_RIGHTS if known is None else known.rights or NO_RIGHTS
+
+
+class Access:
+    """What one connection may do. ``AccessControl.open`` makes it."""
+
+    __slots__ = ("_allowed", "_control", "_on_change", "_turn", "known", "looks", "writable")
+
+    def __init__(
+        self,
+        control: AccessControl,
+        known: _Known | None,
+        looks: trio.CapacityLimiter,
+        on_change: Callable[[], object],
+    ) -> None:
+        self.known = known
+        self.looks = looks
+        """Bounds the questions to the store for clients of the same party."""
+        self.writable: set[int] = set()
+        """The ledgers whose adds of every kind are allowed. The hot path looks here before it calls
+        ``check``."""
+        self._control = control
+        self._allowed: set[tuple[Right, int]] = set()
+        self._on_change = on_change
+        self._turn = trio.Lock()
+        """One decision at a time: a connection that asks for many ledgers at once must not take the places of
+        its party."""
+
+    @property
+    def who(self) -> str:
+        """The principal, for messages."""
+        return "anybody" if self.known is None else str(self.known.principal)
+
+    def forget(self) -> None:
+        """The rights have changed: decide everything anew."""
+        self.writable.clear()
+        self._allowed.clear()
+        self._on_change()
+
+    def is_allowed(self, header: Header) -> bool:
+        """Whether the request is surely allowed. If not, ``check`` decides."""
+        return (right_for(header.kind, header.flags), header.ledger_id) in self._allowed
+
+    async def check(self, header: Header) -> Status | None:
+        """Return the status that refuses a request; None if it is allowed.
+
+        - PERMISSION_DENIED: the principal does not have the right.
+        - UNAUTHORIZED: the request carries a key that is not the ledger's.
+        - NO_SUCH_LEDGER: an add or a fence of a ledger that does not exist.
+        - NOT_READY: the ledger does not exist, or the metadata store does not answer.
+        """
+        if self.is_allowed(header):
+            return None
+        async with self._turn:
+            status = await self._control.decide(self, header)
+        if status is None:
+            self._remember(header)
+        return status
+
+    def _remember(self, header: Header) -> None:
+        right = right_for(header.kind, header.flags)
+        if len(self._allowed) >= limits.ACCESS_CONNECTION_LEDGERS:
+            self.writable.clear()
+            self._allowed.clear()
+        self._allowed.add((right, header.ledger_id))
+        if right is Right.WRITE:
+            self.writable.add(header.ledger_id)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._control.close(self)

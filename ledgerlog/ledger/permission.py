@@ -1,0 +1,33 @@
+"""What a bookie's refusal for want of a right means: PermissionDenied, for the whole ledger.
+
+A bookie looks at the newest grants before it refuses. So the refusal is final, and asking the other bookies
+of the ledger would only repeat it.
+"""
+
+from __future__ import annotations
+
+from ledgerlog.errors import PermissionDenied
+from ledgerlog.model.ids import BookieId
+from ledgerlog.wire.frame import Status
+
+__all__ = ["check_permitted", "denied"]
+
+
+def denied(bookie: BookieId, ledger_id: int, what: str) -> PermissionDenied:
+    """Return the error for a refused request.
+
+    Args:
+        bookie: The bookie that refused.
+        ledger_id: The ledger.
+        what: What the request wanted to do with the ledger: "read it".
+    """
+    return PermissionDenied(
+        f"ledger {ledger_id}: this client may not {what}, says bookie {bookie}. 'ledgerlog access list' "
+        "shows the grants, and 'ledgerlog ledger show' the log of the ledger"
+    )
+
+
+def check_permitted(status: int, bookie: BookieId, ledger_id: int, what: str) -> None:
+    """Raise PermissionDenied if this is the status of a reply that refuses for want of a right."""
+    if status == Status.PERMISSION_DENIED:
+        raise denied(bookie, ledger_id, what)

@@ -1,0 +1,274 @@
+"""Roles and grants: what each principal may do with the ledgers of a cluster.
+
+    role            rights
+    reader PREFIX   READ on the ledgers of every log whose name begins with PREFIX
+    writer PREFIX   READ, RECOVER and WRITE on the same ledgers
+    bookie          READ, RECOVER and OPERATE, on all ledgers: what repair needs
+    admin           everything
+
+A principal of the kind "bookie" or "admin" has the role of that name by its identity: a certificate of that
+kind, or the cluster's secret, is the proof. ``Grants.is_revoked`` takes that role away from it. A "client"
+has only what the record of its grants says. A grant to a bookie or an admin adds to its role.
+
+A writer reads too, because a takeover reads the ends of the ledgers before it, and recovers them.
+
+**Ledgers and logs.** The labels in a ledger's metadata name its log (``log_of_labels``); a snapshot counts as
+a part of its log. Any other ledger has the name "" here, which begins only with the prefix "". So only a
+reader or writer of everything, a bookie or an admin gets at the ledgers that belong to no log.
+
+**Bytes.** The node ``access/grants/PRINCIPAL`` is one canonical CBOR map. Without a node, a principal has no
+grants.
+
+    v 1      principal  its text      grants  [[role, prefix], ...]      revoked  true or false
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.log_key import NAME_LABEL
+from ledgerlog.model.principal import Principal, PrincipalKind
+from ledgerlog.model.snapshots import SNAPSHOT_LOG_LABEL
+
+__all__ = [
+    "ALL_RIGHTS",
+    "GRANTS_MAX",
+    "NO_RIGHTS",
+    "Grant",
+    "Grants",
+    "Right",
+    "Rights",
+    "Role",
+    "log_of_labels",
+    "rights_of",
+]
+
+_FORMAT = 1
+
+GRANTS_MAX = 256
+"""The most grants of one principal."""
+
+_PREFIX = re.compile(r"[A-Za-z0-9._\-/]{0,255}\Z")
+
+
+class Role(enum.Enum):
+    """What a grant gives."""
+
+    READER = "reader"
+    WRITER = "writer"
+    BOOKIE = "bookie"
+    ADMIN = "admin"
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether a grant of this role names a prefix of logs."""
+        return self in (Role.READER, Role.WRITER)
+
+
+class Right(enum.Enum):
+    """What a request to a bookie needs."""
+
+    READ = "read"
+    """Read entries, LACs and lists of a ledger, and have its copies checked."""
+    WRITE = "write"
+    """Append entries to a ledger."""
+    RECOVER = "recover"
+    """Fence a ledger, and store copies of entries that exist already."""
+    OPERATE = "operate"
+    """See a bookie's figures, and the list of all ledgers that it holds."""
+
+
+_ON_PREFIX = {
+    Role.READER: frozenset((Right.READ,)),
+    Role.WRITER: frozenset((Right.READ, Right.RECOVER, Right.WRITE)),
+}
+_EVERYWHERE = {
+    Role.BOOKIE: frozenset((Right.READ, Right.RECOVER, Right.OPERATE)),
+    Role.ADMIN: frozenset(Right),
+}
+_ROLE_OF_KIND = {PrincipalKind.BOOKIE: Role.BOOKIE, PrincipalKind.ADMIN: Role.ADMIN}
+
+
+@attrs.frozen
+class Grant:
+    """One role. ``prefix`` belongs to a reader and a writer: the beginning of the names of their logs."""
+
+    role: Role
+    prefix: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.role.has_prefix and self.prefix:
+            raise InvalidArgument(f"the role {self.role.value} has no prefix: it holds for all logs")
+        if not _PREFIX.match(self.prefix):
+            raise InvalidArgument(
+                f"{self.prefix!r} is not the beginning of a log's name: up to 255 letters, digits and . _ - /"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.role.value} {self.prefix!r}" if self.role.has_prefix else self.role.value
+
+    @property
+    def sort_key(self) -> tuple[str, str]:
+        return self.role.value, self.prefix
+
+
+@attrs.frozen
+class Grants:
+    """The record of one principal."""
+
+    principal: str
+    """Its text, for example "client/billing"."""
+    grants: tuple[Grant, ...] = ()
+    """What it is granted, sorted, each once."""
+    is_revoked: bool = False
+    """Whether the role that its kind has by itself is taken away."""
+    unknown: bytes = kept_unknown()
+    """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
+
+    def __attrs_post_init__(self) -> None:
+        Principal.parse(self.principal)
+        if len(self.grants) > GRANTS_MAX:
+            raise InvalidArgument(f"{self.principal} would have {len(self.grants)} grants, over {GRANTS_MAX}")
+        if list(self.grants) != sorted(set(self.grants), key=lambda grant: grant.sort_key):
+            raise InvalidArgument(f"the grants of {self.principal} are not sorted, or not unique")
+
+    @property
+    def own_role(self) -> Role | None:
+        """The role that the principal has by its kind, unless ``is_revoked``; None for a client."""
+        return _ROLE_OF_KIND.get(Principal.parse(self.principal).kind)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the record says nothing, so that no record would mean the same."""
+        return not self.grants and not self.is_revoked and not self.unknown
+
+    def granted(self, grant: Grant) -> Grants:
+        """Return the record with one more grant. If the principal's kind has this role by itself, and it was
+        revoked, the principal has it again."""
+        if grant.role is self.own_role:
+            return attrs.evolve(self, is_revoked=False)
+        return self._with({*self.grants, grant})
+
+    def revoked(self, grant: Grant | None) -> Grants:
+        """Return the record without a grant.
+
+        Args:
+            grant: The grant to take away. None: all of them, and the role that the principal has by its kind.
+
+        Raises:
+            InvalidArgument: The principal does not have this grant.
+        """
+        if grant is None:
+            return attrs.evolve(self, grants=(), is_revoked=self.own_role is not None)
+        if grant.role is self.own_role:
+            return attrs.evolve(self, is_revoked=True)
+        if grant not in self.grants:
+            has = ", ".join(map(str, self.grants)) or "nothing"
+            raise InvalidArgument(f"{self.principal} is not granted {grant}; it is granted {has}")
+        return self._with({*self.grants} - {grant})
+
+    def _with(self, grants: set[Grant]) -> Grants:
+        return attrs.evolve(self, grants=tuple(sorted(grants, key=lambda grant: grant.sort_key)))
+
+    def encode(self) -> bytes:
+        """Encode the record as canonical CBOR."""
+        return encode_record(
+            {
+                "v": _FORMAT,
+                "principal": self.principal,
+                "grants": [[grant.role.value, grant.prefix] for grant in self.grants],
+                "revoked": self.is_revoked,
+            },
+            lambda data: self.decode_untrusted(data, self.principal),
+            unknown=self.unknown,
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, principal: str) -> Grants:
+        """Decode the bytes that ``encode`` gave.
+
+        Args:
+            data: The bytes.
+            principal: The principal whose record they should be.
+
+        Raises:
+            MetadataCorrupt: The bytes are damaged, or are the record of another principal. The message names
+                the principal and the field.
+        """
+        fields = decode_record_untrusted(data, f"grants of {principal}", MetadataCorrupt)
+        fields.format(_FORMAT)
+        if fields.get("principal", str) != principal:
+            fields.fail("they are the grants of another principal")
+        grants = []
+        try:
+            for pair in fields.sequence("grants", list):
+                role, prefix = pair
+                if type(role) is not str or type(prefix) is not str:
+                    fields.fail("a grant is two texts")
+                grants.append(Grant(Role(role), prefix))
+            return cls(principal, tuple(grants), fields.get("revoked", bool), unknown=fields.unknown())
+        except ValueError as cause:
+            fields.fail(f"the field 'grants': {cause}")
+
+
+@attrs.frozen
+class Rights:
+    """What a principal may do."""
+
+    everywhere: frozenset[Right] = frozenset()
+    """Rights on all ledgers."""
+    on_logs: tuple[tuple[str, frozenset[Right]], ...] = ()
+    """Rights on the ledgers of logs, by the beginning of the log's name."""
+
+    def allows(self, right: Right, log: str) -> bool:
+        """Whether the principal has a right on the ledgers of this log ("": ledgers that belong to none)."""
+        return right in self.everywhere or any(
+            right in rights and log.startswith(prefix) for prefix, rights in self.on_logs
+        )
+
+    def allows_some(self, right: Right) -> bool:
+        """Whether there may be a ledger on which the principal has this right."""
+        return right in self.everywhere or any(right in rights for _, rights in self.on_logs)
+
+
+NO_RIGHTS = Rights()
+ALL_RIGHTS = Rights(frozenset(Right))
+"""The rights of everybody in an open cluster."""
+
+
+def rights_of(principal: Principal, grants: Grants | None) -> Rights:
+    """Return what a principal may do.
+
+    Args:
+        principal: The principal.
+        grants: Its record; None if there is none.
+    """
+    own = _ROLE_OF_KIND.get(principal.kind)
+    everywhere: set[Right] = set()
+    on_logs: dict[str, frozenset[Right]] = {}
+    if own is not None and not (grants is not None and grants.is_revoked):
+        everywhere |= _EVERYWHERE[own]
+    for grant in () if grants is None else grants.grants:
+        if grant.role in _EVERYWHERE:
+            everywhere |= _EVERYWHERE[grant.role]
+        elif grant.prefix:
+            on_logs[grant.prefix] = on_logs.get(grant.prefix, frozenset()) | _ON_PREFIX[grant.role]
+        else:
+            everywhere |= _ON_PREFIX[grant.role]
+    return Rights(frozenset(everywhere), tuple(sorted(on_logs.items(), key=lambda item: item[0])))
+
+
+def log_of_labels(labels: Mapping[str, bytes]) -> str:
+    """Return the name of the log that a ledger with these labels belongs to; "" if it belongs to none."""
+    name = labels.get(NAME_LABEL, labels.get(SNAPSHOT_LOG_LABEL, b""))
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return ""

@@ -1,0 +1,206 @@
+"""Mutants of roles and grants: what a bookie allows whom, and what clients make of a refusal."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_TEST_MODEL = "tests/unit/test_access.py"
+_TEST_BOOKIE = "tests/shells/test_bookie_access.py"
+_TEST_CLIENT = "tests/shells/test_client_access.py"
+_MATRIX = f"{_TEST_BOOKIE}::test_each_request_is_allowed_or_refused_as_the_page_says"
+
+DECISIONS = (
+    mutant(
+        "a_grant_holds_for_every_log",
+        "grants",
+        "Rights.allows",
+        "right in rights and log.startswith(prefix)",
+        "right in rights",
+        f"{_TEST_MODEL}::test_a_right_on_another_log_is_none",
+        _MATRIX,
+    ),
+    mutant(
+        "a_revoked_admin_stays_one",
+        "grants",
+        "rights_of",
+        "own is not None and not (grants is not None and grants.is_revoked)",
+        "own is not None",
+        f"{_TEST_MODEL}::test_a_bookie_and_an_admin_have_their_role_by_themselves_unless_it_is_revoked",
+        f"{_TEST_BOOKIE}::test_a_revoked_bookie_or_admin_may_do_nothing",
+    ),
+    mutant(
+        "a_reader_may_fence_by_a_recovery_read",
+        "grants",
+        "right_for",
+        "Right.RECOVER if flags & RECOVERY else _RIGHTS[kind]",
+        "_RIGHTS[kind]",
+        f"{_TEST_MODEL}::test_a_recovery_flag_asks_for_another_right",
+        _MATRIX,
+    ),
+    mutant(
+        "an_id_that_was_not_given_out_can_be_claimed",
+        "rule 10",
+        "needs_facts",
+        "must_exist(right) and not is_known",
+        "False",
+        f"{_TEST_MODEL}::test_who_may_do_everything_needs_the_store_only_for_what_is_remembered_anew",
+        f"{_TEST_BOOKIE}::test_an_id_that_was_not_given_out_cannot_be_claimed",
+    ),
+    mutant(
+        "the_first_frame_brings_the_key_unchecked",
+        "rule 10",
+        "access.judge",
+        "must_exist(right) and not compare_digest(header.key, facts.key)",
+        "False",
+        f"{_TEST_MODEL}::test_the_first_touch_compares_the_key_with_the_metadata",
+        f"{_TEST_BOOKIE}::test_a_first_frame_with_a_wrong_key_is_refused_and_leaves_nothing",
+    ),
+    mutant(
+        "a_recovery_read_of_no_ledger_denies_its_entries",
+        "rule 8, rule 10",
+        "access.judge",
+        "Status.NO_SUCH_LEDGER if header.kind in (Kind.ADD, Kind.FENCE) else Status.NOT_READY",
+        "Status.NO_SUCH_LEDGER",
+        f"{_TEST_MODEL}::test_a_ledger_that_does_not_exist_is_denied_only_to_adds_and_fences",
+    ),
+    mutant(
+        "a_fence_that_was_refused_counts_as_one",
+        "rule 10",
+        "write_holders.ask",
+        "status == Status.UNAUTHORIZED",
+        "status in (Status.UNAUTHORIZED, Status.NO_SUCH_LEDGER)",
+        "tests/scenarios/test_restored_metadata.py::"
+        "test_a_bookie_that_looks_at_another_store_is_not_fenced_and_counts_as_silent",
+    ),
+)
+
+BOOKIES = (
+    mutant(
+        "a_bookie_denies_a_ledger_without_a_sync",
+        "rule 10",
+        "AccessControl._read_facts",
+        "await self._store.sync()",
+        "",
+        f"{_TEST_BOOKIE}::test_a_replica_of_the_store_that_lags_denies_no_ledger",
+    ),
+    mutant(
+        "a_bookie_refuses_by_old_grants",
+        "grants",
+        "AccessControl.decide",
+        "trio.current_time() < known.looked_at + _CONFIRM_EVERY_S",
+        "True",
+        f"{_TEST_BOOKIE}::test_a_bookie_that_was_told_of_no_change_looks_again_before_it_refuses",
+    ),
+    mutant(
+        "what_was_allowed_before_a_change_stays_allowed",
+        "grants",
+        "Access.forget",
+        """
+        self.writable.clear()
+        self._allowed.clear()
+        """,
+        "",
+        _MATRIX,
+    ),
+    mutant(
+        "a_long_poll_outlives_its_right",
+        "grants",
+        "Access.forget",
+        "self._on_change()",
+        "",
+        f"{_TEST_BOOKIE}::test_a_revocation_ends_long_polls_at_once",
+    ),
+    mutant(
+        "a_long_poll_answers_without_a_second_look",
+        "grants",
+        "Requests._wait_lac",
+        "await self._check(header)",
+        "",
+        f"{_TEST_BOOKIE}::test_a_revocation_ends_long_polls_at_once",
+    ),
+    mutant(
+        "nobody_has_rights_while_the_store_is_away",
+        "grants",
+        "AccessControl._look_at_grants",
+        "known.rights is None",
+        "True",
+        f"{_TEST_BOOKIE}::test_the_last_known_grants_hold_while_the_store_is_away",
+    ),
+    mutant(
+        "a_flood_takes_every_question",
+        "fair shares",
+        "AccessControl._question",
+        "async with looks, self._looks:\n    self._check_away()\n    with self._patience():\n        yield",
+        "async with self._looks:\n    self._check_away()\n    with self._patience():\n        yield",
+        f"{_TEST_BOOKIE}::test_a_flood_of_unknown_ledgers_leaves_the_store_to_others",
+    ),
+    mutant(
+        "every_add_waits_for_a_store_that_is_away",
+        "rule 10",
+        "AccessControl._check_away",
+        "trio.current_time() < self._away_until",
+        "False",
+        f"{_TEST_BOOKIE}::test_a_new_ledger_is_refused_for_now_if_the_store_does_not_answer",
+    ),
+    mutant(
+        "an_add_is_taken_without_a_right",
+        "grants",
+        "Connection._on_frames",
+        "frame.header.ledger_id not in writable and not await self._may_add(frame.header)",
+        "False",
+        _MATRIX,
+    ),
+    mutant(
+        "a_lone_add_is_taken_without_a_right",
+        "grants",
+        "Connection._receive_frames",
+        "frames[0].header.ledger_id in writable",
+        "True",
+        _MATRIX,
+    ),
+    mutant(
+        "a_refused_add_has_no_number",
+        "grants",
+        "Connection._may_add",
+        "self._adds += 1",
+        "",
+        f"{_TEST_BOOKIE}::test_a_refused_add_has_its_number_and_its_neighbours_are_acknowledged",
+    ),
+)
+
+CLIENTS = (
+    mutant(
+        "a_writer_without_the_right_looks_for_other_bookies",
+        "grants",
+        "LedgerWriter.on_add_refused",
+        "status is Status.PERMISSION_DENIED",
+        "False",
+        f"{_TEST_CLIENT}::test_an_append_without_the_right_fails_for_certain",
+    ),
+    mutant(
+        "a_leader_without_the_right_calls_itself_deposed",
+        "grants",
+        "Leadership.on_lost",
+        "isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies | PermissionDenied)",
+        "isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies)",
+        f"{_TEST_CLIENT}::test_a_leader_that_is_revoked_ends_and_the_next_one_finds_every_acknowledged_record",
+    ),
+    mutant(
+        "a_refused_recovery_goes_on_asking",
+        "grants",
+        "_Recovery._fence",
+        "reply.header.status == Status.PERMISSION_DENIED",
+        "False",
+        f"{_TEST_CLIENT}::test_a_recovery_without_the_right_ends_at_once_and_another_client_finishes_it",
+    ),
+    mutant(
+        "a_read_without_the_right_is_only_unavailable",
+        "grants",
+        "check_permitted",
+        "status == Status.PERMISSION_DENIED",
+        "False",
+        f"{_TEST_CLIENT}::test_each_way_to_read_without_the_right_says_so",
+    ),
+)
+
+MUTANTS = (*DECISIONS, *BOOKIES, *CLIENTS)
