@@ -1,7 +1,10 @@
 """``python -m tests.nemesis``: faults on a cluster of real processes for as long as one likes.
 
-    python -m tests.nemesis [--minutes N] [--seed S] [--pace SECONDS] [--auto-recovery] [--zookeepers N]
-                            [--namespaces] [--patience SECONDS] [--keep DIRECTORY]
+    python -m tests.nemesis [--people] [--minutes N] [--seed S] [--pace SECONDS] [--auto-recovery]
+                            [--zookeepers N] [--namespaces] [--patience SECONDS] [--keep DIRECTORY]
+
+``--people``: what operators do (``people``), and not what machines do (``driver``). Of the other options,
+``--minutes``, ``--seed``, ``--patience`` and ``--keep`` count then.
 
 Prints the report as JSON. A run that fails says why, and keeps its directory.
 """
@@ -18,11 +21,13 @@ from pathlib import Path
 
 import trio
 
-from tests.nemesis.driver import PATIENCE_S, run
+from tests.nemesis.driver import PATIENCE_S, Report, run
+from tests.nemesis.people import PeopleReport, run_people
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis")
+    parser.add_argument("--people", action="store_true", help="what operators do, and not what machines do")
     parser.add_argument("--minutes", type=float, default=60.0, help="of trouble (default: 60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=2.0, help="seconds between faults (default: 2)")
@@ -40,19 +45,31 @@ def main() -> int:
     options = parser.parse_args()
     path = options.keep or Path(tempfile.mkdtemp(prefix="ledgerlog-nemesis-"))
     try:
-        report = trio.run(
-            partial(
-                run,
-                path,
-                seed=options.seed,
-                trouble_s=60 * options.minutes,
-                pace_s=options.pace,
-                auto_recovery=options.auto_recovery,
-                zookeepers=options.zookeepers,
-                namespaces=options.namespaces,
-                patience_s=options.patience,
+        report: Report | PeopleReport
+        if options.people:
+            report = trio.run(
+                partial(
+                    run_people,
+                    path,
+                    seed=options.seed,
+                    trouble_s=60 * options.minutes,
+                    patience_s=options.patience,
+                )
             )
-        )
+        else:
+            report = trio.run(
+                partial(
+                    run,
+                    path,
+                    seed=options.seed,
+                    trouble_s=60 * options.minutes,
+                    pace_s=options.pace,
+                    auto_recovery=options.auto_recovery,
+                    zookeepers=options.zookeepers,
+                    namespaces=options.namespaces,
+                    patience_s=options.patience,
+                )
+            )
     except BaseException:
         print(f"seed {options.seed} failed; see {path}", file=sys.stderr)
         raise

@@ -74,7 +74,7 @@ from tests.nemesis.system_calls import injected
 from tests.nemesis.workload import LOG, NS, Writers, now_ns
 from tests.waiting import until
 
-__all__ = ["KINDS", "PATIENCE_S", "Report", "run"]
+__all__ = ["KINDS", "PATIENCE_S", "Report", "judge_log", "run", "write_config", "writing"]
 
 KINDS: dict[str, float] = {
     "kill": 6,
@@ -522,7 +522,7 @@ async def run(
     bookies = [f"bookie-{number}" for number in range(1, BOOKIES + 1)]
     names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
     fixed: set[str] = set()
-    config = _write_config(path)
+    config = write_config(path)
     can_inject = await trio.to_thread.run_sync(system_calls.why_not) is None
     servers = {server.name: server.client_port for server in prepare_servers(path, zookeepers)}
     async with AsyncExitStack() as around:
@@ -558,7 +558,7 @@ async def run(
             nemesis = Nemesis(
                 local, network, writers, seed, pace_s, fixed, can_inject, small_disk, patience_s
             )
-            async with _writing(writers, names):
+            async with writing(writers, names):
                 with trio.fail_after(patience_s):
                     await writers.wait_acked()
                 began = now_ns()
@@ -569,7 +569,7 @@ async def run(
                     await writers.wait_acked()
                 first_s = (now_ns() - healed) / NS
             gap_s, gap_began = writers.longest_gap(began, healed)
-            final = await _judge(writers, log, patience_s)
+            final = await judge_log(writers, log, patience_s)
             damaged = await _verify(local, final, nemesis.rotten)
     counts = nemesis.counts + writers.counts
     return Report(
@@ -594,7 +594,7 @@ async def run(
     )
 
 
-def _write_config(path: Path) -> Path:
+def write_config(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     config = path / "bookies.toml"
     config.write_text(SMALL_FILES + WATCHED_DISKS, encoding="utf-8")
@@ -615,7 +615,7 @@ async def _small_disk(
 
 
 @asynccontextmanager
-async def _writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
+async def writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
     """Writers for the body; they are killed after it, and what they had said by then has been heard."""
     async with trio.open_nursery() as nursery:
         for name in names:
@@ -624,7 +624,7 @@ async def _writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
         writers.end()
 
 
-async def _judge(writers: Writers, log: Log, patience_s: float) -> list[Record]:
+async def judge_log(writers: Writers, log: Log, patience_s: float) -> list[Record]:
     """The outside checks; the log."""
     with trio.fail_after(patience_s):
         while True:
