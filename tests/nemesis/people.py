@@ -35,11 +35,11 @@ from typing import Any
 import attrs
 import trio
 
+import ledgerlog
 from ledgerlog.cli.bookie import bookie_states
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.cli.processes import ChildFailed
 from ledgerlog.cli.repair import status_fields
-from ledgerlog.cluster import open_cluster
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.ranges import read_range
 from ledgerlog.meta.uri import SqliteUri
@@ -251,7 +251,7 @@ class People:
 
     async def _foreign_store(self, bookie: str) -> None:
         uri = str(SqliteUri(str((self.local.path / "foreign.sqlite").absolute())))
-        async with open_cluster(uri, create=True):
+        async with ledgerlog.connect(uri, create=True):
             pass
         await self.local.bookies[bookie].stop()
         await self._is_refused(bookie, "CookieMismatch", "--metadata", uri)
