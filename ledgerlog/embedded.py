@@ -8,6 +8,8 @@ directory with a synced journal. One process owns the cluster at a time:
     PATH/metadata.sqlite    the metadata store
     PATH/bookie-1 ...       the bookies' directories
 
+If a bookie finds its index damaged, it makes it again from its files, as ``bookie run`` does.
+
 A ``memory:`` cluster has the same parts without a disk. It ends with the ``async with`` that opened it.
 
 You may open a directory later with more bookies than before, but never with fewer: the entries on a bookie
@@ -18,11 +20,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import attrs
 
-from bookie.server.node import open_bookie
+from bookie.server.healing import healing_bookie
+from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.disk import Disk, FileMissing
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.disk.real import RealDisk
@@ -77,9 +80,13 @@ async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
         store = await stack.enter_async_context(open_store(uri, create=True))
         for number in range(1, uri.bookies + 1):
             name = f"bookie-{number}"
-            await stack.enter_async_context(
-                open_bookie(
-                    uri.bookie_path(number) if isinstance(uri, FileUri) else name,
+            path = uri.bookie_path(number) if isinstance(uri, FileUri) else name
+
+            def open_node(
+                *, again_at: str | None, name: str = name, path: str = path
+            ) -> AbstractAsyncContextManager[BookieNode]:
+                return open_bookie(
+                    path,
                     store,
                     bookie_id=name,
                     network=network,
@@ -88,8 +95,10 @@ async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
                     config=STORAGE,
                     disk=disk,
                     indexes=indexes,
+                    heals_index=again_at is not None,
                 )
-            )
+
+            await stack.enter_async_context(healing_bookie(open_node))
         yield Embedded(store, network)
 
 

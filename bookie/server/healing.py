@@ -25,8 +25,8 @@ until the hour is over. If it cannot write its index any more, it ends with that
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -35,6 +35,7 @@ import trio
 
 from bookie.server.node import BookieNode
 from ledgerlog.concurrency.gathering import race
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -93,3 +94,38 @@ async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Await
         logger.error("bookie=%s: it stops and makes its index again", node.bookie_id)
         again_at = node.listens_at
         heals_from = trio.current_time() + _AT_MOST_EVERY_S
+
+
+@asynccontextmanager
+async def healing_bookie(open_node: OpenNode) -> AsyncIterator[None]:
+    """Serve a bookie for the body of the ``async with``, as ``serve_and_heal`` does.
+
+    It serves when the body begins, but not while its index is made again.
+
+    Args:
+        open_node: Opens the bookie.
+
+    Raises:
+        LedgerLogError: The errors of ``serve_and_heal``. If one comes later, the body is cancelled.
+    """
+    serves, stopping, ended = trio.Event(), trio.Event(), trio.Event()
+
+    async def body(node: BookieNode) -> None:
+        serves.set()
+        await stopping.wait()
+
+    async def serve() -> None:
+        try:
+            await serve_and_heal(open_node, body)
+        finally:
+            ended.set()
+
+    async with open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await serves.wait()
+        try:
+            yield
+        finally:
+            # Let it stop gracefully, unless this is a cancellation.
+            stopping.set()
+            await ended.wait()

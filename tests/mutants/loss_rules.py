@@ -93,6 +93,14 @@ MUTANTS = (
         "tests/storage/test_damaged_files.py::test_a_file_is_compacted_once_the_index_can_be_read_again",
     ),
     mutant(
+        "a_bookie_inside_a_process_keeps_its_damaged_index",
+        "D27.12",
+        "open_embedded",
+        "again_at is not None",
+        "False",
+        f"{_HEALED}::test_a_cluster_inside_a_process_makes_a_damaged_index_again_too",
+    ),
+    mutant(
         "files_set_aside_go_before_they_are_healed",
         "D27.12",
         "_drop_when_healed",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
+import ledgerlog
 from bookie.core import rows
 from bookie.core.rows import Row
 from bookie.server.healing import serve_and_heal
 from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import LedgerLogError, StorageCorrupt
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.testing.memory_cluster import (
@@ -29,6 +31,7 @@ from ledgerlog.testing.memory_cluster import (
     open_cluster,
 )
 from ledgerlog.wire.frame import Status
+from tests.waiting import until
 
 R332 = Replication(3, 3, 2)
 CONFIG = attrs.evolve(SMALL, scrub=False)
@@ -220,3 +223,38 @@ async def test_another_failure_of_the_storage_ends_the_bookie(autojump_clock: Mo
     async with tree.open_store() as store:
         with pytest.raises(StorageCorrupt, match="a segment is damaged"):
             await serve_and_heal(open_node, fail)
+
+
+def damage_tables(path: Path) -> None:
+    """Write into the tables of an index that a process has mapped into its memory."""
+    tables = list(path.glob("*.ldb"))
+    assert tables
+    for table in tables:
+        with table.open("r+b") as file:
+            file.seek(table.stat().st_size // 2)
+            file.write(b"damage")
+
+
+async def test_a_cluster_inside_a_process_makes_a_damaged_index_again_too(tmp_path: Path) -> None:
+    uri, runs = f"file:{tmp_path}/cluster", 500
+    async with (
+        ledgerlog.connect(uri) as cluster,
+        await cluster.ledgers.create(replication=Replication(1, 1, 1)) as writer,
+    ):
+        for entry in range(runs):  # So many that a start does not read all blocks of the index.
+            await writer.append(payload_of(entry))
+    async with ledgerlog.connect(uri):
+        pass  # LevelDB writes tables when it opens its log.
+    async with ledgerlog.connect(uri) as cluster:
+        damage_tables(tmp_path / "cluster" / "bookie-1" / "index")
+
+        async def reads_all() -> bool:
+            try:
+                reader = await cluster.ledgers.open(writer.ledger_id)
+                found = [data for entry in range(runs) for data in await reader.read(entry, entry)]
+            except LedgerLogError:
+                return False
+            return found == [payload_of(entry) for entry in range(runs)]
+
+        assert not await reads_all(), "the index cannot tell"
+        await until(reads_all)
