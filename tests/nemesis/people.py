@@ -13,7 +13,8 @@ at a time:
     full disk      the disk of a bookie has no room for a while
 
 **The budget.** A deed that costs copies comes only when no ledger is in limbo any more: an acknowledged entry
-may be on an ack quorum of two only. All bookies run auto-recovery.
+may be on an ack quorum of two only. After damage, the next deed waits until scrubbing has healed it. All
+bookies run auto-recovery.
 
 **Judgement.** Nobody may end, refuse or serve but as the table says. In the end the log explains what every
 writer was told, ``repair status`` counts nothing, and each copy that the metadata promise is read from its
@@ -246,6 +247,24 @@ class People:
                 if (path / name).exists():
                     _flip(path / name, dice)
         await self._start(bookie, "--repair")
+        # Bits that flipped in a payload stop no start. Scrubbing finds them, and copies them from others.
+        with trio.fail_after(self.patience_s):
+            await until(partial(self.is_sound, bookie), every_s=1.0)
+
+    async def is_sound(self, bookie: str) -> bool:
+        """Whether the bookie gives all copies of closed ledgers that it has."""
+        cluster = self.local.cluster
+        for ledger_id in await cluster.ledgers.list():
+            metadata = await cluster.ledgers.metadata(ledger_id)
+            for share in shares(metadata, bookie) if metadata.is_closed else ():
+                at = share.first
+                while at <= share.last:
+                    connection = cluster.client.pool.connection(bookie)
+                    answer = await read_range(connection, ledger_id, first=at, last=share.last)
+                    if answer is None or answer.damaged is not None or answer.through < at:
+                        return False
+                    at = answer.through + 1
+        return True
 
     # --- others -------------------------------------------------------------------------------
 
@@ -330,6 +349,8 @@ async def run_people(
     versions = dict.fromkeys(bookies, "")
     dice = Random(f"people/{seed}")
     config = write_config(path)
+    with config.open("a", encoding="utf-8") as file:
+        file.write("scrub_interval_s = 1.0\n")
     async with AsyncExitStack() as around:
         small_disk = None
         if await trio.to_thread.run_sync(small_disks.why_not) is None:
@@ -370,6 +391,9 @@ async def run_people(
         healing = trio.current_time()
         await _until_whole(local, people.is_out_of_limbo, patience_s)
         whole_after_s = trio.current_time() - healing
+        with trio.fail_after(patience_s):
+            for bookie in bookies:
+                await until(partial(people.is_sound, bookie), every_s=1.0)
         copies = await compare_copies(local.cluster.ledgers, local.cluster.client.pool)
     return PeopleReport(
         seed=seed,
@@ -428,7 +452,9 @@ async def compare_copies(ledgers: Ledgers, pool: ConnectionPool) -> int:
                     connection = pool.connection(bookie)
                     answer = await read_range(connection, ledger_id, first=at, last=share.last)
                     if answer is None or answer.damaged is not None or answer.through < at:
-                        raise Violation(f"ledger {ledger_id}: {bookie} does not give entry {at}: {answer}")
+                        raise Violation(
+                            f"ledger {ledger_id}: {bookie} does not give its entries from {at} on"
+                        )
                     found |= answer.found
                     at = answer.through + 1
                 missing = [each for each in share.ids(share.first, share.last) if each not in found]
