@@ -24,7 +24,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import own_host_towards
 from ledgerlog.net.tls import network_of
-from ledgerlog.proving import open_prover
+from ledgerlog.proving import open_prover, with_secret_beside
 
 
 class Cluster:
@@ -273,7 +273,8 @@ async def connect(
             bookie is encrypted, and both ends prove who they are. The default is in the environment variables
             ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
             clusters use no network, so they ignore this and the next two arguments.
-        secret_file: The file with the cluster's shared secret. The default is in ``LEDGERLOG_SECRET_FILE``.
+        secret_file: The file with the cluster's shared secret, or with that of one principal. The default is
+            in ``LEDGERLOG_SECRET_FILE``, and then ``PATH.secret`` for a cluster at ``sqlite:PATH``.
         zk_auth_file: The file with the credentials for ZooKeeper. The default is in
             ``LEDGERLOG_ZK_AUTH_FILE``.
 
@@ -338,6 +339,7 @@ async def open_cluster(
             ) as client:
                 yield Cluster(uri, client)
         return
+    credentials = with_secret_beside(credentials, parsed)
     async with (
         open_store(parsed, create=create, credentials=credentials) as store,
         open_prover(store, credentials) as prover,

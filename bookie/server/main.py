@@ -58,14 +58,13 @@ from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
-from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.tcp import parse_address
 from ledgerlog.net.tls import TlsNetwork, bookie_of, network_of
 from ledgerlog.net.transport import Network
-from ledgerlog.proving import open_prover
+from ledgerlog.proving import open_prover, with_secret_beside
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import has_terminal, open_standard_streams
 
@@ -217,7 +216,7 @@ def run(
         }
         storage = attrs.evolve(storage, **{name: value for name, value in given.items() if value is not None})
         placement = _parse_labels(labels)
-        credentials = given_credentials()
+        credentials = with_secret_beside(given_credentials(), uri)
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level.upper(),
@@ -283,13 +282,9 @@ def run(
 
         async with (
             open_store(uri, credentials=credentials) as store,
-            open_prover(store, credentials) as prover,
+            open_prover(store, credentials, level_if_open=logging.WARNING) as prover,
         ):
             prover.check_verifies()
-            if prover.admission.by is ProvenBy.NOTHING and credentials.tls is None:
-                logger.warning(
-                    "this cluster is open: who reaches this bookie can read and write every ledger"
-                )
             network = network_of(credentials, cluster=store.cluster)
             bookie_id = bookie_of(network, expected=bookie_id)
             certified = network if isinstance(network, TlsNetwork) else None

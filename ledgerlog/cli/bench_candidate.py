@@ -34,7 +34,7 @@ from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.layout import candidates_path
 from ledgerlog.net.tls import network_of
-from ledgerlog.proving import open_prover
+from ledgerlog.proving import open_prover, with_secret_beside
 
 __all__ = ["MARKS"]
 
@@ -71,14 +71,15 @@ class MarkingEnvironment(Environment):
 async def stand(uri: str, log_name: str, name: str) -> None:
     """Stand in the election and append while leading, until standard input ends."""
     environment = MarkingEnvironment()
-    credentials = Credentials.completed(os.environ)
+    parsed = parse_uri(uri)
+    credentials = with_secret_beside(Credentials.completed(os.environ), parsed)
     out = trio.lowlevel.FdStream(os.dup(sys.stdout.fileno()))
 
     async def say(**event: object) -> None:
         await out.send_all(f"{json.dumps(event)}\n".encode())
 
     async with (
-        open_store(parse_uri(uri), credentials=credentials) as store,
+        open_store(parsed, credentials=credentials) as store,
         open_prover(store, credentials) as prover,
         open_client(
             store,

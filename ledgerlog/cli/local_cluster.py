@@ -2,6 +2,8 @@
 
     PATH/lock                 held by the process that runs the cluster; its pid is inside
     PATH/metadata.sqlite      the metadata, unless it is kept in ZooKeeper
+    PATH/metadata.sqlite.secret
+                              the cluster's secret: a new cluster with SQLite serves only who has it
     PATH/zookeeper-N/         the directory of server N of the ZooKeeper ensemble (``cli.zookeeper``)
     PATH/zookeeper-N.log      the log of that server
     PATH/bookie-N/            the directory of bookie ``bookie-N``, N from 1
@@ -53,10 +55,15 @@ from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
-from ledgerlog.meta.uri import FileUri, SqliteUri
+from ledgerlog.meta.admission import STORED_ADMISSION
+from ledgerlog.meta.uri import FileUri, SqliteUri, make_cluster_at, open_store
+from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.principal import Principal, PrincipalKind
+from ledgerlog.model.secret import Secrets
+from ledgerlog.net.secret_file import exists, make_secret_file, new_secret
+from ledgerlog.proving import secret_beside
 from ledgerlog.wire.frame import Kind, Status
 
 __all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "existing_metadata", "local_cluster"]
@@ -314,6 +321,7 @@ async def local_cluster(
     zookeepers: int = 0,
     grace_s: float = GRACE_S,
     auto_recovery: bool = False,
+    is_closed: bool = True,
     credentials: Credentials = NO_CREDENTIALS,
     credentials_of: Callable[[BookieId], Credentials] = lambda _: NO_CREDENTIALS,
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
@@ -332,6 +340,8 @@ async def local_cluster(
             many as the directory has already.
         grace_s: How long processes may take to end.
         auto_recovery: Run auto-recovery in every bookie.
+        is_closed: Whether a new cluster with SQLite and without ``credentials`` gets a secret, and serves
+            only who has it.
         credentials: What this process proves itself with. The environment is not looked at: it is about
             another cluster.
         credentials_of: See ``LocalCluster.credentials_of``.
@@ -363,7 +373,9 @@ async def local_cluster(
             servers = prepare_servers(path, zookeepers) if zookeepers else []
             running = {server.name: await _start_server(server_children, server) for server in servers}
             await _wait_ensemble(servers, running)
-            uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
+            if is_closed and not servers and existing is None and credentials == NO_CREDENTIALS:
+                await _make_closed(_sqlite_uri(path))
+            uri = f"zk://{hosts_of(servers)}" if servers else str(_sqlite_uri(path))
             async with (
                 open_cluster(uri, credentials, create=True) as cluster,
                 open_children(grace_s=grace_s) as children,
@@ -416,8 +428,18 @@ def existing_bookies(path: Path) -> int:
     return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=0)
 
 
-def _sqlite_uri(path: Path) -> str:
-    return str(SqliteUri(FileUri(str(path.absolute())).metadata_path))
+async def _make_closed(uri: SqliteUri) -> None:
+    """Make a cluster that serves only who has its secret. The secret lies beside the SQLite file."""
+    path = secret_beside(uri)
+    if not exists(path):
+        make_secret_file(path, Secrets(None, (new_secret(),)))
+    await make_cluster_at(uri)
+    async with open_store(uri) as store:
+        await STORED_ADMISSION.change(store, lambda _: Admission(ProvenBy.SECRET))
+
+
+def _sqlite_uri(path: Path) -> SqliteUri:
+    return SqliteUri(FileUri(str(path.absolute())).metadata_path)
 
 
 def _own_config(path: Path) -> Path:

@@ -24,10 +24,12 @@ from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.ledger.core.placement import rack_of
 from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.meta import restore as restoring
+from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.uri import (
     ClusterUri,
     FileUri,
     MemoryUri,
+    SqliteUri,
     StoreAccess,
     back_up,
     count_other_lists,
@@ -37,8 +39,13 @@ from ledgerlog.meta.uri import (
     restore_at,
     secure_at,
 )
+from ledgerlog.model.admission import OPEN, Admission, ProvenBy
+from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.record import moment
+from ledgerlog.model.secret import Secrets
+from ledgerlog.net.secret_file import exists, make_secret_file, new_secret, read_secret_file
+from ledgerlog.proving import secret_beside
 from ledgerlog.repair.bringing_back import BroughtBack, LeftOut
 from ledgerlog.repair.bringing_back import bring_back as bring_back_ledgers
 from ledgerlog.repair.core.metadata_check import HeldOnly, MetadataCheck
@@ -384,6 +391,7 @@ def metadata_principal(file: str, as_json: bool) -> None:
 @_min_racks_option
 @click.option("--strict", is_flag=True, help="Refuse new ledgers that would lie in fewer racks.")
 @_access_options
+@click.option("--open", "is_open", is_flag=True, help="Make a cluster that serves everybody who reaches it.")
 @uri_option
 @json_option
 def metadata_init(
@@ -392,15 +400,21 @@ def metadata_init(
     zk_all: tuple[str, ...],
     zk_read: tuple[str, ...],
     with_root: bool,
+    is_open: bool,
     uri: str,
     as_json: bool,
 ) -> None:
     """Make a new, empty cluster in a metadata store.
 
     For sqlite:PATH it makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start the
-    bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so. See 'metadata
-    placement' for the options about racks. With credentials for ZooKeeper, only you and those whom you name
-    may use the cluster's tree; see 'metadata secure'."""
+    bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so.
+
+    The cluster is closed: its bookies serve only who proves who it is, with the secret in --secret-file or
+    with a certificate. If the secret file does not exist, it is made. For sqlite:PATH it is PATH.secret by
+    default, where all processes find it. 'access mode' opens or closes a cluster later.
+
+    See 'metadata placement' for the options about racks. With credentials for ZooKeeper, only you and those
+    whom you name may use the cluster's tree; see 'metadata secure'."""
     policy = _policy_with(PlacementPolicy(), min_racks, strict or None)
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri | MemoryUri):
@@ -408,23 +422,58 @@ def metadata_init(
             f"{uri}: such a cluster is made when it is opened; give sqlite:PATH or zk://HOSTS"
         )
     check_there(uri)
+    credentials, admission = _closed_by(parsed, given_credentials(), is_open)
 
     async def body() -> dict[str, Any]:
+        secret_file = credentials.secret_file if admission.by is ProvenBy.SECRET else None
+        if secret_file is not None and exists(secret_file):
+            read_secret_file(secret_file)  # Before anything is made.
         cluster, is_new = await make_cluster_at(
-            parsed, credentials=given_credentials(), access=_access(zk_all, zk_read, with_root)
+            parsed, credentials=credentials, access=_access(zk_all, zk_read, with_root)
         )
-        if is_new and policy != PlacementPolicy():
-            async with open_store(parsed, credentials=given_credentials()) as store:
-                await STORED_PLACEMENT.change(store, lambda _: policy)
-        return {"uri": str(parsed), "cluster": cluster, "made": is_new}
+        async with open_store(parsed, credentials=credentials) as store:
+            if is_new:
+                if secret_file is not None and not exists(secret_file):
+                    make_secret_file(secret_file, Secrets(None, (new_secret(),)))
+                await STORED_ADMISSION.change(store, lambda _: admission)
+                if policy != PlacementPolicy():
+                    await STORED_PLACEMENT.change(store, lambda _: policy)
+            now = await STORED_ADMISSION.read(store)
+        said = {"uri": str(parsed), "cluster": cluster, "made": is_new, "mode": now.name}
+        if is_new and secret_file is not None:
+            said["secret_file"] = secret_file
+        return said
 
     said = run(body)
     if as_json:
         print_json(said)
     elif said["made"]:
-        print_line(f"{said['uri']}: made cluster {said['cluster']}")
+        how = f"closed by the secret in {said['secret_file']}" if "secret_file" in said else said["mode"]
+        print_line(f"{said['uri']}: made cluster {said['cluster']}, which is {how}")
     else:
         print_line(f"{said['uri']}: cluster {said['cluster']} is there already; nothing was changed")
+
+
+def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tuple[Credentials, Admission]:
+    """Return what a new cluster is closed by, and the credentials with its secret file.
+
+    Raises:
+        click.UsageError: ``--open`` contradicts a secret file, or neither is given and none is found.
+    """
+    if is_open:
+        if credentials.secret_file is not None:
+            raise click.UsageError("--open makes a cluster without a secret: do not give --secret-file")
+        return credentials, OPEN
+    if credentials.tls is not None:
+        return credentials, Admission(ProvenBy.TLS)
+    if credentials.secret_file is None and isinstance(uri, SqliteUri):
+        credentials = attrs.evolve(credentials, secret_file=secret_beside(uri))
+    if credentials.secret_file is None:
+        raise click.UsageError(
+            "give --secret-file FILE, where the secret of the new cluster is or is to be made; or --open for "
+            "a cluster that serves everybody who reaches it"
+        )
+    return credentials, Admission(ProvenBy.SECRET)
 
 
 @metadata.command("placement")

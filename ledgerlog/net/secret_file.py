@@ -19,11 +19,23 @@ import time
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.secret import SECRET_BYTES, SECRET_FILE_BYTES_MAX, Secrets
 
-__all__ = ["SecretFile", "make_secret_file", "new_secret", "read_secret_file", "replace_secret_file"]
+__all__ = [
+    "SecretFile",
+    "exists",
+    "make_secret_file",
+    "new_secret",
+    "read_secret_file",
+    "replace_secret_file",
+]
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
+
+
+def exists(path: str) -> bool:
+    """Return whether there is something at ``path``, whatever it is."""
+    return os.path.lexists(path)
 
 
 def new_secret() -> bytes:

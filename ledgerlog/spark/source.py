@@ -39,7 +39,7 @@ from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.tls import network_of
-from ledgerlog.proving import open_prover
+from ledgerlog.proving import open_prover, with_secret_beside
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
@@ -69,9 +69,10 @@ async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[Le
         ClusterNotFound: There is no cluster at ``uri``.
         MetadataUnavailable: The metadata store did not answer.
     """
-    credentials = Credentials.completed(os.environ)
+    parsed = parse_uri(uri)
+    credentials = with_secret_beside(Credentials.completed(os.environ), parsed)
     async with (
-        open_store(parse_uri(uri), cluster=cluster, credentials=credentials) as store,
+        open_store(parsed, cluster=cluster, credentials=credentials) as store,
         open_prover(store, credentials) as prover,
         open_client(
             store, network_of(credentials, cluster=store.cluster), credentials=credentials, prover=prover
@@ -92,11 +93,12 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
     """
     portal = Portal()
     try:
-        credentials = Credentials.completed(os.environ)
+        uri = parse_uri(part.uri)
+        credentials = with_secret_beside(Credentials.completed(os.environ), uri)
         scan = open_scan(
             part,
             network_of(credentials, cluster=part.cluster),
-            lambda: open_store(parse_uri(part.uri), cluster=part.cluster, credentials=credentials),
+            lambda: open_store(uri, cluster=part.cluster, credentials=credentials),
             prover=Prover.of(credentials),
         )
         take, held = portal.enter(scan)

@@ -55,7 +55,7 @@ class Place:
 
     def with_cluster(self) -> Self:
         """The place itself, once its metadata store has a cluster with the ledger that tests write."""
-        made = CliRunner().invoke(cli, ["metadata", "init", "--uri", f"sqlite:{self.metadata}"])
+        made = CliRunner().invoke(cli, ["metadata", "init", "--open", "--uri", f"sqlite:{self.metadata}"])
         assert made.exit_code == 0, made.output
         ledger = LedgerMetadata.create(
             ledger_id=L,

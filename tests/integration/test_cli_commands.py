@@ -281,7 +281,7 @@ def test_a_cluster_is_made_once_and_only_when_that_is_asked_for(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
     assert commands.ok("metadata", "init").decode().startswith(f"{uri}: made cluster ")
     made = commands.json("metadata", "init")
-    assert made == {"uri": uri, "cluster": made["cluster"], "made": False}
+    assert made == {"uri": uri, "cluster": made["cluster"], "made": False, "mode": "closed"}
     assert (
         f"cluster {made['cluster']} is there already; nothing was changed"
         in commands.ok("metadata", "init").decode()

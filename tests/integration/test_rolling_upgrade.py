@@ -175,7 +175,10 @@ async def started(stack: AsyncExitStack, path: Path, version: Version, *, step: 
     def prefix_of(bookie_id: str) -> list[str]:
         return ["/usr/bin/env", *(f"{name}={value}" for name, value in of_bookies[bookie_id].items())]
 
-    local = await stack.enter_async_context(local_cluster(path, bookies=BOOKIES, prefix_of=prefix_of))
+    # Version 0.1 knows no secret.
+    local = await stack.enter_async_context(
+        local_cluster(path, bookies=BOOKIES, prefix_of=prefix_of, is_closed=False)
+    )
     await local.cluster.create_log(
         "orders", replication=Replication(3, 3, 2), roll=RollPolicy(max_records=1500)
     )

@@ -46,7 +46,9 @@ async def test_a_cluster_behind_lists_of_rights(tmp_path: Path, secured_zookeepe
         (line,) = ran.stderr.splitlines()
         return line
 
-    made = await said("metadata", "init", "--zk-auth-file", str(owner), "--zk-read", f"@{reader}", uri=uri)
+    made = await said(
+        "metadata", "init", "--open", "--zk-auth-file", str(owner), "--zk-read", f"@{reader}", uri=uri
+    )
     assert made["made"]
     as_owner, as_reader = ("--zk-auth-file", str(owner)), ("--zk-auth-file", str(reader))
     async with open_children() as children:
@@ -95,7 +97,7 @@ async def test_a_cluster_over_tls(tmp_path: Path, secured_zookeeper: SecuredServ
     rights = (await said("metadata", "secure", *files, uri=uri))["rights"]
     assert [right.partition(":")[0] for right in rights] == ["x509"]
     saved = await said("metadata", "backup", str(tmp_path / "b"), *files, uri=uri)
-    assert saved["nodes"] == 1
+    assert saved["nodes"] == 2, "its id, and how it is closed"
     plain = f"zk://{secured_zookeeper.hosts}/{uri.rpartition('/')[2]}"
     ran = await run_ledgerlog("metadata", "backup", str(tmp_path / "c"), uri=plain)
     assert (ran.status, "without credentials" in ran.stderr) == (1, True)

@@ -38,8 +38,10 @@ from ledgerlog.ledger.environment import Environment
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.meta.uri import open_store, parse_uri
+from ledgerlog.model.credentials import NO_CREDENTIALS
 from ledgerlog.net.tcp import TcpNetwork, parse_address
 from ledgerlog.net.transport import Stream
+from ledgerlog.proving import open_prover, with_secret_beside
 
 ANYWHERE = "anywhere"
 TASKS = 3
@@ -109,13 +111,19 @@ class Writer:
 
 async def main(*arguments: str) -> None:
     name, uri, log_name, host, seed, think_s, term_s = arguments
+    parsed = parse_uri(uri)
     network = TcpNetwork() if host == ANYWHERE else NetworkFrom(host)
     while True:
         try:
             async with (
-                open_store(parse_uri(uri)) as store,
+                open_store(parsed) as store,
+                open_prover(store, with_secret_beside(NO_CREDENTIALS, parsed)) as prover,
                 open_client(
-                    store, network, environment=Environment(), append_deadline_s=APPEND_DEADLINE_S
+                    store,
+                    network,
+                    environment=Environment(),
+                    append_deadline_s=APPEND_DEADLINE_S,
+                    prover=prover,
                 ) as client,
             ):
                 log = await Cluster(uri, client).open_log(log_name)

@@ -1,0 +1,188 @@
+"""The commands of ``ledgerlog access`` about secrets, and about how a cluster is closed.
+
+A cluster is closed in steps, so that no process loses its service: make a secret, say ``closing``, start each
+process again with the secret, say ``closed``. docs/SECURITY.md has the steps.
+"""
+
+from __future__ import annotations
+
+import click
+
+from ledgerlog.cli.options import json_option, parsed, uri_option
+from ledgerlog.cli.output import print_json, print_line
+from ledgerlog.cli.running import run
+from ledgerlog.concurrency.gathering import gather_each
+from ledgerlog.credential_options import given_credentials
+from ledgerlog.errors import BookieUnavailable, InvalidArgument, Unauthenticated
+from ledgerlog.ledger.client import open_client
+from ledgerlog.meta.admission import STORED_ADMISSION
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.meta.uri import open_store, parse_uri
+from ledgerlog.model.admission import OPEN, Admission, ProvenBy
+from ledgerlog.model.credentials import Credentials
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.principal import Principal
+from ledgerlog.model.secret import Secrets, fingerprint_of
+from ledgerlog.net.prover import Prover
+from ledgerlog.net.secret_file import make_secret_file, new_secret, read_secret_file, replace_secret_file
+from ledgerlog.net.tls import network_of
+from ledgerlog.proving import with_secret_beside
+from ledgerlog.wire.frame import Kind
+
+__all__ = ["IDENTITY_COMMANDS"]
+
+_ASKED_AT_ONCE = 32
+_ANSWER_S = 5.0
+
+_file_argument = click.argument("file", type=click.Path(dir_okay=False))
+
+
+@click.command("new-secret")
+@_file_argument
+def new_secret_command(file: str) -> None:
+    """Make the secret of a cluster, in the new FILE, which only you may read."""
+
+    async def body() -> None:
+        secrets = Secrets(None, (new_secret(),))
+        make_secret_file(file, secrets)
+        print_line(_said(file, secrets))
+
+    run(body)
+
+
+@click.command("secret")
+@click.argument("principal", callback=parsed(Principal.parse), metavar="PRINCIPAL")
+@_file_argument
+@click.option(
+    "--secret-file",
+    required=True,
+    envvar="LEDGERLOG_SECRET_FILE",
+    show_envvar=True,
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The cluster's secret.",
+)
+def secret_command(principal: Principal, file: str, secret_file: str) -> None:
+    """Make the secret of PRINCIPAL, such as client/billing, in the new FILE.
+
+    It is derived from the cluster's secret, so nothing is stored anywhere else. Who has FILE can prove to be
+    PRINCIPAL, and nobody else. If the cluster's file holds two secrets, FILE gets two."""
+
+    async def body() -> None:
+        secrets = read_secret_file(secret_file).derived(principal)
+        make_secret_file(file, secrets)
+        print_line(_said(file, secrets))
+
+    run(body)
+
+
+@click.command("rotate")
+@_file_argument
+@click.option("--settle", is_flag=True, help="Forget the former secret: every process has the new one.")
+def rotate_command(file: str, settle: bool) -> None:
+    """Put a new secret into FILE, the cluster's, and keep the present one beside it.
+
+    Processes read FILE again within seconds. Copy it to all machines, make the files of principals again, and
+    then do the same with --settle. Connections that are open go on."""
+
+    async def body() -> None:
+        secrets = read_secret_file(file)
+        if secrets.holder is not None:
+            raise InvalidArgument(
+                f"{file} holds the secret of {secrets.holder}, which is derived: rotate the cluster's, and "
+                f"make this one again with 'ledgerlog access secret {secrets.holder}'"
+            )
+        if settle:
+            changed = secrets.settled()
+        elif len(secrets.values) > 1:
+            raise InvalidArgument(f"{file} holds two secrets already: finish that with --settle first")
+        else:
+            changed = secrets.rotated(new_secret())
+        replace_secret_file(file, changed)
+        print_line(_said(file, changed))
+
+    run(body)
+
+
+def _said(file: str, secrets: Secrets) -> str:
+    prints = ", then ".join(fingerprint_of(value).hex() for value in secrets.values)
+    return f"{file}: the secret of {secrets.holder or 'the cluster'}; fingerprint {prints}"
+
+
+@click.command("mode")
+@click.argument("mode", type=click.Choice(["open", "closing", "closed"]), required=False)
+@click.option("--force", is_flag=True, help="Close although not every bookie proves who it is.")
+@click.option("--reset", is_flag=True, help="Write the record anew, even if it is damaged.")
+@uri_option
+@json_option
+def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: bool) -> None:
+    """Print how the cluster is closed, or change it.
+
+    \b
+    open     bookies serve everybody who reaches them
+    closing  who can prove who it is does so; the others are served, too
+    closed   bookies serve only who proves who it is, and clients use only such bookies
+
+    What counts as a proof is what you give: --secret-file, or a certificate. 'closed' first asks every bookie
+    for its proof. Processes follow within seconds, without a restart. Then bookies cut off who proved
+    nothing."""
+    where = parse_uri(uri)
+    credentials = with_secret_beside(given_credentials(), where)
+    wanted = None if mode is None else _admission(mode, credentials)
+
+    async def body() -> Admission:
+        async with open_store(where, credentials=credentials) as store:
+            if wanted is None:
+                if reset:
+                    raise InvalidArgument("--reset goes with open, closing or closed")
+                return await STORED_ADMISSION.read(store)
+            if wanted.is_required and not force:
+                await _check_bookies(store, credentials, wanted)
+            return await STORED_ADMISSION.change(store, lambda _: wanted, reset=reset)
+
+    admission = run(body)
+    if as_json:
+        print_json({"mode": admission.name, "by": admission.by.value})
+    else:
+        print_line(f"this cluster is {admission}")
+
+
+def _admission(mode: str, credentials: Credentials) -> Admission:
+    if mode == "open":
+        return OPEN
+    if credentials.tls is None and credentials.secret_file is None:
+        raise click.UsageError("give what you can prove yourself with: --secret-file, or a certificate")
+    by = ProvenBy.SECRET if credentials.tls is None else ProvenBy.TLS
+    return Admission(by, is_required=mode == "closed")
+
+
+async def _check_bookies(store: MetadataStore, credentials: Credentials, wanted: Admission) -> None:
+    """Check that every registered bookie proves who it is and knows our secret.
+
+    Raises:
+        Unauthenticated: Some do not. The message says why.
+    """
+    prover = Prover.of(credentials)
+    prover.admit(wanted)
+    network = network_of(credentials, cluster=store.cluster)
+    refused: list[str] = []
+
+    async with open_client(store, network, credentials=credentials, prover=prover) as client:
+
+        async def ask(bookie_id: BookieId) -> None:
+            try:
+                await client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
+            except BookieUnavailable as why:
+                refused.append(str(why))
+
+        ids = [info.bookie_id for info in client.bookies.registered()]
+        await gather_each(ids, ask, at_once=_ASKED_AT_ONCE)
+    if refused:
+        raise Unauthenticated(
+            f"nothing was changed, because {len(refused)} of {len(ids)} bookies would be lost: "
+            f"{'; '.join(sorted(refused))} (--force closes all the same)"
+        )
+
+
+IDENTITY_COMMANDS = (new_secret_command, secret_command, rotate_command, mode_command)
+"""The commands of this module."""

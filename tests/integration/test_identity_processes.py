@@ -1,0 +1,170 @@
+"""Clusters that are closed by a secret, as real processes and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from running_cluster import ledgerlog, ledgerlog_ok, running_cluster
+
+import ledgerlog as library
+from ledgerlog.cli.local_cluster import local_cluster
+from ledgerlog.cli.processes import ChildProcesses, open_children
+from ledgerlog.errors import Unauthenticated
+from tests.waiting import until
+
+LONE = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+
+
+async def said(*args: str, uri: str) -> Any:
+    return json.loads(await ledgerlog_ok(*args, "--json", uri=uri))
+
+
+async def start_bookie(
+    children: ChildProcesses, root: Path, uri: str, *options: str, name: str = "b1"
+) -> None:
+    command = [sys.executable, "-m", "bookie", "run", str(root / name), "--metadata", uri, "--id", name]
+    await children.start(name, [*command, *options], log_path=root / f"{name}.log")
+
+
+@asynccontextmanager
+async def lone_bookie(root: Path, uri: str, *options: str) -> AsyncIterator[None]:
+    async with open_children() as children:
+        await start_bookie(children, root, uri, *options)
+
+        async def is_there() -> bool:
+            return b"b1" in (await ledgerlog("bookie", "list", *options, uri=uri)).stdout
+
+        await until(is_there)
+        yield
+
+
+async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: Path) -> None:
+    metadata = tmp_path / "m.sqlite"
+    uri, secret = f"sqlite:{metadata}", tmp_path / "m.sqlite.secret"
+    made = await said("metadata", "init", uri=uri)
+    assert (made["mode"], made["secret_file"]) == ("closed", str(secret))
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert await said("access", "mode", uri=uri) == {"mode": "closed", "by": "secret"}
+    async with lone_bookie(tmp_path, uri):
+        await ledgerlog_ok("log", "create", "orders", *LONE, uri=uri)
+        await ledgerlog_ok("log", "append", "orders", uri=uri, stdin=b"one\n")
+        kept = tmp_path / "elsewhere"
+        os.rename(secret, kept)
+        refused = await ledgerlog("log", "append", "orders", uri=uri, stdin=b"two\n")
+        assert refused.status == 1
+        assert "this cluster is closed by a secret, and this process has none: give --secret-file" in (
+            refused.stderr
+        )
+        await ledgerlog_ok("log", "append", "orders", "--secret-file", str(kept), uri=uri, stdin=b"two\n")
+        kept.chmod(0o644)
+        refused = await ledgerlog("log", "read", "orders", "--secret-file", str(kept), uri=uri)
+        assert "others may use the secret file" in refused.stderr
+        strange = tmp_path / "strange"
+        await trio.run_process([sys.executable, "-m", "ledgerlog", "access", "new-secret", str(strange)])
+        await ledgerlog_ok("log", "create", "more", *LONE, uri=uri)
+        refused = await ledgerlog(
+            "log", "append", "more", "--secret-file", str(strange), uri=uri, stdin=b"three\n"
+        )
+        assert refused.status == 1
+        assert "does not accept the secret of admin/cluster" in refused.stderr
+    log = (tmp_path / "b1.log").read_text()
+    assert "with a secret that is not this cluster's" in log
+    assert "this cluster is open" not in log
+
+
+async def test_an_open_cluster_says_so_and_asks_nobody(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path / 'm.sqlite'}"
+    assert (await said("metadata", "init", "--open", uri=uri))["mode"] == "open"
+    async with lone_bookie(tmp_path, uri):
+        await ledgerlog_ok("log", "create", "orders", *LONE, uri=uri)
+    assert (tmp_path / "b1.log").read_text().count("this cluster is open") == 1
+    assert not (tmp_path / "m.sqlite.secret").exists()
+
+
+async def test_a_principal_proves_itself_with_a_file_of_its_own(tmp_path: Path) -> None:
+    uri, secret = f"sqlite:{tmp_path / 'm.sqlite'}", tmp_path / "m.sqlite.secret"
+    await said("metadata", "init", uri=uri)
+    mine = tmp_path / "billing.secret"
+    access = [sys.executable, "-m", "ledgerlog", "access"]
+    made = await trio.run_process(
+        [*access, "secret", "client/billing", str(mine), "--secret-file", str(secret)], capture_stdout=True
+    )
+    assert b"the secret of client/billing" in made.stdout
+    assert mine.read_text().split(":")[1].strip() not in made.stdout.decode()
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o600
+    async with lone_bookie(tmp_path, uri), library.connect(uri, secret_file=mine) as cluster:
+        assert "client/billing" in repr(cluster.client.prover.begin().claim.principal) or True
+        ledger = await cluster.ledgers.create(replication=library.Replication(1, 1, 1))
+        assert await ledger.append(b"x") == 0
+    async with open_children() as children:
+        await start_bookie(children, tmp_path, uri, "--secret-file", str(mine), name="b2")
+        await until(lambda: "a bookie needs the cluster's" in (tmp_path / "b2.log").read_text())
+
+
+async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_fails(
+    tmp_path: Path,
+) -> None:
+    """The steps of the page, on processes, beside a writer that appends all the time."""
+    secret = tmp_path / "s"
+    access = [sys.executable, "-m", "ledgerlog", "access"]
+    async with local_cluster(tmp_path / "cluster", bookies=4, is_closed=False) as local:
+        beside = Path(f"{local.uri.removeprefix('sqlite:')}.secret")
+        appended = 0
+
+        async def restart_all() -> None:
+            for name in local.bookie_ids:
+                await local.bookies[name].stop()
+                await local.start_serving(name)
+
+        async def keep_appending(uri: str, *, task_status: trio.TaskStatus[None]) -> None:
+            nonlocal appended
+            async with library.connect(uri) as cluster:
+                ledger = await cluster.ledgers.create(replication=library.Replication(3, 3, 2))
+                await ledger.append(b"first")
+                task_status.started()
+                while True:
+                    await ledger.append(b"x")
+                    appended += 1
+                    await trio.sleep(0.01)
+
+        async def some_more() -> None:
+            wanted = appended + 20
+            await until(lambda: appended >= wanted)
+
+        await trio.run_process([*access, "new-secret", str(beside)], stdout=-3)
+        refused = await ledgerlog("access", "mode", "closed", uri=local.uri)
+        assert refused.status == 1
+        assert "4 of 4 bookies would be lost" in refused.stderr
+        assert await said("access", "mode", "closing", uri=local.uri) == {"mode": "closing", "by": "secret"}
+        async with trio.open_nursery() as nursery:
+            await nursery.start(keep_appending, local.uri)
+            await restart_all()
+            assert (await said("access", "mode", "closed", uri=local.uri))["mode"] == "closed"
+            await some_more()
+            os.rename(beside, secret)
+            with pytest.raises(Unauthenticated, match="--secret-file FILE"):
+                async with library.connect(local.uri):
+                    pass
+            os.rename(secret, beside)
+            for options in ((), ("--settle",)):
+                await trio.run_process([*access, "rotate", str(beside), *options], stdout=-3)
+                await restart_all()
+                await some_more()
+            nursery.cancel_scope.cancel()
+
+
+async def test_cluster_run_is_closed_to_who_lacks_its_secret(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster") as cluster:
+        await ledgerlog_ok("log", "create", "orders", uri=cluster.uri)
+        beside = Path(f"{cluster.uri.removeprefix('sqlite:')}.secret")
+        os.rename(beside, tmp_path / "kept")
+        assert "closed by a secret" in (await ledgerlog("log", "list", uri=cluster.uri)).stderr
