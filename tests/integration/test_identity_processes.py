@@ -57,6 +57,7 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
     async with lone_bookie(tmp_path, uri):
         await ledgerlog_ok("log", "create", "orders", *LONE, uri=uri)
         await ledgerlog_ok("log", "append", "orders", uri=uri, stdin=b"one\n")
+        await ledgerlog_ok("log", "create", "more", *LONE, uri=uri)
         kept = tmp_path / "elsewhere"
         os.rename(secret, kept)
         refused = await ledgerlog("log", "append", "orders", uri=uri, stdin=b"two\n")
@@ -70,7 +71,6 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
         assert "others may use the secret file" in refused.stderr
         strange = tmp_path / "strange"
         await trio.run_process([sys.executable, "-m", "ledgerlog", "access", "new-secret", str(strange)])
-        await ledgerlog_ok("log", "create", "more", *LONE, uri=uri)
         refused = await ledgerlog(
             "log", "append", "more", "--secret-file", str(strange), uri=uri, stdin=b"three\n"
         )
