@@ -17,6 +17,7 @@ from random import Random
 
 import attrs
 
+from ledgerlog.log.core.chain import TakeoverAim
 from tests.model.chain_world import ChainConfiguration, ChainWorld
 from tests.model.configuration import Configuration
 from tests.model.invariants import Violation
@@ -237,6 +238,8 @@ def _weight(world: Model, action: Action, slow: Sequence[float]) -> float:
         return 0.15
     if action[0] in ("start", "repair", "short"):
         return 0.06
+    if action[2] == "take":
+        return _AIMS[action[3]] * slow[action[1]]
     return _LEANINGS.get(action[2], 1.0) * slow[action[1]]
 
 
@@ -250,6 +253,9 @@ _LEANINGS = {
     "fail_read": 0.05,
 }
 _LEANINGS |= {"close": 0.02, "give_up": 0.02, "crash": 0.3, "sync": 0.5}
-_LEANINGS |= {"take": 0.2, "roll": 0.3, "cancel": 0.03, "refuse": 0.03, "leave": 0.03, "truncate": 0.1}
+_LEANINGS |= {"roll": 0.3, "cancel": 0.03, "refuse": 0.03, "leave": 0.03, "truncate": 0.03}
 _LEANINGS |= {"finish": 0.05, "lose": 0.3, "give_up_waiting": 0.3}
 _LEANINGS |= {"wipe": 0.03, "forget": 0.03, "bounce": 0.03, "publish": 0.2}
+
+_AIMS = {TakeoverAim.LEAD: 0.08, TakeoverAim.RECOVER: 0.03, TakeoverAim.SEAL: 0.004}
+"""Takeovers, by what they are for. A log that is ended early, or never led for long, shows little."""

@@ -46,6 +46,26 @@ MUTANTS = (
         "test_reading_starts_after_the_highest_lac_that_a_fenced_bookie_has_seen pins it",
     ),
     equivalent(
+        "harmless_write_backs_carry_no_lac_below_the_last_fragment",
+        "D6, rule 9",
+        "LedgerRecovery._begin_fencing",
+        "self.start = self.frozen_lac = self.frozen.first_entry - 1",
+        "self.start = self.frozen.first_entry - 1",
+        *_INVARIANTS,
+        because="a LAC is a lower bound. Whoever recovers the ledger next starts no lower than its last "
+        "fragment, and readers learn the end of a closed ledger from its metadata",
+    ),
+    equivalent(
+        "harmless_a_writer_that_closes_might_change_its_ensemble",
+        "A.1",
+        "WriterCore.replaceable",
+        "self.failure is not None or self._replacements or self._closing is not _Closing.NO",
+        "self.failure is not None or self._replacements",
+        "tests/unit/test_writer_core.py",
+        _INVARIANTS[1],
+        because="who begins to close sets failure in the same step, and nothing takes it back",
+    ),
+    equivalent(
         "harmless_verdict_waits_for_every_answer",
         "D3",
         "LedgerRecovery._judge",

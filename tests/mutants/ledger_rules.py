@@ -477,6 +477,14 @@ WRITER = (
         f"{_TEST_WRITER}::test_a_close_during_a_change_waits_for_its_outcome_and_keeps_the_new_fragment",
     ),
     mutant(
+        "an_abandoned_writer_goes_on_changing_its_ensemble",
+        "A.1, rule 15",
+        "WriterCore._form_intent",
+        "self._replacements and self.failure is None",
+        "self._replacements",
+        f"{_TEST_WRITER}::test_a_writer_that_was_abandoned_during_a_change_writes_it_no_second_time",
+    ),
+    mutant(
         "a_guaranteed_ledger_closes_at_the_ack_quorum",
         "A.4 rule 4, D18, T18",
         "core.writer.WriterCore.close",
@@ -643,6 +651,32 @@ RECOVERY = (
         """,
         f"{_TEST_RECOVERY}::test_a_private_change_is_published_by_the_closing_write_alone",
         f"{_SCHEDULE}[T12]",
+    ),
+    mutant(
+        "bookies_are_replaced_while_the_closing_write_is_under_way",
+        "A.1",
+        "LedgerRecovery.replaceable",
+        "self.phase not in (Phase.READING, Phase.CLOSING) or self.pending.is_drained",
+        "self.phase not in (Phase.READING, Phase.CLOSING)",
+        f"{_TEST_RECOVERY}::test_a_bookie_that_fails_while_nothing_is_to_be_written_is_not_replaced",
+    ),
+    mutant(
+        "recovery_gives_up_before_everybody_has_answered",
+        "A.0",
+        "LedgerRecovery._judge",
+        "negatives + unknowns == replication.write_quorum",
+        "negatives + unknowns >= replication.write_quorum - 1",
+        f"{_TEST_RECOVERY}::"
+        "test_the_verdict_on_an_entry_is_that_of_the_rule_after_every_answer_and_every_time_out",
+    ),
+    mutant(
+        "recovery_gives_up_as_soon_as_there_cannot_be_a_negative_quorum",
+        "A.0, D2",
+        "LedgerRecovery._judge",
+        "negatives + unknowns == replication.write_quorum",
+        "unknowns > replication.write_quorum - replication.negative_quorum",
+        f"{_TEST_RECOVERY}::"
+        "test_the_verdict_on_an_entry_is_that_of_the_rule_after_every_answer_and_every_time_out",
     ),
     mutant(
         "reading_starts_at_the_first_entry_of_all",

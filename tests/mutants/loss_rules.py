@@ -394,6 +394,15 @@ MUTANTS = (
         _T09,
     ),
     mutant(
+        "a_loss_is_marked_by_what_a_replica_that_is_behind_has_seen",
+        "D27.2",
+        "marks_after_loss",
+        "await store.sync()",
+        "",
+        "tests/shells/test_limbo_repair.py::"
+        "test_a_loss_is_marked_for_ledgers_that_a_replica_that_is_behind_has_not_seen",
+    ),
+    mutant(
         "an_adopted_directory_without_marks",
         "D27.3",
         "_mark_loss",

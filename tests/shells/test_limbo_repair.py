@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from bookie.core.loss_marks import LossMarks
+from bookie.server.phase_one import marks_after_loss
 from bookie.storage.disk.memory import MemoryFile
 from ledgerlog.cli.ledger import loss_lines
 from ledgerlog.errors import (
@@ -24,12 +25,20 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.core.recovery import LOST_FROM
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
+from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
-from ledgerlog.testing.faulty_store import Call, GoOn
-from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, eventually, open_cluster
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica
+from ledgerlog.testing.memory_cluster import (
+    SMALL,
+    Client,
+    MemoryCluster,
+    SeededEnvironment,
+    eventually,
+    open_cluster,
+)
 from ledgerlog.wire.frame import Kind, Status
 
 R332 = Replication(3, 3, 2)
@@ -110,6 +119,16 @@ async def test_every_ledger_that_existed_is_fenced_and_in_limbo_and_later_ones_a
             await later.append(b"%d" % number)
         await later.close()
         assert await client.contents(later.ledger_id) == [b"0", b"1", b"2"]
+
+
+async def test_a_loss_is_marked_for_ledgers_that_a_replica_that_is_behind_has_not_seen() -> None:
+    tree = MemoryTree()
+    registry = LedgerRegistry(FaultyStore(tree), SeededEnvironment("marks after a loss"))
+    metadata, _ = await registry.create(R332, ("b1", "b2", "b3"), {})
+    has_seen_nothing = StaleReplica(MemoryTree().content)
+    now = await marks_after_loss(FaultyStore(tree, has_seen_nothing), None)
+    assert now.refuses_adds(metadata.ledger_id)
+    assert now.denies_nothing(metadata.ledger_id)
 
 
 async def test_a_bookie_in_limbo_gives_what_it_has_and_says_of_the_rest_that_it_does_not_know(

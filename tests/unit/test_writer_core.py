@@ -550,6 +550,17 @@ def test_a_close_during_a_change_waits_for_its_outcome_and_keeps_the_new_fragmen
     assert register.stored.last_entry == 0
 
 
+def test_a_writer_that_was_abandoned_during_a_change_writes_it_no_second_time() -> None:
+    writer, register = new_writer(entries=1)
+    writer.on_bookie_failed("b0")
+    writer.change_ensemble({0: "b3"})
+    writer.abandon()
+    assert writer.intent is None
+    assert register.stored is not None
+    writer.on_metadata_read(register.stored, register.version)
+    assert writer.intent is None, "its write was lost, and the ledger is another client's by now"
+
+
 def test_a_close_during_a_change_that_was_lost_closes_the_old_fragments() -> None:
     writer, register = new_writer(entries=2)
     writer.on_bookie_failed("b0")
