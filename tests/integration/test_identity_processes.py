@@ -19,7 +19,8 @@ from running_cluster import ledgerlog, ledgerlog_ok, running_cluster
 import ledgerlog as library
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import ChildProcesses, open_children
-from ledgerlog.errors import Unauthenticated
+from ledgerlog.errors import BookieUnavailable, Unauthenticated
+from ledgerlog.wire.frame import Kind
 from tests.waiting import until
 
 LONE = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
@@ -111,6 +112,14 @@ async def test_a_principal_proves_itself_with_a_file_of_its_own(tmp_path: Path) 
         await until(lambda: "a bookie needs the cluster's" in (tmp_path / "b2.log").read_text())
 
 
+async def answers(cluster: library.Cluster, bookie_id: str) -> bool:
+    try:
+        await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=2.0)
+    except BookieUnavailable:
+        return False
+    return True
+
+
 @pytest.mark.limit_s(300)
 async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_fails(
     tmp_path: Path,
@@ -125,7 +134,9 @@ async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_f
         async def restart_all() -> None:
             for name in local.bookie_ids:
                 await local.bookies[name].stop()
-                await local.start_serving(name)
+                await local.start_bookie(name)
+                async with library.connect(local.uri) as now:  # Not the runner's, which has no secret.
+                    await until(lambda: answers(now, name))  # noqa: B023
 
         async def keep_appending(uri: str, *, task_status: trio.TaskStatus[None]) -> None:
             nonlocal appended
