@@ -521,7 +521,7 @@ async def _one(
 ) -> Seen:
     """Measure the neighbour on a new cluster, alone or beside an attack."""
     with tempfile.TemporaryDirectory(prefix="ledgerlog-hostile-") as place:
-        async with local_cluster(Path(place) / "cluster", bookies=bookies) as cluster:
+        async with local_cluster(Path(place) / "cluster", bookies=bookies, is_closed=False) as cluster:
             target = await _target(cluster)
             if attack is None:
                 seen = await _see(cluster, seconds)
