@@ -67,7 +67,8 @@ class Hints:
             with trio.move_on_after(timeout_s), contextlib.suppress(trio.ClosedResourceError):
                 while not self._inotify.closed:
                     await trio.lowlevel.wait_readable(self._inotify.fileno())
-                    if hint := self._take():
+                    # Between the kernel's word and this step, another task may have closed it.
+                    if not self._inotify.closed and (hint := self._take()):
                         return hint
         finally:
             self._is_waited_for = False

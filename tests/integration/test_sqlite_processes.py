@@ -15,7 +15,7 @@ import trio
 
 from ledgerlog.meta import sqlite
 from ledgerlog.meta.sqlite import SqliteStore, open_sqlite_store
-from ledgerlog.meta.sqlite_changes import Hint
+from ledgerlog.meta.sqlite_changes import Hint, open_hints
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -137,6 +137,23 @@ async def test_what_others_do_beside_the_file_is_no_reason_to_look_at_it(
         assert hints._take() is Hint.NONE
         _add_a_byte(Path(f"{path}-wal"))
         assert hints._take() is Hint.FILE
+
+
+async def test_hints_that_are_closed_as_they_become_readable_end_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "meta.db"
+    hints = open_hints(path, tmp_path)
+    assert hints is not None
+    wait_readable = trio.lowlevel.wait_readable
+
+    async def closed_before_the_next_step(fd: int) -> None:
+        await wait_readable(fd)
+        hints.close()
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", closed_before_the_next_step)
+    _add_a_byte(path)
+    assert await hints.wait(math.inf) is Hint.FILE
 
 
 async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothing_and_loses_none(

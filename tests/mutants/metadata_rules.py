@@ -254,6 +254,14 @@ MUTANTS = (
         f"{_TEST_SQLITE}::test_what_others_do_beside_the_file_is_no_reason_to_look_at_it",
     ),
     mutant(
+        "hints_that_were_closed_are_read",
+        "hints may be closed between the kernel's word and the next step of who waits",
+        "sqlite_changes.Hints.wait",
+        "not self._inotify.closed and (hint := self._take())",
+        "hint := self._take()",
+        f"{_TEST_SQLITE}::test_hints_that_are_closed_as_they_become_readable_end_the_wait",
+    ),
+    mutant(
         "whoever_tries_a_lock_looks_like_an_owner_that_dies",
         "a hint about a session means that its owner is gone",
         "sqlite_sessions._try_lock",
