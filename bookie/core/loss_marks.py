@@ -187,6 +187,7 @@ class LossMarks:
         """Decode the bytes of the file.
 
         Raises:
+            IncompatibleVersion: A newer version wrote the file.
             StorageCorrupt: The bytes are not a file of marks. The error names ``path``.
         """
         if len(data) < _HEAD.size + _CHECKSUM.size:

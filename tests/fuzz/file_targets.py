@@ -15,6 +15,7 @@ from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, 
 from bookie.core.boot import JournalWalk, ReplayStart, start_of
 from bookie.core.file_set import FileSet
 from bookie.core.frames import decode_head
+from bookie.core.gone_ledgers import GoneLedgers
 from bookie.core.journal_items import (
     ADD,
     DELETE,
@@ -307,6 +308,27 @@ def _marks() -> list[bytes]:
     return [LossMarks().encode()[:-4], some.encode()[:-4]]
 
 
+def _run_gone(data: bytes) -> bool:
+    accepted = False
+    for whole in (data, data + checksum(data).to_bytes(4, "little")):
+        try:
+            gone = GoneLedgers.decode_untrusted(whole, path=_PATH, instance="instance")
+        except (StorageCorrupt, IncompatibleVersion):
+            continue
+        ranges = gone.ranges
+        again = GoneLedgers.decode_untrusted(gone.encode("instance"), path=_PATH, instance="instance")
+        expect(again == gone, "gone ledgers that read back as others")
+        expect(all(first in gone and last in gone for first, last in ranges), "an end outside of its range")
+        expect(gone.joined(ranges[::2]) == gone, "gone ledgers that joining with their own changes")
+        accepted = True
+    return accepted
+
+
+def _gone() -> list[bytes]:
+    some = GoneLedgers().joined([(0, 9), (12, 12), (70, 2**40)])
+    return [gone.encode("instance")[:-4] for gone in (GoneLedgers(), some)]
+
+
 FILE_TARGETS = (
     Target("records", _run_records, _records),
     Target("run-head", _run_run_head, _run_heads),
@@ -315,4 +337,5 @@ FILE_TARGETS = (
     Target("entry-log", _run_entry_log, _entry_log_parts),
     Target("index-row", _run_row, _rows),
     Target("marks", _run_marks, _marks),
+    Target("gone-ledgers", _run_gone, _gone),
 )

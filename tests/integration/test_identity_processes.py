@@ -136,7 +136,7 @@ async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_f
                 await local.bookies[name].stop()
                 await local.start_bookie(name)
                 async with library.connect(local.uri) as now:  # Not the runner's, which has no secret.
-                    await until(lambda: answers(now, name))  # noqa: B023
+                    await until(lambda: answers(now, name))  # noqa: B023 (called before the loop goes on)
 
         async def keep_appending(uri: str, *, task_status: trio.TaskStatus[None]) -> None:
             nonlocal appended

@@ -9,6 +9,7 @@ a shell are not run: their commands and options are held against those that ther
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import pytest
 
 import bookie.server.main
 import ledgerlog
+from ledgerlog import aio
 from ledgerlog.cli.main import cli
 from ledgerlog.model import layout
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
@@ -32,6 +34,7 @@ COMMANDS: dict[str, click.Command] = {"ledgerlog": cli, "bookie": bookie.server.
 
 RUN_HERE = {
     "README.md": 1,
+    "docs/ASYNCIO.md": 2,
     "docs/BLOCKING.md": 1,
     "docs/SIMULATION.md": 2,
     "docs/ELECTION.md": 1,
@@ -89,6 +92,16 @@ def test_the_blocking_program_writes_the_data_that_the_other_reads(
     assert capsys.readouterr().out.endswith("5 b'b'\n")
 
 
+def test_the_asyncio_program_writes_the_data_that_the_other_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_program("docs/ASYNCIO.md")
+    assert capsys.readouterr().out == "0 b'first'\n1 b'a'\n2 b'b'\n"
+    run_program("README.md")
+    assert capsys.readouterr().out.endswith("5 b'b'\n")
+
+
 def test_the_test_of_the_page_on_simulation_passes(simulated: Simulated) -> None:
     assert run_program("docs/SIMULATION.md", 0)["simulated"].__name__ == "simulated"
     run_program("docs/SIMULATION.md", 1)["test_the_service_survives"](simulated)
@@ -120,6 +133,21 @@ async def test_a_service_stands_for_the_lead_again_until_it_serves() -> None:
                 AppendUnknown=ledgerlog.AppendUnknown,
             )
         assert (await log.info()).epoch == 2
+
+
+def test_an_asyncio_task_that_leads_ends_its_term_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    terms = []
+
+    async def schedule(number: int) -> None:
+        terms.append(number)
+
+    async def main() -> None:
+        async with aio.connect("memory:") as cluster:
+            await run_fragment("docs/ASYNCIO.md", 1, cluster=cluster, schedule=schedule)
+
+    asyncio.run(main())
+    assert terms == [1]
+    assert capsys.readouterr().out == ""
 
 
 async def test_a_repeated_sequence_is_a_duplicate_and_a_cursor_moves_as_shown() -> None:

@@ -97,8 +97,8 @@ def test_a_file_of_a_newer_format_is_refused_by_name_and_is_not_damaged() -> Non
         assert not isinstance(newer.value, StorageCorrupt), "nobody sets it aside, or heals it"
         with pytest.raises(StorageCorrupt):
             type(header).decode(page_of_format(header.encode(), 0), path="a/file", number=1, instance="i")
-    with pytest.raises(IncompatibleVersion, match="a/marks has format 2"):
-        LossMarks.decode_untrusted(page_of_format(LossMarks().encode(), 2), "a/marks")
+    with pytest.raises(IncompatibleVersion, match="a/marks has format 3"):
+        LossMarks.decode_untrusted(page_of_format(LossMarks().encode(), 3), "a/marks")
 
 
 def test_a_snapshot_of_a_newer_format_is_refused_by_name() -> None:

@@ -75,7 +75,7 @@ BLOCKING = Plan(
                     "set_reach_callback wait_confirmed wait_room"
                 ),
                 "``metadata.replication``": "replication",
-                "the next call raises it": "failure",
+                "the next call raises it": "failure denial",
                 "a body that raises gives the ledger up": "aclose",
             },
         ),
