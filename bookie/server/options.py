@@ -3,6 +3,10 @@
 The file is flat: ``name = value``, with the names and units of ``StorageConfig``. If a key does not exist, a
 value has another type, or the engine refuses it, InvalidArgument names the file, the key and the right form.
 So a bookie never ignores a setting that its operator wrote into the file.
+
+``frame_bytes_max`` must not be below the largest frame of the protocol. Otherwise other bookies could hold
+entries that this bookie refuses for ever, so that neither recovery, repair nor backfill could give it copies
+of them.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Any, get_type_hints
 
 import attrs
 
-from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.config import LARGEST_FRAME_BYTES, StorageConfig
 from ledgerlog.errors import InvalidArgument
 
 
@@ -50,6 +54,12 @@ def parse_config(values: dict[str, Any], path: str) -> StorageConfig:
                 f"config {path}: {name} is to be {kind.__name__}, not {type(value).__name__} ({value!r})"
             )
     try:
-        return StorageConfig(**values)
+        config = StorageConfig(**values)
     except (ValueError, TypeError) as cause:
         raise InvalidArgument(f"config {path}: {cause}") from cause
+    if config.frame_bytes_max < LARGEST_FRAME_BYTES:
+        raise InvalidArgument(
+            f"config {path}: frame_bytes_max is {config.frame_bytes_max}, and must be at least "
+            f"{LARGEST_FRAME_BYTES}: a bookie must take every entry that other bookies hold. Leave it out"
+        )
+    return config

@@ -714,6 +714,14 @@ SHARES = (
         "None",
         "tests/shells/test_fair_shares.py::test_a_party_is_there_as_long_as_its_connections",
     ),
+    mutant(
+        "a_bookie_may_refuse_entries_that_others_hold",
+        "wire",
+        "parse_config",
+        "config.frame_bytes_max < LARGEST_FRAME_BYTES",
+        "False",
+        "tests/integration/test_bookie_process.py::test_wrong_usage_is_exit_2_and_touches_nothing",
+    ),
 )
 
 MUTANTS = (*VERDICTS, *FENCES, *ADDS, *ANSWERS, *BOOT, *SHARES)

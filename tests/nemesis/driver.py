@@ -104,7 +104,9 @@ PATIENCE_S = 600.0
 """How long it may take after the last fault until somebody is acknowledged again, and then until everything
 can be read, and until a server that was started serves, on a machine that has something else to do."""
 
-SMALL_FILES = "segment_bytes = 1048576\narenas = 2\nframe_bytes_max = 716800\ndisk_reserve_bytes = 67108864\n"
+SMALL_FILES = (
+    "segment_bytes = 6291456\narenas = 2\nsegment_records_max = 300\ndisk_reserve_bytes = 67108864\n"
+)
 """Journals that go on to the next file every few seconds."""
 
 WATCHED_DISKS = "disk_watch_interval_s = 1.0\n"

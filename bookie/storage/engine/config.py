@@ -32,6 +32,9 @@ from bookie.storage.disk.ballast import BALLAST_BYTES
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import FRAME_BYTES_MAX, KIB, MIB
 
+LARGEST_FRAME_BYTES = FRAME_BYTES_MAX + 4
+"""The largest frame of the protocol, including its length field."""
+
 
 @attrs.frozen(kw_only=True)
 class StorageConfig:
@@ -45,8 +48,9 @@ class StorageConfig:
     """Bytes of a journal segment, a multiple of 4096. Existing segments keep their size."""
     arenas: int = 3
     """Number of segments held in memory, including the one being written. At least 2."""
-    frame_bytes_max: int = FRAME_BYTES_MAX + 4
-    """Bytes of the largest frame of entries that the bookie accepts, including its length field."""
+    frame_bytes_max: int = LARGEST_FRAME_BYTES
+    """Bytes of the largest frame of entries that the engine accepts, including its length field. A bookie of
+    a cluster accepts every frame of the protocol."""
     group_bytes_max: int = GROUP_BYTES_MAX
     """About how many bytes one sync covers at most."""
     segment_records_max: int = 128 * 1024
