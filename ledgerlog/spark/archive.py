@@ -15,14 +15,14 @@ local path, all hosts must see the same files there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from ledgerlog.archive.core.compaction import key_digest, parse_key_rule
+from ledgerlog.archive.core.compaction import KeyRule, key_digest, parse_key_rule
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, guarded
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import open_archiver, retire_gone
@@ -50,8 +50,8 @@ _TASKS_PER_CORE = 4
 """More tasks than cores: ledgers differ in size, so some tasks are done early."""
 
 _STEPS = "what STRING, ledger_id LONG, records LONG, bytes LONG, file STRING, why STRING"
-_KEYS = "part LONG, offset LONG, digest BINARY, is_dead BOOLEAN"
-_MADE = "part LONG, record BINARY, why STRING"
+_KEYS = "part LONG, offset LONG, digest BINARY, is_dead BOOLEAN, why STRING"
+_MADE = "part LONG, record BINARY, why STRING, unread ARRAY<STRING>"
 
 _STEPS_ARROW = pa.schema(
     [
@@ -64,9 +64,22 @@ _STEPS_ARROW = pa.schema(
     ]
 )
 _KEYS_ARROW = pa.schema(
-    [("part", pa.int64()), ("offset", pa.int64()), ("digest", pa.binary()), ("is_dead", pa.bool_())]
+    [
+        ("part", pa.int64()),
+        ("offset", pa.int64()),
+        ("digest", pa.binary()),
+        ("is_dead", pa.bool_()),
+        ("why", pa.string()),
+    ]
 )
-_MADE_ARROW = pa.schema([("part", pa.int64()), ("record", pa.binary()), ("why", pa.string())])
+_MADE_ARROW = pa.schema(
+    [
+        ("part", pa.int64()),
+        ("record", pa.binary()),
+        ("why", pa.string()),
+        ("unread", pa.list_(pa.string())),
+    ]
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -253,7 +266,8 @@ def compact_on_spark(
 ) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log, with tasks of Spark.
 
-    It does what ``archive.jobs.rewrite.compact_log`` does, and Spark groups the keys.
+    It does what ``archive.jobs.rewrite.compact_log`` does, and Spark groups the keys. If a file cannot be
+    read, a step that ``failed`` names it, and nothing is changed.
 
     Args:
         spark: The session.
@@ -297,7 +311,7 @@ def compact_on_spark(
     before_ms = 0 if tombstones_after_s is None else max(0, now_ms - round(1000 * tombstones_after_s))
 
     def take_keys(batches: Iterable[Any]) -> Iterator[Any]:
-        yield from _keys_of_task(key, tombstones, before_ms, incarnation, batches)
+        yield from _keys_of_task(key, tombstones, before_ms, incarnation, len(groups), batches)
 
     def rewrite(table: Any) -> Any:
         return _rewrite_in_task(where, groups, table)
@@ -311,6 +325,8 @@ def compact_on_spark(
     by_part = {row["part"]: row for row in found}
 
     async def end(client: LedgerClient) -> list[ArchiveStep]:
+        if by_part[0]["unread"]:
+            return [ArchiveStep(what="failed", ledger_id=None, why=why) for why in by_part[0]["unread"]]
         archiver = await _open(where, client)
         steps = []
         for part, group in enumerate(groups):
@@ -330,48 +346,69 @@ def compact_on_spark(
 def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
     """Return the offsets that stay, each with its new file.
 
-    Each new file also has the offset -1, so that a file without remaining records is written too.
+    Each new file also has the offset -1, so that a file without remaining records is written too. A row with
+    a reason says that an old file could not be read. Old files are read once for all rows. If they were read
+    once for rows with digests and again for the others, a file that could be read only the second time would
+    lose all its records with keys.
     """
     newest = (
-        keys.where(keys.digest.isNotNull())
-        .groupBy("digest")
-        .agg(functions.max(functions.struct("offset", "part", "is_dead")).alias("newest"))
+        keys.groupBy("digest", functions.expr("CASE WHEN digest IS NULL THEN offset END"))
+        .agg(functions.max(functions.struct("offset", "part", "is_dead", "why")).alias("newest"))
         .where("not newest.is_dead")
-        .select("newest.part", "newest.offset")
+        .select("newest.part", "newest.offset", "newest.why")
     )
-    without = keys.where(keys.digest.isNull()).select("part", "offset")
-    every = spark.range(parts).selectExpr("id AS part", "-1L AS offset")
-    return newest.unionByName(without).unionByName(every)
+    every = spark.range(parts).selectExpr("id AS part", "-1L AS offset", "CAST(NULL AS STRING) AS why")
+    return newest.unionByName(every)
 
 
 def _keys_of_task(
-    key: str, tombstones: str | None, before_ms: int, incarnation: int, batches: Iterable[Any]
+    key: str, tombstones: str | None, before_ms: int, incarnation: int, parts: int, batches: Iterable[Any]
 ) -> Iterator[Any]:
-    """Yield the digests of the keys of the files of one task, with their offsets."""
+    """Yield the digests of the keys of the files of one task, with their offsets.
+
+    If a file cannot be read, a row for each new file says why, with an offset that no other row has. No new
+    file may be written then: the file that cannot be read may hold the latest record of any key.
+    """
     rule = parse_key_rule(key, tombstones)
     for batch in batches:
         for part, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             record = ArchivedFile.decode_untrusted(data, incarnation)
-            file = ArchiveFile(record.file, record)
             try:
-                for group in range(file.groups):
-                    rows: dict[str, list[Any]] = {name: [] for name in _KEYS_ARROW.names}
-                    for entry in file.read_group(group):
-                        is_old = entry.timestamp_ms < before_ms
-                        for offset, value in enumerate(entry.payloads, entry.first_offset):
-                            found = rule.key(value)
-                            rows["part"].append(part)
-                            rows["offset"].append(offset)
-                            rows["digest"].append(None if found is None else key_digest(found))
-                            rows["is_dead"].append(is_old and found is not None and rule.is_tombstone(value))
-                    yield pa.RecordBatch.from_pydict(rows, schema=_KEYS_ARROW)
-            finally:
-                file.close()
+                yield from _keys_of_file(record, part, rule, before_ms)
+            except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+                first = -2 - record.first_offset * parts
+                rows = [
+                    {"part": each, "offset": first - each, "is_dead": False, "why": str(failure)}
+                    for each in range(parts)
+                ]
+                yield pa.RecordBatch.from_pylist(rows, schema=_KEYS_ARROW)
+
+
+def _keys_of_file(record: ArchivedFile, part: int, rule: KeyRule, before_ms: int) -> Iterator[Any]:
+    file = ArchiveFile(record.file, record)
+    try:
+        for group in range(file.groups):
+            rows: dict[str, list[Any]] = {name: [] for name in _KEYS_ARROW.names}
+            for entry in file.read_group(group):
+                is_old = entry.timestamp_ms < before_ms
+                for offset, value in enumerate(entry.payloads, entry.first_offset):
+                    found = rule.key(value)
+                    rows["part"].append(part)
+                    rows["offset"].append(offset)
+                    rows["digest"].append(None if found is None else key_digest(found))
+                    rows["is_dead"].append(is_old and found is not None and rule.is_tombstone(value))
+                    rows["why"].append(None)
+            yield pa.RecordBatch.from_pydict(rows, schema=_KEYS_ARROW)
+    finally:
+        file.close()
 
 
 def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
-    """Write one new file. Return its record, or the reason why it failed."""
+    """Write one new file. Return its record, or the reasons why it failed."""
     part = table.column("part")[0].as_py()
+    unread = sorted(why for why in table.column("why").to_pylist() if why is not None)
+    if unread:
+        return _made(part, None, "", unread)
     group = groups[part]
     first, end = group[0].first_offset, group[-1].end_offset
     bits = bytearray((end - first + 7) // 8)
@@ -387,10 +424,12 @@ def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
     async def write(client: LedgerClient) -> bytes:
         return (await rewrite_group(await _open(where, client), group, keeps=keeps)).encode()
 
-    made: bytes | None = None
-    why = ""
     try:
-        made = _run(where.uri, write)
+        return _made(part, _run(where.uri, write), "")
     except (ArchiveCorrupt, ArchiveUnavailable, LogNotFound) as failure:
-        why = str(failure)
-    return pa.Table.from_pylist([{"part": part, "record": made, "why": why}], schema=_MADE_ARROW)
+        return _made(part, None, str(failure))
+
+
+def _made(part: int, record: bytes | None, why: str, unread: Sequence[str] = ()) -> Any:
+    row = {"part": part, "record": record, "why": why, "unread": list(unread)}
+    return pa.Table.from_pylist([row], schema=_MADE_ARROW)

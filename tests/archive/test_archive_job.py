@@ -206,6 +206,47 @@ async def test_a_ledger_that_is_not_fully_replicated_is_left_to_repair(tmp_path:
         assert files(tmp_path) == []
 
 
+async def test_a_ledger_whose_metadata_are_damaged_fails_its_step_and_the_others_are_archived(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        _, damaged, _ = await ledgers_there(client, log)
+        store = client.opened.store
+        node = await store.get(ledger_path(damaged))
+        assert node is not None
+        await store.set(ledger_path(damaged), b"damaged", version=node.version)
+        steps = await steps_of(client, tmp_path)
+        assert [step.what for step in steps] == ["copied", "failed", "copied", "given up"]
+        assert (steps[1].ledger_id, f"{damaged}" in steps[1].why) == (damaged, True)
+
+
+async def test_a_stray_file_that_cannot_be_deleted_is_told_and_the_others_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        await archive(client, tmp_path)
+        await merge_log(client.opened, "log", str(tmp_path))
+        for path in files(tmp_path):
+            os.utime(path, (0, 0))
+        archiver = await archiver_of(client, tmp_path)
+        delete, refused = archiver.destination.delete, []
+
+        def refuse_first(name: str) -> bool:
+            if not refused:
+                refused.append(name)
+                raise ArchiveUnavailable(name, "Operation not permitted")
+            return delete(name)
+
+        monkeypatch.setattr(archiver.destination, "delete", refuse_first)
+        steps = await clean(archiver, min_age_s=0)
+        assert [step.what for step in steps] == ["failed", "cleaned"]
+        assert "not permitted" in steps[0].why
+
+
 async def test_an_empty_log_and_one_with_empty_ledgers_have_nothing_to_archive(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)

@@ -404,6 +404,25 @@ async def test_the_latest_record_of_each_key_stays_under_its_offset(tmp_path: Pa
         assert await records_of(log) == latest(before, 14)
 
 
+async def test_compaction_names_each_file_that_it_cannot_read_and_changes_nothing(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await appended(log, "a1 b1", "a2", "b2 a3", "c1")
+        before = await records_of(log)
+        await archive(client, tmp_path)
+        paths = [path_of(record) for record in await archived(client, log)]
+        kept = read(paths[0])
+        write(paths[0], kept[:50])
+        paths[2].rename(tmp_path / "away")
+        steps = await compact_log(client.opened, "log", str(tmp_path), rule=prefix_rule(1), bytes_max=1)
+        assert [(step.what, paths[at].name in step.why) for at, step in zip((0, 2), steps, strict=True)] == [
+            ("failed", True)
+        ] * 2
+        write(paths[0], kept)
+        (tmp_path / "away").rename(paths[2])
+        assert await records_of(log) == before
+
+
 async def test_a_dense_reader_is_told_of_the_gap_as_of_a_truncation(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)

@@ -489,4 +489,20 @@ MUTANTS = (
         "file.close()",
         f"{_PLACES}::test_a_file_is_closed_beside_the_loop",
     ),
+    mutant(
+        "one_damaged_ledger_ends_the_job_of_its_log",
+        "A.6",
+        "guarded",
+        "(ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, MetadataCorrupt)",
+        "(ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt)",
+        f"{_TEST}::test_a_ledger_whose_metadata_are_damaged_fails_its_step_and_the_others_are_archived",
+    ),
+    mutant(
+        "compaction_goes_on_without_what_it_cannot_read",
+        "A.6",
+        "compact_log",
+        "if steps: return steps",
+        "pass",
+        f"{_REWRITING}::test_compaction_names_each_file_that_it_cannot_read_and_changes_nothing",
+    ),
 )

@@ -69,6 +69,15 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     assert rows_of(on_spark, log_name) == [(record.offset, record.data) for record in before]
     table = on_spark.spark.read.parquet(*map(str, (tmp_path / "archive").iterdir()))
     assert table.count() == 800, "any program that reads Parquet reads an archive"
+    files = sorted((tmp_path / "archive").glob("*/*.parquet"))
+    for file in files[:2]:
+        file.rename(file.with_suffix(".away"))
+    steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2")
+    assert [step.what for step in steps] == ["failed"] * 2, "each is named, and the job does not end by it"
+    assert all(file.name in step.why for file, step in zip(files, steps, strict=False))
+    for file in files[:2]:
+        file.with_suffix(".away").rename(file)
+    assert records_of(on_spark, log_name) == before
     steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2")
     assert [step.what for step in steps] == ["compacted"]
     left = [record for record in before if record.offset >= 560]

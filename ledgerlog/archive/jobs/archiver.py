@@ -60,6 +60,7 @@ from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Check, Create, Delete, NodeMissing, Operation, VersionConflict
 from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.layout import archive_path, ledger_path, log_record_path
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.model.repair import RepairSettings
@@ -177,17 +178,24 @@ class Archiver:
 
         Raises:
             MetadataUnavailable: The metadata store did not answer.
-            MetadataCorrupt: A record does not decode.
+            MetadataCorrupt: The record of the log or of a file does not decode.
         """
         await self.client.store.sync()
         records = await self.archives.of_log(self.incarnation)
         metadata, version = await self.logs.read(self.incarnation)
         wanted = {segment.ledger_id for segment in ([] if metadata is None else metadata.segments)}
         wanted.update(ledger.ledger_id for record, _ in records for ledger in record.ledgers)
-        with_copies = [each for each in sorted(wanted) if await self.ledgers.find(each) is not None]
+        with_copies = [each for each in sorted(wanted) if await self._has_metadata(each)]
         return LogState(
             metadata=metadata, version=version, records=tuple(records), with_copies=frozenset(with_copies)
         )
+
+    async def _has_metadata(self, ledger_id: int) -> bool:
+        """Whether a ledger has metadata, even if they do not decode: the ledger's own step then fails."""
+        try:
+            return await self.ledgers.find(ledger_id) is not None
+        except MetadataCorrupt:
+            return True
 
     async def look_at(self, ledger_id: int) -> LogState:
         """Read the current state of the log, and of one ledger's part of the archive.
@@ -197,12 +205,12 @@ class Archiver:
 
         Raises:
             MetadataUnavailable: The metadata store did not answer.
-            MetadataCorrupt: A record does not decode.
+            MetadataCorrupt: The record of the log or of the file does not decode.
         """
         await self.client.store.sync()
         found = await self.archives.find(self.incarnation, ledger_id)
         metadata, version = await self.logs.read(self.incarnation)
-        is_there = await self.ledgers.find(ledger_id) is not None
+        is_there = await self._has_metadata(ledger_id)
         return LogState(
             metadata=metadata,
             version=version,
@@ -661,12 +669,12 @@ def done(what: str, record: ArchivedFile, *, why: str = "") -> ArchiveStep:
 
 
 async def guarded(work: Awaitable[ArchiveStep], ledger_id: int) -> ArchiveStep:
-    """Wait for a step; return one that ``failed`` if a file or an entry is at fault.
+    """Wait for a step; return one that ``failed`` if a file, an entry or the ledger's metadata are at fault.
 
     Other errors pass, for example MetadataUnavailable, because every further step would fail the same way.
     """
     try:
         return await work
-    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt) as failure:
+    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, MetadataCorrupt) as failure:
         logger.error("ledger=%d: %s", ledger_id, failure)
         return ArchiveStep(what="failed", ledger_id=ledger_id, why=str(failure))

@@ -50,10 +50,10 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
             names, whatever they hold. This is for logs that were deleted.
 
     Returns:
-        A step for each file that was ``cleaned`` or ``skipped``.
+        A step for each file that was ``cleaned`` or ``skipped``, or whose deletion ``failed``.
 
     Raises:
-        ArchiveUnavailable: The destination failed or did not answer in time.
+        ArchiveUnavailable: The destination's files cannot be listed.
         MetadataUnavailable: The metadata store did not answer.
         MetadataCorrupt: A record does not decode.
     """
@@ -96,8 +96,13 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
                 logger.error("log=%s: %s is kept: %s", archiver.name, redact(url), redact(why))
                 steps.append(ArchiveStep(what="skipped", ledger_id=None, file=url, why=why))
                 continue
-        await in_thread(partial(destination.delete, file.name), file=url)
-        steps.append(ArchiveStep(what="cleaned", ledger_id=None, bytes=file.size, file=url))
+        try:
+            await in_thread(partial(destination.delete, file.name), file=url)
+        except ArchiveUnavailable as failure:
+            logger.error("log=%s: %s", archiver.name, failure)
+            steps.append(ArchiveStep(what="failed", ledger_id=None, file=url, why=str(failure)))
+        else:
+            steps.append(ArchiveStep(what="cleaned", ledger_id=None, bytes=file.size, file=url))
     return steps
 
 

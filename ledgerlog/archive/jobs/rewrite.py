@@ -252,8 +252,9 @@ async def compact_log(
     This part begins with the log's first ledger. It ends before the first ledger that bookies have copies of.
     Offsets do not change, so they have gaps afterwards.
 
-    One process reads everything twice and holds a digest of each key. If a file cannot be read or replaced,
-    compaction ends with a step that ``failed`` or was ``skipped``. Run it again then.
+    One process reads everything twice and holds a digest of each key. Each file that cannot be read is a step
+    that ``failed``, and nothing is changed then. If a file cannot be replaced, compaction ends with a step
+    that ``failed`` or was ``skipped``. Run it again then.
 
     Args:
         client: The cluster.
@@ -298,7 +299,8 @@ async def compact_log(
             failed = await _feed(latest, record)
             if failed is not None:
                 tell(failed)
-                return steps
+    if steps:
+        return steps  # A file that cannot be read may hold the latest record of any key.
     for group in groups:
         if not tell(await _guarded(archiver, group, latest.keeps)):
             break
