@@ -131,7 +131,7 @@ def main() -> None:
     "repair_damage",
     is_flag=True,
     help="If PATH is damaged so that the bookie would not start, salvage what reads; the rest is copied from "
-    "other bookies.",
+    "other bookies. Then verify all that is stored, at once.",
 )
 @click.option(
     "--collect-interval",

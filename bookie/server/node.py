@@ -71,7 +71,7 @@ from bookie.storage.engine.directory import StorageDirectory, open_directory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine, refuse_newer
 from bookie.storage.index.index import Indexes
-from bookie.storage.upkeep.salvage import drop_set_aside
+from bookie.storage.upkeep.salvage import drop_set_aside, find_set_aside
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument
@@ -196,6 +196,7 @@ async def open_bookie(
         journal_directory: The directory of the journal, if it is not in ``path``.
         fix_cookie: Take a directory that was emptied or exchanged into service (see ``identity``).
         repair_damage: If the directory is damaged so that it does not start, salvage it (see ``repairing``).
+            Begin to scrub at once.
         heals_index: The index was found damaged: make it again from the files (see ``healing``).
         peers: Opens the access to other bookies, for the repair to copy missing entries. None: the bookie
             repairs nothing.
@@ -253,8 +254,15 @@ async def open_bookie(
             await repair_directory(store, directory, random_bytes=random_bytes, config=engine_config)
         marks = await settle_marks(store, directory)
         new_nonce = partial(random_bytes, NONCE_BYTES)
+        # Damage of payloads stops no start. Until it is found, other bookies may lose their copies.
+        was_damaged = repair_damage or bool(await find_set_aside(directory))
         async with open_engine(
-            directory, engine_config, new_nonce=new_nonce, marks=marks, oracle=MetadataDeletionOracle(store)
+            directory,
+            engine_config,
+            new_nonce=new_nonce,
+            marks=marks,
+            oracle=MetadataDeletionOracle(store),
+            scrubs_at_once=was_damaged,
         ) as engine:
             listener = await door.unlock()
             access = AccessControl(store, engine.knows)

@@ -541,4 +541,20 @@ MUTANTS = (
         "tests/storage/test_write_cache.py::"
         "test_who_found_runs_in_memory_reads_them_there_before_their_bytes_go",
     ),
+    mutant(
+        "what_was_repaired_is_verified_in_an_hour",
+        "rule 8",
+        "Scrubber.run",
+        "not at_once",
+        "True",
+        "tests/shells/test_repaired_directories.py::test_any_damage_of_any_file_is_repaired",
+    ),
+    mutant(
+        "files_that_were_set_aside_say_nothing",
+        "rule 8",
+        "node.open_bookie",
+        "repair_damage or bool(await find_set_aside(directory))",
+        "repair_damage",
+        "tests/shells/test_corruption_repair.py::test_scrubbing_begins_at_once_while_files_are_set_aside",
+    ),
 )

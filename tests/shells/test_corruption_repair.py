@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from bookie.storage.engine.config import StorageConfig
+from bookie.storage.upkeep.salvage import ASIDE
 from ledgerlog.limits import KIB
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.queue import RepairQueue
@@ -103,6 +104,21 @@ async def test_scrubbing_begins_by_itself_an_hour_after_the_start_and_can_be_swi
     async with open_cluster(1, config=attrs.evolve(config, scrub=False)) as cluster:
         await trio.sleep(20_000)
         assert cluster.bookies["b1"].node.engine.statistics()["scrub_passes"] == 0
+
+
+async def test_scrubbing_begins_at_once_while_files_are_set_aside(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        ledger_id = await written(client)
+        bookie = cluster.bookies["b1"]
+        await rotted(bookie, 7)
+        await bookie.stop()
+        segment = next(path for path in bookie.disk.files if path.endswith(".journal"))
+        bookie.disk.files[f"{segment}{ASIDE}"] = bytearray(b"damaged")
+        await bookie.start()
+        scrubber = bookie.node.engine.scrubber
+        with trio.fail_after(60):
+            await eventually(lambda: scrubber.passes == 1 and not scrubber.rotten)
+        assert await status_of(bookie, ledger_id, 7) is Status.OK
 
 
 async def test_without_an_intact_copy_it_stays_rotten_and_is_never_denied(clock: MockClock) -> None:

@@ -37,7 +37,7 @@ from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
 from ledgerlog.wire.frame import Status, decode_frame_untrusted
 
 R332 = Replication(3, 3, 2)
-TINY = attrs.evolve(SMALL, segment_bytes=12 * 4096, frame_bytes_max=20_000, scrub=False)
+TINY = attrs.evolve(SMALL, segment_bytes=12 * 4096, frame_bytes_max=20_000)
 LEDGERS = 3
 ENTRIES = 12
 
@@ -141,9 +141,9 @@ async def check_all_is_back(
     bookie = cluster.bookies["b1"]
     with trio.fail_after(300):
         await bookie.node.repair.wait_done()
-    # Rot in a file that the index knows stops no start; scrubbing finds it and copies it again.
-    await bookie.node.engine.scrubber.scrub()
-    await eventually(lambda: not bookie.node.engine.scrubber.rotten)
+    # Rot in a file that the index knows stops no start; scrubbing begins at once and copies it again.
+    scrubber = bookie.node.engine.scrubber
+    await eventually(lambda: scrubber.passes >= bookie.repair_damage and not scrubber.rotten)
     for number, ledger_id in list(enumerate(ledgers))[deleted:]:
         written = [payload_of(number, entry) for entry in range(ENTRIES)]
         assert await client.contents(ledger_id) == written

@@ -101,6 +101,7 @@ async def open_engine(
     new_nonce: Callable[[], bytes] = random_nonce,
     marks: LossMarkStore | None = None,
     oracle: DeletionOracle | None = None,
+    scrubs_at_once: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open the storage in a formatted directory that this process has locked (``open_directory``).
 
@@ -116,6 +117,7 @@ async def open_engine(
             and the directory must not have lost data.
         oracle: The deletion oracle, which asks the metadata store which ledgers are gone. None: the bookie
             deletes nothing.
+        scrubs_at_once: The directory was damaged, so begin the first scrubbing pass now and not in an hour.
 
     Raises:
         StorageCorrupt: A file is damaged or missing. The message names the file and the offset.
@@ -139,7 +141,9 @@ async def open_engine(
             # lost entries.
             is_unsynced = not config.journal_write_data
             await marks.change(lambda now: now.serving(acknowledges_unsynced=is_unsynced))
-            engine, tasks = await _assemble(ground, journal, arenas, config, marks, gone, oracle)
+            engine, tasks = await _assemble(
+                ground, journal, arenas, config, marks, gone, oracle, scrubs_at_once=scrubs_at_once
+            )
             async with _running(engine, tasks, ground):
                 yield engine
         finally:
@@ -266,6 +270,8 @@ async def _assemble(
     marks: LossMarkStore,
     gone: GoneLedgerStore,
     oracle: DeletionOracle | None,
+    *,
+    scrubs_at_once: bool,
 ) -> tuple[Engine, list[Task]]:
     """Build the engine, and the tasks that run while it is used. Each part gets only parts that were made
     before it. So if you read from top to bottom, you see what each part can reach."""
@@ -390,7 +396,7 @@ async def _assemble(
     if write_cache is not None:
         tasks += [write_cache.run_supply, write_cache.run_flushes]
     if config.scrub:
-        tasks.append(partial(scrubber.run, interval_s=config.scrub_interval_s))
+        tasks.append(partial(scrubber.run, interval_s=config.scrub_interval_s, at_once=scrubs_at_once))
     if collector is not None:
         tasks.append(partial(collector.run, interval_s=config.collect_interval_s))
     return engine, tasks

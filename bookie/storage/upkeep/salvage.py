@@ -23,6 +23,7 @@ these names, and no number is used twice. The files are removed once nothing is 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
@@ -257,16 +258,19 @@ async def set_aside(directory: StorageDirectory, path: str) -> None:
     await directory.disk.sync_directory(path.rpartition("/")[0])
 
 
+async def find_set_aside(directory: StorageDirectory) -> list[str]:
+    """Return the paths of the files that were set aside."""
+    found: list[str] = []
+    for place in (directory.path, directory.journal_path, directory.entries_path):
+        with contextlib.suppress(FileMissing):
+            names = await directory.disk.list_directory(place)
+            found += [f"{place}/{name}" for name in names if name.endswith(ASIDE)]
+    return found
+
+
 async def drop_set_aside(directory: StorageDirectory) -> int:
     """Remove the files that were set aside. Return how many there were."""
-    count = 0
-    for place in (directory.path, directory.journal_path, directory.entries_path):
-        try:
-            names = await directory.disk.list_directory(place)
-        except FileMissing:
-            continue
-        for name in names:
-            if name.endswith(ASIDE):
-                await directory.disk.unlink(f"{place}/{name}")
-                count += 1
-    return count
+    found = await find_set_aside(directory)
+    for path in found:
+        await directory.disk.unlink(path)
+    return len(found)

@@ -100,10 +100,16 @@ class Scrubber:
 
     # --- finding ----------------------------------------------------------------------------------
 
-    async def run(self, *, interval_s: float) -> None:
+    async def run(self, *, interval_s: float, at_once: bool = False) -> None:
         """Scrub every ``interval_s`` seconds, until cancelled. If something cannot be read, this does not
-        raise."""
-        await trio.sleep(min(interval_s, _FIRST_PASS_S))
+        raise.
+
+        Args:
+            interval_s: Seconds from the end of one pass to the next.
+            at_once: Begin the first pass now.
+        """
+        if not at_once:
+            await trio.sleep(min(interval_s, _FIRST_PASS_S))
         while True:
             await self.scrub()
             await trio.sleep(interval_s)
