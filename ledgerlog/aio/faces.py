@@ -965,6 +965,7 @@ class LogReader(AioRecords):
     - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - PermissionDenied: this client may not read the log (any more).
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
     - ArchiveUnavailable: the archive file cannot be read now. Retryable.
@@ -1155,6 +1156,7 @@ class LedgerWriter(AioLedger):
             LedgerFenced: Another client took the ledger over. The entry may or may not be in the
                 ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
+            PermissionDenied: The ledger was closed without the entry: this client may not add to it.
             LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
             LedgerNotFound: The ledger was deleted.
             AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
@@ -1212,6 +1214,7 @@ class LedgerReader(AioEntries):
 
         Raises:
             EntryUnavailable: No bookie of the last ensemble answered.
+            PermissionDenied: This client may not read the ledger.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached."""
         return await self._run(self._inner.last_add_confirmed)
@@ -1232,6 +1235,7 @@ class LedgerReader(AioEntries):
                 denies it.
             EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
             EntryCorrupt: Every copy that was found is damaged.
+            PermissionDenied: This client may not read the ledger (any more).
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
 
