@@ -216,6 +216,9 @@ CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
 """The most unsent bytes of one client connection. With more, the bookie is far too slow and counts as failed.
 """
 
+CONNECTION_SPARE_BUFFER_BYTES = 4 * MIB
+"""The most bytes of larger receive buffers that a client keeps for large replies, for all its connections."""
+
 BOOKIE_CONNECTIONS_MAX = 2048
 BOOKIE_INFLIGHT_BYTES = 256 * MIB
 """The most bytes that a bookie has received and not yet synced, over all connections. At this bound it pauses
@@ -241,6 +244,9 @@ BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
 
 BOOKIE_LARGE_FRAMES = 16
 """How many connections at once may hold a larger buffer, for a single frame that needs it."""
+
+BOOKIE_SPARE_BUFFER_BYTES = 8 * MIB
+"""The most bytes of larger buffers that a bookie keeps while no connection needs them."""
 
 BOOKIE_UNIDENTIFIED_PER_ADDRESS = 128
 """The most connections from one address that have not sent HELLO. For one more, the bookie closes the oldest.

@@ -48,6 +48,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import struct
 import sys
 from array import array
@@ -220,14 +221,22 @@ def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozens
 def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> bytes:
     """Return the table of a whole block whose records and padding are in place.
 
-    This is the one pass over the bytes of a group commit. So it works page by page, in C.
+    This is the one pass over the bytes of a group commit. So it works page by page, in C, and no more than
+    one page is copied at a time.
     """
-    pages = [page for (page,) in _PAGE.iter_unpack(block)]
-    count = len(pages)
+    count = len(block) // PAGE_BYTES
     body_stop = len(block) - count * _TABLE_ENTRY_BYTES
-    pages[0] = pages[0][BLOCK_HEADER_BYTES:] if count > 1 else pages[0][BLOCK_HEADER_BYTES:body_stop]
-    for index in range(max(1, body_stop // PAGE_BYTES), count):
-        pages[index] = pages[index][: max(0, body_stop - index * PAGE_BYTES)]
+    middle = max(1, body_stop // PAGE_BYTES)  # Behind the first page, whole pages of records come up to here.
+    pages = itertools.chain(
+        (bytes(block[BLOCK_HEADER_BYTES : min(PAGE_BYTES, body_stop)]),),
+        itertools.chain.from_iterable(_PAGE.iter_unpack(block[PAGE_BYTES : middle * PAGE_BYTES])),
+        (
+            bytes(
+                block[index * PAGE_BYTES : max(index * PAGE_BYTES, min(body_stop, (index + 1) * PAGE_BYTES))]
+            )
+            for index in range(middle, count)
+        ),
+    )
     seed = value(_SEED.pack(nonce, segment, sequence))
     seeds: Iterable[int] = range(seed, seed + count)
     if seed + count > _MASK:

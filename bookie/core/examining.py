@@ -27,7 +27,7 @@ from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import KIB, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
 from ledgerlog.model.id_ranges import joined
 from ledgerlog.wire.entries import Entries
-from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
+from ledgerlog.wire.scrub import ScrubReport, ScrubSum, add_sums, scrub_weights
 
 __all__ = ["Examination"]
 
@@ -151,7 +151,7 @@ class Examination:
             for entry_id in range(at, min(stop, at + classes)):
                 part = digests[entry_id - start : stop - start : classes]
                 place = entry_id % SCRUB_BLOCK_ENTRIES
-                weights = SCRUB_WEIGHTS[place : place + stop - entry_id : classes]
+                weights = scrub_weights()[place : place + stop - entry_id : classes]
                 yield (block, entry_id % classes), len(part), sum(map(mul, part, weights))
             at = stop
 
@@ -160,7 +160,7 @@ class Examination:
         for entry_id, digest in zip(found.ids, found.digests, strict=True):
             if first <= entry_id <= through and entry_id not in damaged:
                 block, place = divmod(entry_id, SCRUB_BLOCK_ENTRIES)
-                yield (block, entry_id % classes), 1, digest * SCRUB_WEIGHTS[place]
+                yield (block, entry_id % classes), 1, digest * scrub_weights()[place]
 
 
 def _ranges(ids: Iterable[int]) -> Pairs:

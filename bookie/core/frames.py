@@ -89,7 +89,7 @@ def decode_run(run: EntryRun, raw: bytes) -> Entries:
 
 def damaged_entries(entries: Entries) -> list[int]:
     """Return the ids of entries that do not match their digests."""
-    actual = entry_digests(entries.ledger_id, entries.ids, entries.payloads())
+    actual = entries.actual_digests()
     if actual == entries.digests:
         return []
     return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]

@@ -44,7 +44,7 @@ turn in each pass of the event loop (``fair``).
 
 **Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). A frame larger than the
 ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. So the memory for unfinished
-frames is bounded for all connections together.
+frames is bounded for all connections together. A few buffers of this size are kept for the next such frames.
 
 **Back-pressure.** Before an add, the task waits until the engine has room for it (memory, or bytes that are
 not durable). Between two chunks, it waits while the client leaves too many bytes of answers unread. While it
@@ -131,7 +131,9 @@ class Connection:
         """What the client may do. None before it is greeted."""
         self._requests = Requests(shared, self._party, self._outbox, stream.peer)
         self._buffer = FrameBuffer(
-            limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN, limits.BOOKIE_CONNECTION_BUFFER_BYTES
+            limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN,
+            limits.BOOKIE_CONNECTION_BUFFER_BYTES,
+            shared.spare_buffers,
         )
         self._holds_large = False
         self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)

@@ -18,8 +18,9 @@ from bookie.server.complaints import Complaints
 from bookie.server.fair import FairShares
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
+from ledgerlog.limits import BOOKIE_SPARE_BUFFER_BYTES
 from ledgerlog.net.prover import Prover
-from ledgerlog.wire.frame import Header, Kind, Status
+from ledgerlog.wire.frame import Header, Kind, SpareBuffers, Status
 from ledgerlog.wire.hello import Hello
 
 
@@ -49,6 +50,8 @@ class Shared:
     large_frames: trio.CapacityLimiter
     prover: Prover
     """Who the bookie is, and whom it serves."""
+    spare_buffers: SpareBuffers = attrs.Factory(lambda: SpareBuffers(BOOKIE_SPARE_BUFFER_BYTES))
+    """Receive buffers for large frames that no connection uses."""
     fair: FairShares = attrs.Factory(FairShares)
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None

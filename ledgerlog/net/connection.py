@@ -48,7 +48,7 @@ from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.session import BookieBusy, BookieUnauthenticated, PeerSession, handshake
 from ledgerlog.net.transport import Buffer, Network
-from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
+from ledgerlog.wire.frame import NO_KEY, Frame, Kind, SpareBuffers, Status
 from ledgerlog.wire.hello import Hello
 
 __all__ = ["AddSink", "BookieBusy", "BookieConnection", "ConnectionStatistics", "Resolve"]
@@ -97,6 +97,7 @@ class BookieConnection:
         network: Network,
         resolve: Resolve,
         burst: Burst,
+        spares: SpareBuffers,
         rng: Random,
         watch: Callable[[PeerSession], None],
         on_superseded: Callable[[BookieConnection], None],
@@ -108,6 +109,7 @@ class BookieConnection:
         self._network = network
         self._resolve = resolve
         self._burst = burst
+        self._spares = spares
         self._rng = rng
         self._watch = watch
         self._on_superseded = on_superseded
@@ -367,7 +369,7 @@ class BookieConnection:
         try:
             wanted = Hello.of(self.bookie_id, info.instance or None, self._cluster, self._speaks)
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as shaking:
-                answer, buffer = await handshake(stream, wanted, self._prover)
+                answer, buffer = await handshake(stream, wanted, self._prover, self._spares)
             if shaking.cancelled_caught:
                 raise BookieUnavailable(f"no answer to HELLO within {HANDSHAKE_TIMEOUT_S:g} s")
             if self._instance not in (None, answer.instance) and self._attachments:

@@ -24,7 +24,7 @@ import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import LedgerLogError
-from ledgerlog.limits import REACH_ASK_S
+from ledgerlog.limits import CONNECTION_SPARE_BUFFER_BYTES, REACH_ASK_S
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.protocol import ProtocolSupport
@@ -34,6 +34,7 @@ from ledgerlog.net.prover import Prover
 from ledgerlog.net.session import BookieBusy, PeerSession, handshake
 from ledgerlog.net.transport import Network
 from ledgerlog.versions import SPOKEN
+from ledgerlog.wire.frame import SpareBuffers
 from ledgerlog.wire.hello import Hello
 
 __all__ = ["ConnectionPool", "PoolStatistics", "open_pool"]
@@ -73,6 +74,7 @@ class ConnectionPool:
         self._speaks = speaks
         self._prover = prover
         self._burst = Burst()
+        self._spares = SpareBuffers(CONNECTION_SPARE_BUFFER_BYTES)
         self._connections: dict[BookieId, BookieConnection] = {}
         self._asked: dict[BookieId, list[Callable[[BookieId], None]]] = {}
         """The bookies that are being asked for a sign of life, each with the callbacks for its answer."""
@@ -96,6 +98,7 @@ class ConnectionPool:
                 network=self._network,
                 resolve=self._resolve,
                 burst=self._burst,
+                spares=self._spares,
                 rng=self._rng,
                 watch=self._watch,
                 on_superseded=self._on_superseded,

@@ -53,7 +53,16 @@ from ledgerlog.net.adds import Attachment, Burst, UnansweredAdds
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
 from ledgerlog.net.turns import Turns
-from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
+from ledgerlog.wire.frame import (
+    HEADER_BYTES,
+    REPLY,
+    Frame,
+    FrameBuffer,
+    Kind,
+    SpareBuffers,
+    Status,
+    encode_head,
+)
 from ledgerlog.wire.hello import TLS_ALERT, Hello, begins_as_tls, decode_hello_untrusted, encode_hello
 from ledgerlog.wire.proof import decode_proof_untrusted, encode_proof
 
@@ -77,7 +86,9 @@ class BookieUnauthenticated(BookieUnavailable, Unauthenticated):
     A caller that knows other bookies goes on with them, as if this one were down."""
 
 
-async def handshake(stream: Stream, wanted: Hello, prover: Prover | None = None) -> tuple[Hello, FrameBuffer]:
+async def handshake(
+    stream: Stream, wanted: Hello, prover: Prover | None = None, spares: SpareBuffers | None = None
+) -> tuple[Hello, FrameBuffer]:
     """Say HELLO, check who answers, and prove to each other who the two are (``wire.proof``).
 
     This has no deadline of its own.
@@ -86,6 +97,7 @@ async def handshake(stream: Stream, wanted: Hello, prover: Prover | None = None)
         stream: The new stream.
         wanted: The bookie, and perhaps the instance and cluster, that must answer.
         prover: Who this process is. None: nobody, in an open cluster.
+        spares: Large buffers for the rest of the stream.
 
     Returns:
         The answer, and the buffer to receive the rest of the stream with.
@@ -103,7 +115,7 @@ async def handshake(stream: Stream, wanted: Hello, prover: Prover | None = None)
     hello = encode_hello(wanted if proof is None else attrs.evolve(wanted, claim=proof.claim))
     await stream.send_all([hello])
     _check_principal(stream, wanted.bookie_id)
-    buffer = FrameBuffer()
+    buffer = FrameBuffer(spares=spares)
     frame = await _receive_answer(stream, buffer, Kind.HELLO)
     raw_answer = bytes(frame.raw)
     answer = decode_hello_untrusted(frame)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from google_crc32c import extend, value
 
@@ -41,16 +41,23 @@ def entry_digest(ledger_id: int, entry_id: int, payload: bytes) -> int:
     return extend(_seed(ledger_id, entry_id), payload)  # type: ignore[no-any-return]  # as above
 
 
-def entry_digests(ledger_id: int, entry_ids: Sequence[int], payloads: Sequence[bytes]) -> array[int]:
-    """Return the digests of many entries of a ledger, in order. ``entry_ids`` may be a range."""
-    count = len(payloads)
-    assert len(entry_ids) == count
+def entry_digests(ledger_id: int, entry_ids: Sequence[int], payloads: Iterable[bytes]) -> array[int]:
+    """Return the digests of many entries of a ledger, in order.
+
+    Args:
+        ledger_id: The ledger.
+        entry_ids: The ids of the entries. They may be a range.
+        payloads: As many payloads. Each is read once, so an iterator that makes them one by one will do.
+    """
+    count = len(entry_ids)
     if not count:
         return array("I")
     first, last = entry_ids[0], entry_ids[-1]
     seed = _seed(ledger_id, first)
     if isinstance(entry_ids, range) and seed + count <= _MASK and first >> 32 == last >> 32:
-        return array("I", map(extend, range(seed, seed + count), payloads))
+        digests = array("I", map(extend, range(seed, seed + count), payloads))
+        assert len(digests) == count, "as many payloads as ids"
+        return digests
     return array("I", [extend(_seed(ledger_id, e), p) for e, p in zip(entry_ids, payloads, strict=True)])
 
 

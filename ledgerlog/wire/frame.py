@@ -262,6 +262,43 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
     return Frame(header, raw)
 
 
+class SpareBuffers:
+    """Large buffers that several ``FrameBuffer`` objects lend each other.
+
+    A frame that needs a large buffer comes every few milliseconds from a busy writer. If the buffer was made
+    for each frame anew, the system would map and clear its memory each time, which takes longer than to
+    receive the frame.
+    """
+
+    __slots__ = ("_bytes_max", "_kept")
+
+    def __init__(self, bytes_max: int) -> None:
+        """Make an empty store that keeps at most ``bytes_max`` bytes."""
+        self._bytes_max = bytes_max
+        self._kept: list[bytearray] = []
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the buffers that nobody uses."""
+        return sum(map(len, self._kept))
+
+    def take(self, size: int) -> bytearray | None:
+        """Take the smallest kept buffer of at least ``size`` bytes, whatever its content; None if there is
+        none."""
+        fitting = [buffer for buffer in self._kept if len(buffer) >= size]
+        if not fitting:
+            return None
+        found = min(fitting, key=len)
+        self._kept.remove(found)
+        return found
+
+    def give(self, buffer: bytearray) -> None:
+        """Keep a buffer that is not used any more. If there is too much, the smallest ones are freed."""
+        self._kept.append(buffer)
+        while self.bytes_held > self._bytes_max:
+            self._kept.remove(min(self._kept, key=len))
+
+
 class FrameBuffer:
     """Cuts a byte stream into frames, in place.
 
@@ -271,9 +308,14 @@ class FrameBuffer:
     costs little.
     """
 
-    __slots__ = ("_buffer", "_end", "_filled", "_roomy", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_filled", "_ordinary", "_roomy", "_spares", "_start", "_view")
 
-    def __init__(self, initial_bytes: int = 256 * 1024, roomy_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        initial_bytes: int = 256 * 1024,
+        roomy_bytes: int | None = None,
+        spares: SpareBuffers | None = None,
+    ) -> None:
         """Make an empty buffer.
 
         Args:
@@ -282,11 +324,15 @@ class FrameBuffer:
                 initial size). If a receive fills the buffer, or brings half as much as it holds, more bytes
                 are probably waiting, so it grows up to this size. (Over TLS a receive ends with a record and
                 seldom fills it.) It grows beyond only for a larger frame, and shrinks after that frame.
+            spares: Where buffers for larger frames come from, and go afterwards. None: they are made and
+                freed.
         """
         self._roomy = 4 * initial_bytes if roomy_bytes is None else roomy_bytes
         assert HEADER_BYTES <= initial_bytes <= self._roomy
         self._buffer = bytearray(initial_bytes)
         self._view = memoryview(self._buffer)
+        self._ordinary: bytearray | None = None  # the buffer to go back to after a larger frame
+        self._spares = spares
         self._start = 0  # the position of the first byte that is not yet taken
         self._end = 0  # the position after the last received byte
         self._filled = False  # whether more bytes are probably waiting
@@ -294,7 +340,7 @@ class FrameBuffer:
     @property
     def capacity(self) -> int:
         """Bytes of memory held."""
-        return len(self._buffer)
+        return len(self._buffer) + (0 if self._ordinary is None else len(self._ordinary))
 
     @property
     def is_mid_frame(self) -> bool:
@@ -320,13 +366,15 @@ class FrameBuffer:
         rest = self._end - self._start
         size = len(self._buffer)
         if size > self._roomy and self.unfinished_bytes <= self._roomy:
-            self._move(rest, self._roomy)  # The large frame is done: free its memory.
+            self._leave_large(rest)  # The large frame is done: others may use its memory.
         elif size - self._end < size // 4 or not rest:
             if rest == size:
                 size *= 2
             elif self._filled and size < self._roomy:
                 size = min(2 * size, self._roomy)
-            if size != len(self._buffer) or self._start:
+            if size > self._roomy and size > len(self._buffer):
+                self._enter_large(rest, size)
+            elif size != len(self._buffer) or self._start:
                 self._move(rest, size)
         room = len(self._buffer) - self._end
         if room > TURN_BYTES:
@@ -339,13 +387,34 @@ class FrameBuffer:
         # If the size changes, make a new buffer. Otherwise move the bytes within the buffer: frames that were
         # taken before are no longer valid.
         if size != len(self._buffer):
-            buffer = bytearray(size)
-            buffer[:rest] = self._view[self._start : self._end]
-            self._buffer = buffer
-            self._view = memoryview(buffer)
+            self._use(bytearray(size), rest)
         else:
-            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._buffer[:rest] = self._view[self._start : self._end]
+            self._start, self._end = 0, rest
+
+    def _use(self, buffer: bytearray, rest: int) -> None:
+        buffer[:rest] = self._view[self._start : self._end]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
         self._start, self._end = 0, rest
+
+    def _enter_large(self, rest: int, size: int) -> None:
+        before = self._buffer
+        spares = self._spares
+        # A spare costs nothing, so take one that fits the whole frame at once.
+        spare = None if spares is None else spares.take(max(size, self.unfinished_bytes)) or spares.take(size)
+        self._use(spare or bytearray(size), rest)
+        if len(before) == self._roomy:
+            self._ordinary = before
+        elif len(before) > self._roomy and spares is not None:
+            spares.give(before)
+
+    def _leave_large(self, rest: int) -> None:
+        large = self._buffer
+        self._use(self._ordinary or bytearray(self._roomy), rest)
+        self._ordinary = None
+        if self._spares is not None:
+            self._spares.give(large)
 
     def received(self, count: int) -> None:
         """Report that ``count`` bytes were received into the front of ``writable()``."""

@@ -24,7 +24,7 @@ surely as the entry's digest does.
 
 **Why weights.** Digests are CRCs, and the CRCs of neighbours with similar payloads differ in simple ways. For
 example, two damaged entries could have each other's digests, and a plain sum would not change. So each digest
-is multiplied by a weight that depends only on the entry's place in its block (``SCRUB_WEIGHTS``: the upper
+is multiplied by a weight that depends only on the entry's place in its block (``scrub_weights``: the upper
 half of the outputs of SplitMix64, made odd). A difference stays hidden with a chance of about one in 2**32.
 
 **Why classes.** In a striped ledger each bookie has other entries. The entries with the same remainder by the
@@ -34,6 +34,7 @@ is a class of its own: the same request then compares a differing block entry by
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from collections.abc import Callable, Sequence
@@ -45,12 +46,12 @@ from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX
 from ledgerlog.wire.frame import decode_pairs_untrusted, encode_pairs
 
 __all__ = [
-    "SCRUB_WEIGHTS",
     "ScrubReport",
     "ScrubSum",
     "add_sums",
     "decode_scrub_untrusted",
     "encode_scrub",
+    "scrub_weights",
 ]
 
 _COUNTS = struct.Struct("<II")
@@ -66,8 +67,14 @@ def _weight(place: int) -> int:
     return (z ^ z >> 31) >> 32 | 1
 
 
-SCRUB_WEIGHTS = [_weight(place) for place in range(SCRUB_BLOCK_ENTRIES)]
-"""The weight of an entry's digest, by the entry's id modulo 4096: odd numbers of 32 bits."""
+@functools.cache
+def scrub_weights() -> Sequence[int]:
+    """Return the weights of digests, by the entry's id modulo 4096: odd numbers of 32 bits.
+
+    They are made at the first scrub, so that importing this module costs nothing.
+    """
+    return tuple(_weight(place) for place in range(SCRUB_BLOCK_ENTRIES))
+
 
 ScrubSum = tuple[int, int, int, int]
 """Block, class, count, sum."""

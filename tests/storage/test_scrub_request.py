@@ -18,11 +18,11 @@ from ledgerlog.wire.checksum import entry_digest
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Status
 from ledgerlog.wire.scrub import (
-    SCRUB_WEIGHTS,
     ScrubReport,
     add_sums,
     decode_scrub_untrusted,
     encode_scrub,
+    scrub_weights,
 )
 
 STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)
@@ -55,7 +55,7 @@ def sums_of(digests: dict[int, int], classes: int) -> dict[tuple[int, int], tupl
     for entry_id, digest in digests.items():
         key = entry_id // SCRUB_BLOCK_ENTRIES, entry_id % classes
         count, total = found.get(key, (0, 0))
-        weight = SCRUB_WEIGHTS[entry_id % SCRUB_BLOCK_ENTRIES]
+        weight = scrub_weights()[entry_id % SCRUB_BLOCK_ENTRIES]
         found[key] = count + 1, (total + digest * weight) % 2**64
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,3 +133,18 @@ def test_the_first_byte_that_is_not_zero_is_found(size: int, at: int, start: int
         data[at] = 1
         expected = at if at >= start else None
     assert first_nonzero(memoryview(data), start, size) == expected
+
+
+def test_closing_a_block_takes_no_memory_in_proportion_to_it() -> None:
+    content = bytes(range(1, 256)) * 4_096
+    make(content)
+    view = memoryview(bytearray(pages_of(len(content)) * PAGE_BYTES))
+    tracemalloc.start()
+    try:
+        finish_block(
+            view, nonce=NONCE, segment=SEGMENT, sequence=SEQUENCE, content_bytes=len(content), records=1
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(content) // 8

@@ -18,7 +18,7 @@ from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from ledgerlog.wire.checksum import entry_digest
-from ledgerlog.wire.scrub import SCRUB_WEIGHTS, add_sums
+from ledgerlog.wire.scrub import add_sums, scrub_weights
 
 L = 7
 SOUND, ROTTEN = 0, -1
@@ -82,7 +82,7 @@ class Bookies:
             if version != ROTTEN:
                 key = e // SCRUB_BLOCK_ENTRIES, e % ask.classes
                 count, total = sums.get(key, (0, 0))
-                weighed = entry_digest(L, e, b"%d" % version) * SCRUB_WEIGHTS[e % SCRUB_BLOCK_ENTRIES]
+                weighed = entry_digest(L, e, b"%d" % version) * scrub_weights()[e % SCRUB_BLOCK_ENTRIES]
                 sums[key] = count + 1, add_sums(total, weighed)
         check.on_answer(
             ask,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import tracemalloc
 from array import array
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from ledgerlog.wire.entries import (
     Entries,
     compact_ids,
     decode_entries_untrusted,
+    each_payload,
     encode_add,
     encode_lac,
     split_payloads,
@@ -311,3 +313,31 @@ def test_arrays_are_little_endian(numbers: list[int]) -> None:
     assert list(u32_array(raw)) == numbers
     assert list(u32_array(memoryview(raw))) == numbers
     assert list(u32_array()) == []
+
+
+# --- what checking costs --------------------------------------------------------------------------
+
+
+def test_payloads_come_one_by_one_as_they_come_together() -> None:
+    for seed in range(200):
+        random_ = random.Random(seed)
+        size = random_.choice([0, 1, 100, 1_024, 5_000, 70_000])
+        count = random_.randrange(40)
+        sizes = [size] * count if seed % 2 else random_.choices([0, 1, size, 33_000], k=count)
+        lengths = array("I", sizes)
+        payload = random_.randbytes(sum(lengths))
+        assert list(each_payload(payload, lengths)) == split_payloads(payload, lengths)
+        assert list(each_payload(memoryview(bytearray(payload)), lengths)) == split_payloads(payload, lengths)
+
+
+@pytest.mark.parametrize("sizes", [[1_024] * 1_000, [1_000, 1_048] * 500])
+def test_checking_a_frame_takes_no_memory_in_proportion_to_its_payloads(sizes: list[int]) -> None:
+    entries = Entries.build(1, 0, [bytes(size) for size in sizes])
+    assert entries.first_damaged() is None
+    tracemalloc.start()
+    try:
+        assert entries.first_damaged() is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(entries.payload) // 8

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
-from ledgerlog.limits import FRAME_BYTES_MAX, TURN_BYTES
-from ledgerlog.wire.frame import FrameBuffer, Kind, encode_head
+from ledgerlog.limits import FRAME_BYTES_MAX, MIB, TURN_BYTES
+from ledgerlog.wire.frame import FrameBuffer, Kind, SpareBuffers, encode_head
 
 SMALL, ROOMY = 16 * 1024, 256 * 1024
 
@@ -18,7 +19,7 @@ def feed(buffer: FrameBuffer, data: bytes, step: int) -> list[bytes]:
         large = buffer.unfinished_bytes > ROOMY
         room = buffer.writable()
         assert len(room) > 0
-        assert buffer.capacity <= (2 * FRAME_BYTES_MAX if large else ROOMY)
+        assert buffer.capacity <= (2 * FRAME_BYTES_MAX + ROOMY if large else ROOMY)
         count = min(len(room), step, len(data) - position)
         room[:count] = data[position : position + count]
         position += count
@@ -78,3 +79,59 @@ def test_a_length_that_is_announced_costs_nothing_until_its_bytes_arrive() -> No
     assert buffer.unfinished_bytes > 4_000_000
     buffer.writable()
     assert buffer.capacity == SMALL
+
+
+def test_frames_come_out_whole_from_buffers_that_are_lent() -> None:
+    spares = SpareBuffers(8 * MIB)
+    buffers = [FrameBuffer(SMALL, ROOMY, spares) for _ in range(3)]
+    random_ = random.Random(1)
+    for _ in range(100):
+        sizes = [random_.choice([10, 1_000, 100_000, 300_000, 700_000, 1_500_000]) for _ in range(3)]
+        frames = [encode_head(Kind.INFO, index=random_.randbytes(size)) for size in sizes]
+        step = random_.choice([1_000, 70_000, 10**7])
+        assert feed(random_.choice(buffers), b"".join(frames), step) == frames
+        assert spares.bytes_held <= 8 * MIB
+
+
+def test_large_frames_use_the_same_memory_again() -> None:
+    spares = SpareBuffers(8 * MIB)
+    buffers = [FrameBuffer(SMALL, ROOMY, spares) for _ in range(2)]
+    large = encode_head(Kind.INFO, index=bytes(600_000))
+
+    def exchange() -> None:
+        for buffer in buffers:
+            position = 0
+            while position < len(large):
+                room = buffer.writable()
+                count = min(len(room), len(large) - position)
+                room[:count] = large[position : position + count]
+                buffer.received(count)
+                position += count
+            assert len(buffer.take_frames()) == 1
+            buffer.writable()
+            assert buffer.capacity == ROOMY
+
+    for _ in range(3):
+        exchange()
+    tracemalloc.start()
+    try:
+        exchange()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Decoding copies the part under the frame's checksum, twice at most. No buffer is made.
+    assert peak < 2 * len(large), "the memory of large frames is mapped again for each of them"
+    assert spares.bytes_held < 2 * MIB
+
+
+def test_spare_buffers_are_bounded_and_the_largest_are_kept() -> None:
+    spares = SpareBuffers(1_000)
+    for size in (400, 300, 500):
+        spares.give(bytearray(size))
+    assert spares.bytes_held == 900
+    assert spares.take(501) is None
+    assert len(spares.take(401) or b"") == 500
+    assert len(spares.take(1) or b"") == 400
+    assert spares.take(1) is None
+    spares.give(bytearray(1_001))
+    assert spares.bytes_held == 0
