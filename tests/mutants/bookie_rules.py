@@ -30,6 +30,14 @@ VERDICTS = (
         f"{_SCHEDULE}[T23]",
     ),
     mutant(
+        "large_buffers_are_made_for_each_frame",
+        "memory",
+        "FrameBuffer._leave_large",
+        "self._spares.give(large)",
+        "pass",
+        "tests/unit/test_frame_buffer_memory.py::test_large_frames_use_the_same_memory_again",
+    ),
+    mutant(
         "recovery_adds_are_fenced_too",
         "rule 5",
         "BookieLedger.add_refusal",
