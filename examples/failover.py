@@ -7,9 +7,10 @@ the log. A copy is started with
 
     python examples/failover.py NAME URI
 
-What to look at, in ``serve``: the election says who *should* write, and entering the log's writer decides who
-*can*: it fences the writer before it. So a leader that was only believed to be dead cannot write any more,
-and nothing that was acknowledged is lost or stands twice.
+What to look at, in ``serve``: ``log.lead`` campaigns, takes the log over, steps down and tries again. The
+election says who *should* write; taking the log over decides who *can*, because it fences the writer before.
+So a leader that was only believed to be dead cannot write any more, and nothing that was acknowledged is lost
+or stands twice.
 """
 
 from __future__ import annotations
@@ -29,20 +30,19 @@ import ledgerlog
 
 
 async def serve(name: str, uri: str) -> None:
-    """Write a record every 20 ms while leading; stand again whenever that ends."""
+    """Write a record every 20 ms while leading."""
     async with ledgerlog.connect(uri) as cluster:
         log = await cluster.create_log("ticks", exist_ok=True)
-        election = cluster.election("ticks", candidate=name)
-        while True:
-            try:
-                async with election.leadership() as term, log.writer() as writer:
-                    while True:
-                        ack = await writer.append(name.encode())
-                        said = {"name": name, "term": term.number, "offset": ack.offset}
-                        print(json.dumps(said), flush=True)
-                        await trio.sleep(0.02)
-            except (ledgerlog.LostLeadership, ledgerlog.AppendUnknown) as why:
-                print(f"{name}: {why}", file=sys.stderr)  # Somebody else leads: stand again.
+        async with log.lead(cluster.election("ticks", candidate=name)) as campaign:
+            while True:
+                await campaign.writer()  # Waits until this process leads.
+                try:
+                    ack = await campaign.append(name.encode())
+                except (ledgerlog.NotLeader, ledgerlog.AppendUnknown) as why:
+                    print(f"{name}: {why}", file=sys.stderr)  # Another process leads.
+                    continue
+                print(json.dumps({"name": name, "offset": ack.offset}), flush=True)
+                await trio.sleep(0.02)
 
 
 async def pass_on(process: trio.Process, events: trio.MemorySendChannel[dict[str, Any]]) -> None:

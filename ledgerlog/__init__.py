@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from ledgerlog.ledger.ledgers import Ledgers
     from ledgerlog.ledger.reader import LedgerReader
     from ledgerlog.ledger.writer import LedgerWriter
+    from ledgerlog.log.campaign import Campaign
     from ledgerlog.log.cursors import Cursor
     from ledgerlog.log.log import Log
     from ledgerlog.log.reader import LogReader
@@ -116,6 +117,7 @@ __all__ = [
     "Term",
     # logs
     "Ack",
+    "Campaign",
     "Cursor",
     "CursorState",
     "Dedupe",
@@ -212,6 +214,7 @@ _HOMES = {
     "ledgerlog.ledger.ledgers": ("Ledgers",),
     "ledgerlog.ledger.reader": ("LedgerReader",),
     "ledgerlog.ledger.writer": ("LedgerWriter",),
+    "ledgerlog.log.campaign": ("Campaign",),
     "ledgerlog.log.cursors": ("Cursor",),
     "ledgerlog.log.log": ("Log",),
     "ledgerlog.log.reader": ("LogReader",),

@@ -668,11 +668,11 @@ class ArchiveSupportMissing(LedgerLogError):
         self.file = redact(file)
 
 
-# --- replicated state machines ----------------------------------------------------------------
+# --- leading, and replicated state machines ---------------------------------------------------
 
 
 class NotLeader(LedgerLogError):
-    """This replica does not lead, and only the leader can do this. Nothing was written.
+    """This process does not lead the log, and only the leader can do this. Nothing was written.
 
     Attributes:
         name: The log.
@@ -681,7 +681,7 @@ class NotLeader(LedgerLogError):
 
     def __init__(self, name: str, leader: str | None) -> None:
         where = "no leader is known now" if leader is None else f"{leader} leads"
-        super().__init__(f"this replica of log {name!r} does not lead: {where}")
+        super().__init__(f"this process does not lead log {name!r}: {where}")
         self.name = name
         self.leader = leader
 

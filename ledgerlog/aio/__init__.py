@@ -23,6 +23,7 @@ to the asyncio loop that made it.
 
 from ledgerlog.aio.connecting import connect
 from ledgerlog.aio.faces import (
+    Campaign,
     Cluster,
     Cursor,
     Election,
@@ -37,6 +38,7 @@ from ledgerlog.aio.faces import (
 )
 
 __all__ = [
+    "Campaign",
     "Cluster",
     "Cursor",
     "Election",

@@ -24,6 +24,7 @@ from ledgerlog.election.election import Term as AsyncTerm
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.ledger.ledgers import Ledgers as AsyncLedgers
 from ledgerlog.ledger.verify import LedgerVerification
+from ledgerlog.log.campaign import Campaign as AsyncCampaign
 from ledgerlog.log.cursors import Cursor as AsyncCursor
 from ledgerlog.log.log import Log as AsyncLog
 from ledgerlog.log.log import LogInfo
@@ -40,6 +41,7 @@ from ledgerlog.model.record import Ack
 from ledgerlog.model.segments import Gap, LogSegment
 
 __all__ = [
+    "Campaign",
     "Cluster",
     "Cursor",
     "Election",
@@ -328,6 +330,71 @@ class Log(AioFace[AsyncLog]):
             LogWriter,
         )
 
+    def lead(
+        self,
+        election: Election,
+        *,
+        producer: str | None = None,
+        dedupe: Dedupe | bool | None = None,
+        window: int | None = None,
+        window_bytes: int | None = None,
+        entry_bytes: int | None = None,
+        linger_s: float = 0.0,
+        compression: Literal["zstd"] | None = None,
+    ) -> AioEntered[AsyncCampaign, Campaign]:
+        """Lead the log whenever an election allows it, for the body of an ``async with``.
+
+        The campaign stands for election, takes the log over and leads. If the leadership ends, or if
+        the log cannot be taken over now, it steps down, pauses, and stands again. The body runs all the
+        time, whether this process leads or not.
+
+        Leaving makes the records durable that the campaign has taken, closes the ledger as leaving
+        ``writer`` does, and gives the lead of the election up.
+
+        Args:
+            election: Decides which process leads, for example ``cluster.election("orders",
+                candidate="10.0.0.7:8080")``. The campaign uses it alone.
+            producer: As for ``writer``. So are the arguments after it.
+            dedupe: See ``writer``.
+            window: See ``writer``.
+            window_bytes: See ``writer``.
+            entry_bytes: See ``writer``.
+            linger_s: See ``writer``.
+            compression: See ``writer``.
+
+        Returns:
+            A context manager. Entering it gives you the ``Campaign``, at once: it does not wait for the lead.
+
+        Raises:
+            InvalidArgument: An argument is out of range. Raised by the call itself.
+            AppendUnknown: Leaving: at least one record that was still on its way may or may not be in
+                the log.
+            LostLeadership: Leaving: records that were still on their way are not in the log.
+
+        The errors of standing and taking over come out of the campaign's calls, if they are permanent.
+
+        Example:
+            ```python
+            async with log.lead(cluster.election("orders", candidate=my_address)) as campaign:
+                writer = await campaign.writer()  # waits until this process leads
+                print(f"I lead in epoch {writer.epoch}")
+                await campaign.append(b"order 17 was paid")  # NotLeader if another process leads now
+            ```"""
+        return AioEntered(
+            self._portal,
+            self._inner.lead(
+                election._inner,
+                producer=producer,
+                dedupe=dedupe,
+                window=window,
+                window_bytes=window_bytes,
+                entry_bytes=entry_bytes,
+                linger_s=linger_s,
+                compression=compression,
+            ),
+            Campaign,
+        )
+
     def read(
         self,
         start: Start = "earliest",
@@ -580,6 +647,140 @@ class Log(AioFace[AsyncLog]):
         return await self._run(
             lambda: self._inner.recover(accept_loss=accept_loss, accept_unreachable=accept_unreachable)
         )
+
+
+class Campaign(AioFace[AsyncCampaign]):
+    """A process that leads a log whenever its election allows it. Enter ``Log.lead`` to get one.
+
+    It stands for election, takes the log over, leads, and stands again after the leadership has ended,
+    for as long as the body of the ``async with`` runs. Any number of tasks may append through it.
+
+    While it waits for bookies, the metadata store or its turn, the campaign goes on. If no try can
+    succeed any more, it gives up: ``failure`` has the reason, and every call raises it. Examples are
+    PermissionDenied, LogSealed, LogNotFound and EntryCorrupt."""
+
+    def __repr__(self) -> str:
+        return f"<aio {self._inner!r}>"
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this process leads the log now, as far as it knows."""
+        return self._inner.is_leading
+
+    @property
+    def failure(self) -> LedgerLogError | None:
+        """Why the campaign has given up; None while it goes on."""
+        return self._inner.failure
+
+    async def writer(self) -> LogWriter:
+        """Wait until this process leads the log, and return the writer of this leadership.
+
+        The writer has everything that ``append`` and ``append_many`` lack: ``submit``, ``epoch``,
+        ``statistics``. It is good for this leadership only; its errors are those of ``LogWriter``.
+
+        Returns:
+            The writer.
+
+        Raises:
+            LedgerLogError: The campaign has given up; this is its ``failure``.
+            ConnectionClosed: The ``async with`` of the campaign has ended.
+
+        Cancelling: abandons the wait. The campaign goes on."""
+        return LogWriter(self._portal, await self._run(self._inner.writer))
+
+    async def append(
+        self,
+        data: bytes,
+        *,
+        expected_offset: int | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> Ack:
+        """Append one record if this process leads, and wait until the record is durable.
+
+        It does not wait for the lead; ``writer`` does. The arguments are those of ``LogWriter.append``.
+
+        Args:
+            data: The record.
+            expected_offset: Write the record at this offset or not at all.
+            sequence: The number of the record among those of its producer, so that the log holds it
+                once even if you append it several times, here or at another process.
+            producer: The producer of the record. None: the producer that you gave to ``Log.lead``.
+
+        Returns:
+            The record's ``Ack``.
+
+        Raises:
+            NotLeader: This process does not lead the log; the record is not in the log. ``leader``
+                names the process to ask. If it is None, try again after a moment.
+            AppendUnknown: The record was sent and the leadership ended; it may or may not be in the
+                log. If it has a ``sequence``, append it again, at the process that leads now.
+            OffsetMismatch: The record would not get ``expected_offset``; it was not written.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; it was not written.
+            TooManyProducers: The log remembers as many producers as it may; the record was not written.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written.
+            InvalidArgument: An argument is malformed; the record was not written.
+            LedgerLogError: The campaign has given up; this is its ``failure``. The record was not
+                written.
+            ConnectionClosed: The ``async with`` of the campaign has ended.
+
+        Cancelling: as for ``LogWriter.append``.
+
+        Example:
+            ```python
+            try:
+                ack = await campaign.append(order, producer=client, sequence=number)
+            except ledgerlog.NotLeader as elsewhere:
+                return redirect_to(elsewhere.leader)
+            except ledgerlog.AppendUnknown:
+                return try_again()
+            ```"""
+        return await self._run(
+            lambda: self._inner.append(
+                data, expected_offset=expected_offset, sequence=sequence, producer=producer
+            )
+        )
+
+    async def append_many(
+        self,
+        datas: Sequence[bytes],
+        *,
+        atomic: bool = False,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> list[Ack]:
+        """Append records in their order if this process leads, and wait until all of them are durable.
+
+        Args:
+            datas: The records.
+            atomic: Put the records into one entry, so that they are in the log all together or not at
+                all.
+            sequence: The sequence of the first record; the next ones count up from it.
+            producer: The producer of the records, as for ``append``.
+
+        Returns:
+            One ``Ack`` for each record, in their order.
+
+        Raises:
+            NotLeader: This process does not lead the log; none of the new records is in the log.
+            AppendUnknown: The leadership ended; a prefix of the records may be in the log.
+
+        It also raises the other errors of ``append``. Nothing was written then.
+
+        Cancelling: a prefix of the records may be in the log."""
+        return await self._run(
+            lambda: self._inner.append_many(datas, atomic=atomic, sequence=sequence, producer=producer)
+        )
+
+    async def leader(self) -> str | None:
+        """Return the name under which the leader stands for election, also if this process leads.
+
+        The name is at most a fifth of a second old. The campaign asks the metadata store for it, for at
+        most a second.
+
+        Returns:
+            The name. None if no leader is known now."""
+        return await self._run(self._inner.leader)
 
 
 class Cursor(AioFace[AsyncCursor]):

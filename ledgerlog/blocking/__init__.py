@@ -19,8 +19,10 @@ would. In a forked child every call raises WrongProcess: connect there anew.
 
 from ledgerlog.blocking.connecting import connect
 from ledgerlog.blocking.faces import (
+    Campaign,
     Cluster,
     Cursor,
+    Election,
     LedgerReader,
     Ledgers,
     LedgerWriter,
@@ -31,8 +33,10 @@ from ledgerlog.blocking.faces import (
 )
 
 __all__ = [
+    "Campaign",
     "Cluster",
     "Cursor",
+    "Election",
     "LedgerReader",
     "LedgerWriter",
     "Ledgers",

@@ -24,6 +24,7 @@ from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
 from ledgerlog.log import retention
 from ledgerlog.log.attach import delete_marks
+from ledgerlog.log.campaign import Campaign, LeadElection, campaign
 from ledgerlog.log.core.retention import why_kept
 from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
 from ledgerlog.log.leader import SendOptions
@@ -186,31 +187,82 @@ class Log:
                 print(ack.offset)
             ```
         """
-        for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
-            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
-                raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
-        is_number = isinstance(linger_s, int | float) and not isinstance(linger_s, bool)
-        if not is_number or not 0 <= linger_s <= LOG_LINGER_S_MAX:
-            raise InvalidArgument(f"linger_s must be 0 to {LOG_LINGER_S_MAX}, not {linger_s!r}")
-        if compression not in (None, "zstd"):
-            raise InvalidArgument(f"compression is None or 'zstd', not {compression!r}")
-        if producer is not None and dedupe is False:
-            raise InvalidArgument("a producer needs deduplication")
-        if not (dedupe is None or isinstance(dedupe, bool | Dedupe)):
-            raise InvalidArgument(f"dedupe is a bool or a Dedupe, not {dedupe!r}")
-        bounds = {"window_records": window, "window_bytes": window_bytes, "entry_bytes": entry_bytes}
-        options = WriterOptions(
-            send=SendOptions(
-                linger_s=linger_s,
-                compress=compression is not None,
-                **{name: bound for name, bound in bounds.items() if bound is not None},
-            ),
-            producer=None if producer is None else check_producer_id(producer),
+        options = _writer_options(
+            producer=producer,
             dedupe=dedupe,
+            window=window,
+            window_bytes=window_bytes,
+            entry_bytes=entry_bytes,
+            linger_s=linger_s,
+            compression=compression,
         )
-        if options.send.entry_bytes > RECORD_BYTES_MAX:
-            raise InvalidArgument(f"entry_bytes is {entry_bytes}, over {RECORD_BYTES_MAX}")
         return lead(self._client, self._registry, self._name, self._incarnation, options=options)
+
+    def lead(
+        self,
+        election: LeadElection,
+        *,
+        producer: str | None = None,
+        dedupe: Dedupe | bool | None = None,
+        window: int | None = None,
+        window_bytes: int | None = None,
+        entry_bytes: int | None = None,
+        linger_s: float = 0.0,
+        compression: Literal["zstd"] | None = None,
+    ) -> AbstractAsyncContextManager[Campaign]:
+        """Lead the log whenever an election allows it, for the body of an ``async with``.
+
+        The campaign stands for election, takes the log over and leads. If the leadership ends, or if the log
+        cannot be taken over now, it steps down, pauses, and stands again. The body runs all the time, whether
+        this process leads or not.
+
+        Leaving makes the records durable that the campaign has taken, closes the ledger as leaving ``writer``
+        does, and gives the lead of the election up.
+
+        Args:
+            election: Decides which process leads, for example ``cluster.election("orders",
+                candidate="10.0.0.7:8080")``. The campaign uses it alone.
+            producer: As for ``writer``. So are the arguments after it.
+            dedupe: See ``writer``.
+            window: See ``writer``.
+            window_bytes: See ``writer``.
+            entry_bytes: See ``writer``.
+            linger_s: See ``writer``.
+            compression: See ``writer``.
+
+        Returns:
+            A context manager. Entering it gives you the ``Campaign``, at once: it does not wait for the lead.
+
+        Raises:
+            InvalidArgument: An argument is out of range. Raised by the call itself.
+            AppendUnknown: Leaving: at least one record that was still on its way may or may not be in the
+                log.
+            LostLeadership: Leaving: records that were still on their way are not in the log.
+
+        The errors of standing and taking over come out of the campaign's calls, if they are permanent.
+
+        Example:
+            ```python
+            async with log.lead(cluster.election("orders", candidate=my_address)) as campaign:
+                writer = await campaign.writer()  # waits until this process leads
+                print(f"I lead in epoch {writer.epoch}")
+                await campaign.append(b"order 17 was paid")  # NotLeader if another process leads now
+            ```
+        """
+        options = _writer_options(
+            producer=producer,
+            dedupe=dedupe,
+            window=window,
+            window_bytes=window_bytes,
+            entry_bytes=entry_bytes,
+            linger_s=linger_s,
+            compression=compression,
+        )
+
+        def enter() -> AbstractAsyncContextManager[LogWriter]:
+            return lead(self._client, self._registry, self._name, self._incarnation, options=options)
+
+        return campaign(self._name, election, enter)
 
     def read(
         self,
@@ -577,6 +629,44 @@ class Log:
         if metadata is None:
             raise LogNotFound(self._name)
         return metadata, version
+
+
+def _writer_options(
+    *,
+    producer: str | None,
+    dedupe: Dedupe | bool | None,
+    window: int | None,
+    window_bytes: int | None,
+    entry_bytes: int | None,
+    linger_s: float,
+    compression: str | None,
+) -> WriterOptions:
+    """Check the arguments of ``Log.writer``."""
+    for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
+        if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
+            raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
+    is_number = isinstance(linger_s, int | float) and not isinstance(linger_s, bool)
+    if not is_number or not 0 <= linger_s <= LOG_LINGER_S_MAX:
+        raise InvalidArgument(f"linger_s must be 0 to {LOG_LINGER_S_MAX}, not {linger_s!r}")
+    if compression not in (None, "zstd"):
+        raise InvalidArgument(f"compression is None or 'zstd', not {compression!r}")
+    if producer is not None and dedupe is False:
+        raise InvalidArgument("a producer needs deduplication")
+    if not (dedupe is None or isinstance(dedupe, bool | Dedupe)):
+        raise InvalidArgument(f"dedupe is a bool or a Dedupe, not {dedupe!r}")
+    bounds = {"window_records": window, "window_bytes": window_bytes, "entry_bytes": entry_bytes}
+    options = WriterOptions(
+        send=SendOptions(
+            linger_s=linger_s,
+            compress=compression is not None,
+            **{name: bound for name, bound in bounds.items() if bound is not None},
+        ),
+        producer=None if producer is None else check_producer_id(producer),
+        dedupe=dedupe,
+    )
+    if options.send.entry_bytes > RECORD_BYTES_MAX:
+        raise InvalidArgument(f"entry_bytes is {entry_bytes}, over {RECORD_BYTES_MAX}")
+    return options
 
 
 async def create_log(

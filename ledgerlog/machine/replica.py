@@ -61,6 +61,7 @@ from ledgerlog.limits import (
     RECORD_BYTES_MAX,
     REPLICA_SNAPSHOT_RECORDS,
 )
+from ledgerlog.log.leader_name import LeaderName
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.core.replica import ReplicaCore
@@ -84,8 +85,6 @@ M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
 
 _COMMAND_BYTES_MAX = RECORD_BYTES_MAX - REQUEST_ID_BYTES_MAX - 64
-_LEADER_CACHE_S = 0.2
-"""For so many seconds ``Replica.leader`` returns the last name again. Many proposers may ask at once."""
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ class Replica(Generic[M]):
         self._follow_scope = trio.CancelScope()
         self._parked = trio.Event()
         """Set while the replica does not follow."""
-        self._leader_seen: tuple[float, str | None] = (float("-inf"), None)
+        self._leader_name = None if election is None else LeaderName(election, log.name)
         self._context: AbstractAsyncContextManager[None] | None = None
 
     def __repr__(self) -> str:
@@ -367,22 +366,7 @@ class Replica(Generic[M]):
         """Return the candidate name of the leader; None if no leader is known or there is no election."""
         if self.is_leading and self._election is not None:
             return self._election.candidate
-        if self._election is None:
-            return None
-        seen_at, name = self._leader_seen
-        if trio.current_time() - seen_at < _LEADER_CACHE_S:
-            return name
-        try:
-            with trio.move_on_after(1.0):
-                leader = await self._election.leader()
-                # This replica does not lead. If the election names it, the answer is stale.
-                known = leader is not None and leader.candidate != self._election.candidate
-                name = leader.candidate if leader is not None and known else None
-        except LedgerLogError as cause:
-            logger.info("log=%s: its leader is not known: %s", self._log.name, cause)
-            name = None
-        self._leader_seen = (trio.current_time(), name)
-        return name
+        return None if self._leader_name is None else await self._leader_name.look()
 
     async def snapshot(self) -> SnapshotInfo:
         """Take a snapshot now, and wait until it is durable.
@@ -414,7 +398,7 @@ class Replica(Generic[M]):
 
     def _not_leading(self) -> LedgerLogError:
         """Return the error for a command that was surely not written."""
-        name = None if self._election is None else self._leader_seen[1]
+        name = None if self._leader_name is None else self._leader_name.known
         return self._failure or NotLeader(self._log.name, name)
 
     def _check(self) -> None:

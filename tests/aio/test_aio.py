@@ -443,3 +443,30 @@ def test_what_gathers_for_the_other_loop_wakes_it_once() -> None:
     assert done == [0, 1, 2], "what comes while the acts run wakes the loop again"
     wakes.pop()()
     assert done == [0, 1, 2, 9]
+
+
+# --- campaigns ------------------------------------------------------------------------------------
+
+
+@BOTH_HOSTS
+def test_a_service_leads_a_log_whenever_it_is_elected(guest: bool) -> None:
+    async def main() -> None:
+        async with aio.connect("memory:", guest=guest) as cluster:
+            log = await cluster.create_log("log")
+            async with log.lead(cluster.election("log", candidate="first")) as first:
+                assert (await (await first.writer()).append(b"a")).epoch == 1
+                assert (await first.append(b"b")).offset == 1
+                async with log.lead(cluster.election("log", candidate="second")) as second:
+                    with pytest.raises(ledgerlog.NotLeader, match="first leads"):
+                        await second.append_many([b"never"])
+                    async with log.writer() as intruder:
+                        assert (await intruder.append(b"c")).offset == 2
+                    leaders = [asyncio.ensure_future(campaign.writer()) for campaign in (first, second)]
+                    (leader, *_), waiting = await asyncio.wait(leaders, return_when=asyncio.FIRST_COMPLETED)
+                    assert (await leader.result().append(b"d")).offset == 3
+                    for each in waiting:
+                        each.cancel()
+            with pytest.raises(ConnectionClosed):
+                await first.append(b"late")
+
+    run(main)

@@ -26,6 +26,7 @@ from ledgerlog.errors import (
     LogExists,
     LogNotFound,
     LostLeadership,
+    NotLeader,
     OffsetMismatch,
     Truncated,
     WrongProcess,
@@ -423,3 +424,15 @@ def test_a_producer_may_repeat_itself_and_a_cursor_keeps_a_place(cluster: blocki
 
 def test_a_wrong_process_is_named() -> None:
     assert "process 7" in str(WrongProcess(7))
+
+
+def test_threads_lead_a_log_whenever_their_process_is_elected() -> None:
+    with blocking.connect("memory:") as cluster:
+        log = cluster.create_log("log")
+        with log.lead(cluster.election("log", candidate="first")) as first:
+            assert first.writer().append(b"a").offset == 0
+            with log.lead(cluster.election("log", candidate="second")) as second:
+                with pytest.raises(NotLeader, match="first leads"):
+                    second.append(b"never")
+                assert first.append_many([b"b", b"c"])[-1].offset == 2
+                assert second.leader() == "first"

@@ -13,11 +13,13 @@ import asyncio
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+import trio
 
 import bookie.server.main
 import ledgerlog
@@ -26,6 +28,7 @@ from ledgerlog.cli.main import cli
 from ledgerlog.model import layout
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
 from tests.gaps import make_gap
+from tests.waiting import PATIENCE_S
 
 __all__ = ["simulated"]  # The fixture, taken from where the page says that it is to be taken from.
 
@@ -37,7 +40,7 @@ RUN_HERE = {
     "docs/ASYNCIO.md": 2,
     "docs/BLOCKING.md": 1,
     "docs/SIMULATION.md": 2,
-    "docs/ELECTION.md": 1,
+    "docs/ELECTION.md": 2,
     "docs/LOGS.md": 3,
 }
 RUN_ELSEWHERE = {
@@ -110,29 +113,35 @@ def test_the_test_of_the_page_on_simulation_passes(simulated: Simulated) -> None
 # --- fragments ------------------------------------------------------------------------------------
 
 
-async def test_a_service_stands_for_the_lead_again_until_it_serves() -> None:
+async def test_a_service_campaigns_for_its_log_and_writes_as_shown() -> None:
+    async with ledgerlog.connect("memory:") as cluster:
+        log = await cluster.create_log("orders")
+        async with trio.open_nursery() as nursery:
+            names = {"NotLeader": ledgerlog.NotLeader, "AppendUnknown": ledgerlog.AppendUnknown}
+            nursery.start_soon(
+                partial(run_fragment, "docs/ELECTION.md", 0, cluster=cluster, log=log, **names)
+            )
+            with trio.fail_after(PATIENCE_S):
+                async with log.read(until=2, follow=True) as records:
+                    assert [record.data async for record in records] == [b"an order"] * 2
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_scheduler_stands_for_the_lead_again_and_again_as_shown() -> None:
     class Served(Exception):
         """Ends the loop, which has no end of its own."""
 
-    outcomes: Iterator[Exception] = iter([ledgerlog.LostLeadership("deposed"), Served()])
+    terms: list[int] = []
 
-    async def serve(writer: ledgerlog.LogWriter) -> None:
-        await writer.append(b"while leading")
-        raise next(outcomes)
+    async def schedule(term: int) -> None:
+        terms.append(term)
+        if len(terms) == 2:
+            raise Served
 
     async with ledgerlog.connect("memory:") as cluster:
-        log = await cluster.create_log("orders")
         with pytest.raises(Served):
-            await run_fragment(
-                "docs/ELECTION.md",
-                0,
-                cluster=cluster,
-                log=log,
-                serve=serve,
-                LostLeadership=ledgerlog.LostLeadership,
-                AppendUnknown=ledgerlog.AppendUnknown,
-            )
-        assert (await log.info()).epoch == 2
+            await run_fragment("docs/ELECTION.md", 1, cluster=cluster, schedule=schedule)
+    assert terms == [1, 2]
 
 
 def test_an_asyncio_task_that_leads_ends_its_term_as_shown(capsys: pytest.CaptureFixture[str]) -> None:

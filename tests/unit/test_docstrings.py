@@ -24,13 +24,17 @@ PACKAGES = ("ledgerlog", "ledgerlog.testing", "ledgerlog.blocking", "ledgerlog.s
 
 GIVEN_OUT = {
     "ledgerlog": {
-        *("Cluster", "Cursor", "Election", "LedgerReader", "LedgerWriter", "Ledgers", "Log", "LogReader"),
-        *("LogWriter", "RecordBatch", "Submission", "Term"),
+        *("Campaign", "Cluster", "Cursor", "Election", "LedgerReader", "LedgerWriter", "Ledgers", "Log"),
+        *("LogReader", "LogWriter", "RecordBatch", "Submission", "Term"),
     },
     "ledgerlog.testing": {"SimulatedCluster", "Simulation"},
     "ledgerlog.blocking": {
-        *("Cluster", "Cursor", "LedgerReader", "LedgerWriter", "Ledgers", "Log", "LogReader", "LogWriter"),
-        "Submission",
+        *("Campaign", "Cluster", "Cursor", "Election", "LedgerReader", "LedgerWriter", "Ledgers", "Log"),
+        *("LogReader", "LogWriter", "Submission"),
+    },
+    "ledgerlog.aio": {
+        *("Campaign", "Cluster", "Cursor", "Election", "LedgerReader", "LedgerWriter", "Ledgers", "Log"),
+        *("LogReader", "LogWriter", "Submission", "Term"),
     },
     "ledgerlog.spark": set[str](),
 }

@@ -124,7 +124,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # What callers outside of trio's loop have trio do.
     "ledgerlog.crossing": BELOW_TOOLS,
     # The same API without await, for threads that have no event loop.
-    "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster", "ledgerlog.crossing"),
+    "ledgerlog.blocking": (
+        *BELOW_TOOLS,
+        "ledgerlog.loops",
+        "ledgerlog.election",
+        "ledgerlog.cluster",
+        "ledgerlog.crossing",
+    ),
     # The same API for asyncio.
     "ledgerlog.aio": (
         *BELOW_TOOLS,

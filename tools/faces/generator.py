@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import re
 import subprocess
 import sys
@@ -87,6 +88,9 @@ class Plan:
     """Patterns in docstrings and what this face says instead, in this order. A space matches a line's end."""
     foreign: str
     """A pattern that no docstring may match after that."""
+    stand_ins: Mapping[str, str] = attrs.field(factory=dict)
+    """By type of a parameter, the class of the face whose objects callers give instead. For example, a
+    protocol of a lower part and the class that carries it out. The face passes the inner object on."""
     face: str = "Face"
     """The class that holds an asynchronous object."""
     entered: str = "Entered"
@@ -236,13 +240,14 @@ class _Face:
 
     def _member(self, mirror: Mirror, name: str, node: Function) -> str:
         source, what = self._sources[mirror.name], f"{mirror.original}.{name}"
+        node, faces = self._with_stand_ins(node)
         decorators = [ast.unparse(each) for each in node.decorator_list]
         if decorators == ["asynccontextmanager"]:
             node, decorators = _as_giver_of_a_context(node, what), []
         if node.returns is None or decorators not in ([], ["property"]):
             raise Undecided(f"{what} has no annotation, or a decorator that means nothing here")
         is_awaited = isinstance(node, ast.AsyncFunctionDef)
-        value, passed = f"self._inner.{name}", _passed(node, what)
+        value, passed = f"self._inner.{name}", _passed(node, what, faces)
         if name in mirror.calls:
             value = f"{self._await}self.{mirror.calls[name]}({passed})"
         elif is_awaited:
@@ -253,7 +258,7 @@ class _Face:
         returns, body = self._given(source, node.returns, value, is_awaited, what, enters)
         annotations = [each.annotation for each in (*node.args.args, *node.args.kwonlyargs)]
         for each in (*annotations, *node.args.defaults, *node.args.kw_defaults):
-            if each is not None:
+            if each is not None and not (isinstance(each, ast.Name) and each.id in self._sources):
                 self._learn(source, each)
         head = [
             *(f"@{each}" for each in decorators),
@@ -267,6 +272,16 @@ class _Face:
                 *(f"        {line}" for line in body),
             ]
         )
+
+    def _with_stand_ins(self, node: Function) -> tuple[Function, frozenset[str]]:
+        """Return the member with the face's own types, and the parameters that take faces."""
+        node, faces = copy.deepcopy(node), set()
+        for each in (*node.args.args, *node.args.kwonlyargs):
+            match each.annotation:
+                case ast.Name(name) if name in self._plan.stand_ins:
+                    each.annotation = ast.Name(self._plan.stand_ins[name])
+                    faces.add(each.arg)
+        return node, frozenset(faces)
 
     def _given(
         self, source: Source, annotation: ast.expr, value: str, is_awaited: bool, what: str, enters: str
@@ -369,13 +384,17 @@ def _held_by(mirror: Mirror) -> str:
     return ast.unparse(base.slice)
 
 
-def _passed(node: Function, what: str) -> str:
-    """The arguments of a call that passes all parameters on."""
+def _passed(node: Function, what: str, faces: frozenset[str]) -> str:
+    """The arguments of a call that passes all parameters on; of ``faces``, the inner objects."""
     arguments = node.args
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
         raise Undecided(f"{what} takes any number of arguments, or some without a name")
-    names = [each.arg for each in arguments.args[1:]]
-    return ", ".join([*names, *(f"{each.arg}={each.arg}" for each in arguments.kwonlyargs)])
+
+    def value(name: str) -> str:
+        return f"{name}._inner" if name in faces else name
+
+    names = [value(each.arg) for each in arguments.args[1:]]
+    return ", ".join([*names, *(f"{each.arg}={value(each.arg)}" for each in arguments.kwonlyargs)])
 
 
 _ENTRY = re.compile(r"( +)\w+( \(.*?\))?: |( *)- ")

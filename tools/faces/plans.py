@@ -7,13 +7,27 @@ import attrs
 from tools.faces.generator import Mirror, Plan
 
 _CLASSES_LEFT_OUT = {
-    "Election": "a thread cannot be cancelled when its leadership ends",
     "Term": "a thread cannot be cancelled when its leadership ends",
     "Replica": "a replica leads and follows, and a thread cannot be cancelled when its leadership ends",
     "DirectorySnapshots": "only a replica uses it",
     "LedgerSnapshots": "only a replica uses it",
     "SnapshotStore": "only a replica uses it",
 }
+
+_STAND_INS = {"LeadElection": "Election"}
+
+_WORDS_OF_WHAT_IS_LEFT_OUT = (
+    ("until ``sweep`` finds", "until `ledgerlog log sweep` finds"),
+    ("``Ledgers.recover_accepting_loss``", "`ledgerlog ledger recover --accept-loss`"),
+    (
+        "Errors as for ``wait_confirmed``, and those of ``wait_room`` and ``push``, which say that it "
+        "was not written",
+        "LedgerFenced, AppendUnknown: it may or may not survive. NotEnoughBookies, LedgerClosed: the "
+        "ledger was closed without it. WriteQuorumUnavailable, RecordTooLarge, InvalidArgument: it "
+        "was not written",
+    ),
+)
+"""Patterns in docstrings that name what every face leaves out, and what a face says instead."""
 
 BLOCKING = Plan(
     name="blocking",
@@ -27,7 +41,6 @@ BLOCKING = Plan(
             left_out={
                 "the asynchronous tools stand on it": "bookies store client",
                 "for operators, who have `ledgerlog log sweep`": "sweep",
-                _CLASSES_LEFT_OUT["Election"]: "election",
             },
             notes={
                 "": "Close it, or use it in a ``with``; what is still open then is left in order, and the "
@@ -41,6 +54,7 @@ BLOCKING = Plan(
                 "and the ledger closed. KeyboardInterrupt leaves at once, and the ledger to the next leader."
             },
         ),
+        Mirror("ledgerlog.log.campaign:Campaign"),
         Mirror("ledgerlog.log.cursors:Cursor"),
         Mirror(
             "ledgerlog.log.writer:LogWriter",
@@ -88,18 +102,18 @@ BLOCKING = Plan(
                 "what ``read`` and ``follow`` are made of": "read_batch wait_beyond",
             },
         ),
+        Mirror(
+            "ledgerlog.election.election:Election",
+            left_out={_CLASSES_LEFT_OUT["Term"]: "leadership"},
+            notes={"": "A thread takes part in it through ``Log.lead``."},
+        ),
     ),
     classes_left_out=_CLASSES_LEFT_OUT,
     words=(
-        # What is left out.
-        ("until ``sweep`` finds", "until `ledgerlog log sweep` finds"),
-        ("``Ledgers.recover_accepting_loss``", "`ledgerlog ledger recover --accept-loss`"),
+        *_WORDS_OF_WHAT_IS_LEFT_OUT,
         (
-            "Errors as for ``wait_confirmed``, and those of ``wait_room`` and ``push``, which say that it "
-            "was not written",
-            "LedgerFenced, AppendUnknown: it may or may not survive. NotEnoughBookies, LedgerClosed: the "
-            "ledger was closed without it. WriteQuorumUnavailable, RecordTooLarge, InvalidArgument: it "
-            "was not written",
+            r"Enter its ``leadership\(\)`` to take part\.(?s:.*?)(?=Args:)",
+            "Give it to ``Log.lead`` to take part.\n\n",
         ),
         # Waiting is a call.
         (r"\ban (``)?async (?=with|context)", r"a \1"),
@@ -122,6 +136,7 @@ BLOCKING = Plan(
         (r"\bCancelling", "Interrupting"),
         (r"\b([Tt])ask", r"\1hread"),
     ),
+    stand_ins=_STAND_INS,
     foreign=r"\b(async|await|checkpoint|[Cc]ancel\w*|task|trio|nursery)\b",
 )
 
@@ -163,6 +178,7 @@ AIO = Plan(
                 "leader."
             },
         ),
+        Mirror("ledgerlog.log.campaign:Campaign"),
         Mirror("ledgerlog.log.cursors:Cursor"),
         Mirror(
             "ledgerlog.log.writer:LogWriter",
@@ -193,7 +209,8 @@ AIO = Plan(
         Mirror("ledgerlog.election.election:Term", base="ledgerlog.aio.base:AioTerm"),
     ),
     classes_left_out=_AIO_LEFT_OUT,
-    words=BLOCKING.words[:3],
+    words=_WORDS_OF_WHAT_IS_LEFT_OUT,
+    stand_ins=_STAND_INS,
     foreign=r"\b(trio\.|nursery)\b",
 )
 

@@ -1,0 +1,337 @@
+"""Leading a log whenever an election allows it: ``Log.lead``.
+
+One task campaigns beside the caller's body, again and again:
+
+    1. It stands for election, and waits until this process leads.
+    2. It takes the log over.
+    3. It waits until the leadership ends: the election ends it, the writer ends, or the body is left.
+    4. It steps down, pauses if that did not go well, and begins anew.
+
+What a failure means is decided in ``log.core.campaign``. A failure of this task reaches callers only through
+their own calls: an append says NotLeader while another process leads, and raises the permanent error after
+the campaign has given up.
+
+The election is known here by what it does (``LeadElection``), because elections are built on logs and not the
+other way round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol, TypeVar
+
+import trio
+
+from ledgerlog.concurrency.nurseries import background, is_cancelled
+from ledgerlog.concurrency.watermark import fresh
+from ledgerlog.errors import ConnectionClosed, LedgerLogError, LostLeadership
+from ledgerlog.log.core.campaign import CampaignCore, is_retryable, verdict_of_append
+from ledgerlog.log.leader_name import LeaderName, NamesLeader
+from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.record import Ack
+
+__all__ = ["Campaign", "LeadElection", "campaign"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class LeadTerm(Protocol):
+    """One leadership of an election."""
+
+    @property
+    def why(self) -> str | None: ...
+
+
+class LeadElection(NamesLeader, Protocol):
+    """An election, as ``Cluster.election`` returns it."""
+
+    def leadership(self) -> AbstractAsyncContextManager[LeadTerm]: ...
+
+
+class Campaign:
+    """A process that leads a log whenever its election allows it. Enter ``Log.lead`` to get one.
+
+    It stands for election, takes the log over, leads, and stands again after the leadership has ended, for as
+    long as the body of the ``async with`` runs. Any number of tasks may append through it.
+
+    While it waits for bookies, the metadata store or its turn, the campaign goes on. If no try can succeed
+    any more, it gives up: ``failure`` has the reason, and every call raises it. Examples are
+    PermissionDenied, LogSealed, LogNotFound and EntryCorrupt.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        election: LeadElection,
+        enter: Callable[[], AbstractAsyncContextManager[LogWriter]],
+    ) -> None:
+        self._name = name
+        self._election = election
+        self._enter = enter
+        self._core = CampaignCore()
+        self._leader_name = LeaderName(election, name)
+        self._writer: LogWriter | None = None
+        self._turned = trio.Event()
+        """Set and replaced when ``writer`` may have something to return or to raise."""
+        self._is_left = False
+        self._trying = trio.CancelScope()
+        """Around the tries. Cancelled if the campaign is left while it does not lead."""
+        self._serving = trio.CancelScope()
+        """Around the wait for the end of the present leadership."""
+        self._is_logged = False
+        self._left_with: LedgerLogError | None = None
+        """The error of records that were still on their way when the campaign was left."""
+
+    def __repr__(self) -> str:
+        return f"<Campaign for {self._name!r}{', leading' if self.is_leading else ''}>"
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this process leads the log now, as far as it knows."""
+        return self._writer is not None and self._writer.failure is None
+
+    @property
+    def failure(self) -> LedgerLogError | None:
+        """Why the campaign has given up; None while it goes on."""
+        return self._core.failure
+
+    async def writer(self) -> LogWriter:
+        """Wait until this process leads the log, and return the writer of this leadership.
+
+        The writer has everything that ``append`` and ``append_many`` lack: ``submit``, ``epoch``,
+        ``statistics``. It is good for this leadership only; its errors are those of ``LogWriter``.
+
+        Returns:
+            The writer.
+
+        Raises:
+            LedgerLogError: The campaign has given up; this is its ``failure``.
+            ConnectionClosed: The ``async with`` of the campaign has ended.
+
+        Cancelling: abandons the wait. The campaign goes on.
+        """
+        while True:
+            await trio.lowlevel.checkpoint()
+            self._check()
+            if self.is_leading:
+                assert self._writer is not None
+                return self._writer
+            await self._turned.wait()
+
+    async def append(
+        self,
+        data: bytes,
+        *,
+        expected_offset: int | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> Ack:
+        """Append one record if this process leads, and wait until the record is durable.
+
+        It does not wait for the lead; ``writer`` does. The arguments are those of ``LogWriter.append``.
+
+        Args:
+            data: The record.
+            expected_offset: Write the record at this offset or not at all.
+            sequence: The number of the record among those of its producer, so that the log holds it once even
+                if you append it several times, here or at another process.
+            producer: The producer of the record. None: the producer that you gave to ``Log.lead``.
+
+        Returns:
+            The record's ``Ack``.
+
+        Raises:
+            NotLeader: This process does not lead the log; the record is not in the log. ``leader`` names the
+                process to ask. If it is None, try again after a moment.
+            AppendUnknown: The record was sent and the leadership ended; it may or may not be in the log. If
+                it has a ``sequence``, append it again, at the process that leads now.
+            OffsetMismatch: The record would not get ``expected_offset``; it was not written.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; it was not written.
+            TooManyProducers: The log remembers as many producers as it may; the record was not written.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written.
+            InvalidArgument: An argument is malformed; the record was not written.
+            LedgerLogError: The campaign has given up; this is its ``failure``. The record was not written.
+            ConnectionClosed: The ``async with`` of the campaign has ended.
+
+        Cancelling: as for ``LogWriter.append``.
+
+        Example:
+            ```python
+            try:
+                ack = await campaign.append(order, producer=client, sequence=number)
+            except ledgerlog.NotLeader as elsewhere:
+                return redirect_to(elsewhere.leader)
+            except ledgerlog.AppendUnknown:
+                return try_again()
+            ```
+        """
+        return await self._write(
+            lambda writer: writer.append(
+                data, expected_offset=expected_offset, sequence=sequence, producer=producer
+            )
+        )
+
+    async def append_many(
+        self,
+        datas: Sequence[bytes],
+        *,
+        atomic: bool = False,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> list[Ack]:
+        """Append records in their order if this process leads, and wait until all of them are durable.
+
+        Args:
+            datas: The records.
+            atomic: Put the records into one entry, so that they are in the log all together or not at all.
+            sequence: The sequence of the first record; the next ones count up from it.
+            producer: The producer of the records, as for ``append``.
+
+        Returns:
+            One ``Ack`` for each record, in their order.
+
+        Raises:
+            NotLeader: This process does not lead the log; none of the new records is in the log.
+            AppendUnknown: The leadership ended; a prefix of the records may be in the log.
+
+        It also raises the other errors of ``append``. Nothing was written then.
+
+        Cancelling: a prefix of the records may be in the log.
+        """
+        return await self._write(
+            lambda writer: writer.append_many(datas, atomic=atomic, sequence=sequence, producer=producer)
+        )
+
+    async def leader(self) -> str | None:
+        """Return the name under which the leader stands for election, also if this process leads.
+
+        The name is at most a fifth of a second old. The campaign asks the metadata store for it, for at most
+        a second.
+
+        Returns:
+            The name. None if no leader is known now.
+        """
+        if self.is_leading:
+            await trio.lowlevel.checkpoint()
+            return self._election.candidate
+        return await self._leader_name.look()
+
+    async def _write(self, write: Callable[[LogWriter], Awaitable[T]]) -> T:
+        self._check()
+        writer = self._writer
+        if writer is None:
+            leader = await self.leader()
+            self._check()
+            raise verdict_of_append(LostLeadership(self._name), self._name, leader)
+        try:
+            return await write(writer)
+        except LedgerLogError as error:
+            verdict = verdict_of_append(error, self._name, self._leader_name.known)
+            if verdict is error:
+                raise
+            raise verdict from error
+
+    def _check(self) -> None:
+        if self._is_left:
+            raise ConnectionClosed(f"the campaign for log {self._name!r} was left")
+        if self._core.failure is not None:
+            raise fresh(self._core.failure)
+
+    # --- the task that campaigns --------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Try again and again, until the campaign is left or gives up."""
+        with self._trying:
+            while self._core.failure is None:
+                why = await self._try()
+                if self._is_left:
+                    self._left_with = why
+                    return
+                why = why or LostLeadership(self._name, None, "the election ended the leadership")
+                self._core.on_ended(why, trio.current_time())
+                self._turn()
+                self._log(why)
+                if self._core.failure is None:
+                    await trio.sleep(self._core.pause_s)
+
+    async def _try(self) -> LedgerLogError | None:
+        """Stand, lead once, and step down. Return the error that ended it, if there was one."""
+        try:
+            async with self._election.leadership() as term:
+                await self._lead()
+        except LedgerLogError as error:
+            return error
+        return None if term.why is None else LostLeadership(self._name, None, term.why)
+
+    async def _lead(self) -> None:
+        """Take the log over and lead it. Return when the campaign is left; raise what ended the
+        leadership."""
+        async with self._enter() as writer:
+            self._core.on_leading(trio.current_time())
+            self._writer, self._is_logged = writer, False
+            self._turn()
+            logger.info("log=%s: this process leads in epoch %d", self._name, writer.epoch)
+            try:
+                with trio.CancelScope() as self._serving:
+                    if not self._is_left:
+                        await writer.wait_over()
+            finally:
+                self._writer = None
+                self._turn()
+            if writer.failure is not None:
+                raise fresh(writer.failure)
+
+    async def _leave(self) -> None:
+        """End the campaign. If it leads, what was taken is made durable and the ledger is closed."""
+        self._is_left = True
+        if self._core.is_leading and not await is_cancelled():
+            self._serving.cancel()
+        else:
+            self._trying.cancel()
+        self._turn()
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = trio.Event()
+
+    def _log(self, why: LedgerLogError) -> None:
+        """Log each series of failures once."""
+        if not is_retryable(why):
+            logger.error("log=%s: this process stands for its lead no more: %s", self._name, why)
+        elif not self._is_logged:
+            self._is_logged = True
+            logger.warning("log=%s: this process does not lead now: %s", self._name, why)
+
+
+@asynccontextmanager
+async def campaign(
+    name: str, election: LeadElection, enter: Callable[[], AbstractAsyncContextManager[LogWriter]]
+) -> AsyncIterator[Campaign]:
+    """Campaign for the lead of a log during the body; see ``Log.lead``.
+
+    Args:
+        name: The name of the log.
+        election: Decides which process leads.
+        enter: Returns a new context whose entering takes the log over.
+    """
+    campaigning = Campaign(name, election, enter)
+    over = trio.Event()
+
+    async def run() -> None:
+        try:
+            await campaigning._run()
+        finally:
+            over.set()
+
+    async with background(run, name=f"campaign for {name}"):
+        try:
+            yield campaigning
+        finally:
+            await campaigning._leave()
+            await over.wait()
+    if campaigning._left_with is not None:
+        raise campaigning._left_with
