@@ -24,7 +24,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import own_host_towards
 from ledgerlog.net.tls import network_of
-from ledgerlog.proving import open_prover, with_secret_beside
+from ledgerlog.proving import make_cluster_with, open_prover, with_secret_beside
 
 
 class Cluster:
@@ -268,7 +268,10 @@ async def connect(
             copies with a majority as the ack quorum.
         append_deadline_s: An append fails if it has not reached its ack quorum after this many seconds. It
             must be above 0; the default is 20.
-        create: Create the cluster's metadata if there is none. This starts no bookies.
+        create: Create the cluster's metadata if there is none. This starts no bookies. The new cluster is
+            closed by what this program proves itself with. With ``sqlite:`` and nothing of that kind, it
+            makes a secret in ``PATH.secret``. With ``zk://`` and nothing of that kind, the cluster is open to
+            everybody who reaches its bookies, and a warning in the log says so.
         tls: The certificate, the key and the authorities of this program. With it, every connection to a
             bookie is encrypted, and both ends prove who they are. The default is in the environment variables
             ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
@@ -340,8 +343,10 @@ async def open_cluster(
                 yield Cluster(uri, client)
         return
     credentials = with_secret_beside(credentials, parsed)
+    if create:
+        credentials = await make_cluster_with(parsed, credentials)
     async with (
-        open_store(parsed, create=create, credentials=credentials) as store,
+        open_store(parsed, credentials=credentials) as store,
         open_prover(store, credentials) as prover,
         open_client(
             store,

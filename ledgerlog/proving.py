@@ -10,19 +10,29 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import attrs
+import trio
 
 from ledgerlog.concurrency.nurseries import background
+from ledgerlog.durable_directories import make_directories
+from ledgerlog.errors import ClusterNotFound
 from ledgerlog.meta.admission import STORED_ADMISSION, follow_admission
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.meta.uri import ClusterUri, SqliteUri
-from ledgerlog.model.admission import ProvenBy
+from ledgerlog.meta.uri import ClusterUri, SqliteUri, StoreAccess, make_cluster_at, open_store
+from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.net.prover import Prover
-from ledgerlog.net.secret_file import exists
+from ledgerlog.net.secret_file import ensure_secret_file, exists
 
-__all__ = ["open_prover", "secret_beside", "with_secret_beside"]
+__all__ = [
+    "make_closed_cluster",
+    "make_cluster_with",
+    "open_prover",
+    "secret_beside",
+    "with_secret_beside",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +48,90 @@ def with_secret_beside(credentials: Credentials, uri: ClusterUri) -> Credentials
         return credentials
     path = secret_beside(uri)
     return attrs.evolve(credentials, secret_file=path) if exists(path) else credentials
+
+
+def _with_secret_named(credentials: Credentials, admission: Admission) -> Credentials:
+    """Add the secret file that the cluster's record names, if it is there and no other proof is given."""
+    if credentials.secret_file is not None or credentials.tls is not None or not exists(admission.file):
+        return credentials
+    return attrs.evolve(credentials, secret_file=admission.file)
+
+
+async def make_closed_cluster(
+    uri: ClusterUri,
+    credentials: Credentials,
+    *,
+    by: ProvenBy,
+    access: StoreAccess | None = None,
+    names_file: bool = False,
+) -> tuple[str, bool]:
+    """Make a cluster that serves only who proves who it is, unless the store holds a cluster.
+
+    Args:
+        uri: Where to make it.
+        credentials: What this process proves itself with. If ``by`` is a secret and their secret file does
+            not exist, it is made before the cluster, and not for a cluster that is there already.
+        by: What proves a process.
+        access: Who else may use the tree in ZooKeeper. None: nobody else.
+        names_file: Whether all processes run on this machine, so that the cluster may name the file to them.
+
+    Returns:
+        The cluster's id, and whether this call made the cluster.
+
+    Raises:
+        InvalidArgument: The secret file cannot be read or made, or ``access`` is of no use.
+        OSError: The directory of the SQLite file cannot be made.
+        LedgerLogError: As for ``open_store``.
+    """
+    file = ""
+    if by is ProvenBy.SECRET and not await _has_cluster(uri, credentials):
+        assert credentials.secret_file is not None
+        if isinstance(uri, SqliteUri):
+            await trio.to_thread.run_sync(make_directories, Path(uri.path).parent)
+        file = ensure_secret_file(credentials.secret_file)
+    admission = Admission(by, file=file if names_file else "")
+    return await make_cluster_at(uri, credentials=credentials, access=access, admission=admission)
+
+
+async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Credentials:
+    """Make a cluster unless the store holds one, closed by what this process proves itself with.
+
+    If that is nothing, a cluster in a SQLite file gets a secret beside the file. One in ZooKeeper is open:
+    other machines would not find a secret that was made here.
+
+    Returns:
+        The credentials, with the secret file that was made.
+
+    Raises:
+        InvalidArgument: The secret file cannot be read or made.
+        OSError: The directory of the SQLite file cannot be made.
+        LedgerLogError: As for ``open_store``.
+    """
+    if credentials.tls is not None:
+        await make_closed_cluster(uri, credentials, by=ProvenBy.TLS)
+        return credentials
+    wanted = credentials
+    if wanted.secret_file is None and isinstance(uri, SqliteUri):
+        wanted = attrs.evolve(credentials, secret_file=secret_beside(uri))
+    if wanted.secret_file is not None:
+        await make_closed_cluster(uri, wanted, by=ProvenBy.SECRET)
+        return with_secret_beside(credentials, uri)
+    _, is_new = await make_cluster_at(uri, credentials=credentials)
+    if is_new:
+        logger.warning(
+            "the new cluster at %s is open: who reaches a bookie can read and write every ledger. 'ledgerlog "
+            "access new-secret' and 'access mode' close it",
+            uri,
+        )
+    return credentials
+
+
+async def _has_cluster(uri: ClusterUri, credentials: Credentials) -> bool:
+    try:
+        async with open_store(uri, credentials=credentials):
+            return True
+    except ClusterNotFound:
+        return False
 
 
 @asynccontextmanager
@@ -58,8 +152,9 @@ async def open_prover(
         MetadataCorrupt: The record of how the cluster is closed is damaged.
         MetadataUnavailable: The metadata store cannot be reached.
     """
-    prover = Prover.of(credentials)
-    prover.admit(await STORED_ADMISSION.read(store))
+    admission = await STORED_ADMISSION.read(store)
+    prover = Prover.of(_with_secret_named(credentials, admission))
+    prover.admit(admission)
     prover.check_own()
     if prover.admission.by is ProvenBy.NOTHING and credentials.tls is None:
         logger.log(

@@ -4,8 +4,8 @@ SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the 
 ``nohup`` asks for that. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once. But
 people send them to get a report or to reopen a log file, not to end the command.
 
-A bookie with certificates reads them again at SIGHUP, and goes on. SIGHUP ends it only if its terminal is
-gone.
+A bookie with certificates or a secret reads them again at SIGHUP, and goes on. SIGHUP ends it only if its
+terminal is gone.
 """
 
 from __future__ import annotations

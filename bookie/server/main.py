@@ -16,8 +16,8 @@ Results go to standard output, the log to standard error. Exit code 0: done. 1: 
 standard error says why and what to try. 2: wrong usage.
 
 ``bookie run`` prints one line once it serves, and nothing more. SIGTERM, SIGINT and SIGHUP stop it
-gracefully; a bookie with certificates reads them again at SIGHUP instead. A second SIGTERM or SIGINT stops it
-at once. The other commands end at the first signal, with exit code 128 plus its number.
+gracefully; a bookie with certificates or a secret reads them again at SIGHUP instead. A second SIGTERM or
+SIGINT stops it at once. The other commands end at the first signal, with exit code 128 plus its number.
 
 This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and passes them on.
 Two tasks need a client, and get it from here: copying lost entries from other bookies, and auto-recovery.
@@ -190,7 +190,7 @@ def run(
 ) -> None:
     """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP.
 
-    With certificates, SIGHUP makes it read them again instead, unless its terminal is gone."""
+    With certificates or a secret, SIGHUP makes it read them again instead, unless its terminal is gone."""
     with _usage():
         uri = parse_uri(metadata)
         if isinstance(uri, FileUri | MemoryUri):
@@ -227,18 +227,20 @@ def run(
         descriptors = raise_limit()
 
     certified: TlsNetwork | None = None
+    proving: Prover | None = None
     had_terminal = has_terminal()
 
     def reload() -> bool:
-        """Read the certificates again. Return False if there are none, or if SIGHUP came because the terminal
-        is gone."""
-        if certified is None or (had_terminal and not has_terminal()):
+        """Read the certificates and the secret again. Return False if there is neither, or if SIGHUP came
+        because the terminal is gone."""
+        if had_terminal and not has_terminal():
             return False
-        certified.certificates.reload()
-        return True
+        if certified is not None:
+            certified.certificates.reload()
+        return (proving is not None and proving.reload()) or certified is not None
 
     async def serve(stop: trio.Event) -> None:
-        nonlocal bookie_id, certified
+        nonlocal bookie_id, certified, proving
         is_announced = False
 
         def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
@@ -285,6 +287,7 @@ def run(
             open_prover(store, credentials, level_if_open=logging.WARNING) as prover,
         ):
             prover.check_verifies()
+            proving = prover
             network = network_of(credentials, cluster=store.cluster)
             bookie_id = bookie_of(network, expected=bookie_id)
             certified = network if isinstance(network, TlsNetwork) else None

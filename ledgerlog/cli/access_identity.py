@@ -6,6 +6,7 @@ process again with the secret, say ``closed``. docs/SECURITY.md has the steps.
 
 from __future__ import annotations
 
+import attrs
 import click
 
 from ledgerlog.cli.options import json_option, parsed, uri_option
@@ -138,7 +139,11 @@ def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: 
                 return await STORED_ADMISSION.read(store)
             if wanted.is_required and not force:
                 await _check_bookies(store, credentials, wanted)
-            return await STORED_ADMISSION.change(store, lambda _: wanted, reset=reset)
+
+            def change(now: Admission) -> Admission:
+                return attrs.evolve(wanted, file=now.file) if wanted.by is ProvenBy.SECRET else wanted
+
+            return await STORED_ADMISSION.change(store, change, reset=reset)
 
     admission = run(body)
     if as_json:

@@ -2,8 +2,9 @@
 
     PATH/lock                 held by the process that runs the cluster; its pid is inside
     PATH/metadata.sqlite      the metadata, unless it is kept in ZooKeeper
-    PATH/metadata.sqlite.secret
-                              the cluster's secret: a new cluster with SQLite serves only who has it
+    PATH/metadata.sqlite.secret, PATH/cluster.secret
+                              the cluster's secret, with SQLite and with ZooKeeper: the cluster serves only
+                              who has it. Processes of this user on this machine find it by themselves
     PATH/zookeeper-N/         the directory of server N of the ZooKeeper ensemble (``cli.zookeeper``)
     PATH/zookeeper-N.log      the log of that server
     PATH/bookie-N/            the directory of bookie ``bookie-N``, N from 1
@@ -55,15 +56,12 @@ from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
-from ledgerlog.meta.admission import STORED_ADMISSION
-from ledgerlog.meta.uri import FileUri, SqliteUri, make_cluster_at, open_store
-from ledgerlog.model.admission import Admission, ProvenBy
+from ledgerlog.meta.uri import ClusterUri, FileUri, SqliteUri, make_cluster_at, parse_uri
+from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.principal import Principal, PrincipalKind
-from ledgerlog.model.secret import Secrets
-from ledgerlog.net.secret_file import exists, make_secret_file, new_secret
-from ledgerlog.proving import secret_beside
+from ledgerlog.proving import make_closed_cluster, secret_beside
 from ledgerlog.wire.frame import Kind, Status
 
 __all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "existing_metadata", "local_cluster"]
@@ -85,6 +83,8 @@ _LASTING_S = 10.0
 
 _WRONG_USAGE = 2
 """The exit status of a command with wrong arguments or configuration. Trying again would not help."""
+
+_SECRET_NAME = "cluster.secret"
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
@@ -340,8 +340,7 @@ async def local_cluster(
             many as the directory has already.
         grace_s: How long processes may take to end.
         auto_recovery: Run auto-recovery in every bookie.
-        is_closed: Whether a new cluster with SQLite and without ``credentials`` gets a secret, and serves
-            only who has it.
+        is_closed: Whether a new cluster without certificates gets a secret, and serves only who has it.
         credentials: What this process proves itself with. The environment is not looked at: it is about
             another cluster.
         credentials_of: See ``LocalCluster.credentials_of``.
@@ -373,11 +372,10 @@ async def local_cluster(
             servers = prepare_servers(path, zookeepers) if zookeepers else []
             running = {server.name: await _start_server(server_children, server) for server in servers}
             await _wait_ensemble(servers, running)
-            if is_closed and not servers and existing is None and credentials == NO_CREDENTIALS:
-                await _make_closed(_sqlite_uri(path))
             uri = f"zk://{hosts_of(servers)}" if servers else str(_sqlite_uri(path))
+            await _make_cluster(parse_uri(uri), path, credentials, is_closed)
             async with (
-                open_cluster(uri, credentials, create=True) as cluster,
+                open_cluster(uri, credentials) as cluster,
                 open_children(grace_s=grace_s) as children,
             ):
                 local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
@@ -428,14 +426,19 @@ def existing_bookies(path: Path) -> int:
     return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=0)
 
 
-async def _make_closed(uri: SqliteUri) -> None:
-    """Make a cluster that serves only who has its secret. The secret lies beside the SQLite file."""
-    path = secret_beside(uri)
-    if not exists(path):
-        make_secret_file(path, Secrets(None, (new_secret(),)))
-    await make_cluster_at(uri)
-    async with open_store(uri) as store:
-        await STORED_ADMISSION.change(store, lambda _: Admission(ProvenBy.SECRET))
+async def _make_cluster(uri: ClusterUri, path: Path, credentials: Credentials, is_closed: bool) -> None:
+    """Make the cluster in the directory ``path``, unless it is there.
+
+    A new one without credentials gets a secret. Processes of this machine find it: it lies beside the SQLite
+    file, or the metadata in ZooKeeper say where it is."""
+    if not is_closed or credentials.tls is not None:
+        await make_cluster_at(uri, credentials=credentials)
+        return
+    file = credentials.secret_file
+    if file is None:
+        file = secret_beside(uri) if isinstance(uri, SqliteUri) else str(path / _SECRET_NAME)
+    credentials = attrs.evolve(credentials, secret_file=file)
+    await make_closed_cluster(uri, credentials, by=ProvenBy.SECRET, names_file=not isinstance(uri, SqliteUri))
 
 
 def _sqlite_uri(path: Path) -> SqliteUri:

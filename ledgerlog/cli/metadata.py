@@ -39,13 +39,11 @@ from ledgerlog.meta.uri import (
     restore_at,
     secure_at,
 )
-from ledgerlog.model.admission import OPEN, Admission, ProvenBy
+from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.record import moment
-from ledgerlog.model.secret import Secrets
-from ledgerlog.net.secret_file import exists, make_secret_file, new_secret, read_secret_file
-from ledgerlog.proving import secret_beside
+from ledgerlog.proving import make_closed_cluster, secret_beside
 from ledgerlog.repair.bringing_back import BroughtBack, LeftOut
 from ledgerlog.repair.bringing_back import bring_back as bring_back_ledgers
 from ledgerlog.repair.core.metadata_check import HeldOnly, MetadataCheck
@@ -422,26 +420,21 @@ def metadata_init(
             f"{uri}: such a cluster is made when it is opened; give sqlite:PATH or zk://HOSTS"
         )
     check_there(uri)
-    credentials, admission = _closed_by(parsed, given_credentials(), is_open)
+    credentials, by = _closed_by(parsed, given_credentials(), is_open)
 
     async def body() -> dict[str, Any]:
-        secret_file = credentials.secret_file if admission.by is ProvenBy.SECRET else None
-        if secret_file is not None and exists(secret_file):
-            read_secret_file(secret_file)  # Before anything is made.
-        cluster, is_new = await make_cluster_at(
-            parsed, credentials=credentials, access=_access(zk_all, zk_read, with_root)
-        )
+        access = _access(zk_all, zk_read, with_root)
+        if by is ProvenBy.NOTHING:
+            cluster, is_new = await make_cluster_at(parsed, credentials=credentials, access=access)
+        else:
+            cluster, is_new = await make_closed_cluster(parsed, credentials, by=by, access=access)
         async with open_store(parsed, credentials=credentials) as store:
-            if is_new:
-                if secret_file is not None and not exists(secret_file):
-                    make_secret_file(secret_file, Secrets(None, (new_secret(),)))
-                await STORED_ADMISSION.change(store, lambda _: admission)
-                if policy != PlacementPolicy():
-                    await STORED_PLACEMENT.change(store, lambda _: policy)
+            if is_new and policy != PlacementPolicy():
+                await STORED_PLACEMENT.change(store, lambda _: policy)
             now = await STORED_ADMISSION.read(store)
         said = {"uri": str(parsed), "cluster": cluster, "made": is_new, "mode": now.name}
-        if is_new and secret_file is not None:
-            said["secret_file"] = secret_file
+        if is_new and by is ProvenBy.SECRET:
+            said["secret_file"] = credentials.secret_file
         return said
 
     said = run(body)
@@ -454,7 +447,7 @@ def metadata_init(
         print_line(f"{said['uri']}: cluster {said['cluster']} is there already; nothing was changed")
 
 
-def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tuple[Credentials, Admission]:
+def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tuple[Credentials, ProvenBy]:
     """Return what a new cluster is closed by, and the credentials with its secret file.
 
     Raises:
@@ -463,9 +456,9 @@ def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tupl
     if is_open:
         if credentials.secret_file is not None:
             raise click.UsageError("--open makes a cluster without a secret: do not give --secret-file")
-        return credentials, OPEN
+        return credentials, ProvenBy.NOTHING
     if credentials.tls is not None:
-        return credentials, Admission(ProvenBy.TLS)
+        return credentials, ProvenBy.TLS
     if credentials.secret_file is None and isinstance(uri, SqliteUri):
         credentials = attrs.evolve(credentials, secret_file=secret_beside(uri))
     if credentials.secret_file is None:
@@ -473,7 +466,7 @@ def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tupl
             "give --secret-file FILE, where the secret of the new cluster is or is to be made; or --open for "
             "a cluster that serves everybody who reaches it"
         )
-    return credentials, Admission(ProvenBy.SECRET)
+    return credentials, ProvenBy.SECRET
 
 
 @metadata.command("placement")

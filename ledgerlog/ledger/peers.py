@@ -71,6 +71,7 @@ class LedgerPeers:
         return read.found, read.failure
 
     async def _ask(self, ledger_id: int, read: RangeRead, ask: RangeAsk) -> None:
+        why: list[str] = []
         try:
             answer = await read_range(
                 self._client.pool.connection(ask.bookie),
@@ -78,11 +79,12 @@ class LedgerPeers:
                 first=ask.first,
                 last=ask.last,
                 stride=ask.stride,
+                tell_why=why.append,
             )
         except PermissionDenied as denial:
             read.on_denied(denial)
             return
         if answer is None:
-            read.on_failed(ask)
+            read.on_failed(ask, *why)
         else:
             read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)

@@ -90,6 +90,7 @@ async def read_range(
     bytes_max: int = READ_REPLY_BYTES_TARGET,
     timeout_s: float = REQUEST_TIMEOUT_S,
     is_patient: bool = True,
+    tell_why: Callable[[str], object] | None = None,
 ) -> RangeAnswer | None:
     """Read entries first, first + stride, ... up to last from one bookie, as far as one reply goes.
 
@@ -103,6 +104,8 @@ async def read_range(
         bytes_max: About how many payload bytes to read.
         timeout_s: Seconds for the whole call.
         is_patient: Ask a busy bookie again, within ``timeout_s``.
+        tell_why: Called with the reason before None is returned because the bookie did not answer. The reason
+            names the bookie.
 
     Returns:
         The answer. None, so nothing is known, if the bookie did not answer, refused to look (its reply is
@@ -130,6 +133,8 @@ async def read_range(
         if isinstance(cause, BookieBusy) and not is_patient:
             raise
         logger.debug("ledger=%d bookie=%s read failed: %s", ledger_id, connection.bookie_id, cause)
+        if tell_why is not None:
+            tell_why(str(cause))
         return None
     status = Status(reply.header.status)
     what = "read it" if recovery_key is None else "recover it"
@@ -192,6 +197,7 @@ async def read_entries(
     read = RangeRead(metadata, first, last, avoid=list(failed), prefer=prefer)
 
     async def ask_for(ask: RangeAsk, share: int) -> None:
+        why: list[str] = []
         try:
             answer = await read_range(
                 connection(ask.bookie),
@@ -201,6 +207,7 @@ async def read_entries(
                 stride=ask.stride,
                 bytes_max=share,
                 is_patient=False,
+                tell_why=why.append,
             )
         except BookieBusy:
             read.on_busy(ask)
@@ -210,7 +217,7 @@ async def read_entries(
             return
         if answer is None:
             failed[ask.bookie] = None
-            read.on_failed(ask)
+            read.on_failed(ask, *why)
         else:
             failed.pop(ask.bookie, None)
             read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)

@@ -124,13 +124,11 @@ class LedgerReader:
         if self.is_closed:
             await trio.lowlevel.checkpoint()
         else:
-            held = await self._ask_end()
+            reasons: dict[BookieId, str] = {}
+            held = await self._ask_end(reasons)
             if not held and not self.metadata.is_closed:
-                raise EntryUnavailable(
-                    self.ledger_id,
-                    self._lac + 1,
-                    "no bookie of its last ensemble tells how far it is confirmed",
-                )
+                why = ["no bookie of its last ensemble tells how far it is confirmed", *reasons.values()]
+                raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
             top = max(held.values(), default=NO_ENTRY)
             if top > max(self._lac, self._unconfirmed) and not self.metadata.is_closed:
                 with trio.move_on_after(LAC_CATCH_UP_S):
@@ -139,14 +137,16 @@ class LedgerReader:
                     self._unconfirmed = top
         return self._readable()
 
-    async def _ask_end(self) -> dict[int, int]:
+    async def _ask_end(self, reasons: dict[BookieId, str]) -> dict[int, int]:
         """Read the metadata and ask the last ensemble in it. Repeat until the answers fit the metadata.
 
-        Returns the last entry that each answering bookie holds, by slot."""
+        Returns the last entry that each answering bookie holds, by slot. Puts into ``reasons`` why the others
+        did not answer."""
         while True:
             asked = self.metadata.last_fragment.ensemble
             held: dict[int, int] = {}
-            await gather(self.refresh, partial(self._ask_lac, asked, held))
+            reasons.clear()
+            await gather(self.refresh, partial(self._ask_lac, asked, held, reasons))
             if self.metadata.is_closed or self.metadata.last_fragment.ensemble == asked:
                 return held
 
@@ -157,8 +157,11 @@ class LedgerReader:
         assert self.metadata.last_entry is not None
         return self.metadata.last_entry
 
-    async def _ask_lac(self, ensemble: Sequence[BookieId], held: dict[int, int]) -> None:
-        """Ask an ensemble for its LAC, and put the last entry that each answering bookie holds into ``held``.
+    async def _ask_lac(
+        self, ensemble: Sequence[BookieId], held: dict[int, int], reasons: dict[BookieId, str]
+    ) -> None:
+        """Ask an ensemble for its LAC, and put the last entry that each answering bookie holds into ``held``,
+        and why the others did not answer into ``reasons``.
 
         Answers are enough once they cover the ensemble: no entry can be acknowledged without one of these
         bookies. The others get a moment more, so that a dead bookie does not slow down every read."""
@@ -169,7 +172,7 @@ class LedgerReader:
             async def ask(slot: int, bookie: BookieId) -> None:
                 nonlocal denial
                 try:
-                    last = await self._lac_of(bookie, wait_ms=0, beyond=NO_ENTRY)
+                    last = await self._lac_of(bookie, wait_ms=0, beyond=NO_ENTRY, reasons=reasons)
                 except PermissionDenied as refused:
                     denial = refused
                     nursery.cancel_scope.cancel()
@@ -185,7 +188,9 @@ class LedgerReader:
         if denial is not None:
             raise denial
 
-    async def _lac_of(self, bookie: BookieId, *, wait_ms: int, beyond: int) -> int | None:
+    async def _lac_of(
+        self, bookie: BookieId, *, wait_ms: int, beyond: int, reasons: dict[BookieId, str] | None = None
+    ) -> int | None:
         try:
             reply = await self._pool.connection(bookie).request(
                 Kind.READ_LAC,
@@ -195,7 +200,9 @@ class LedgerReader:
                 last=NO_ENTRY,
                 wait_ms=wait_ms,
             )
-        except BookieUnavailable:
+        except BookieUnavailable as cause:
+            if reasons is not None:
+                reasons[bookie] = str(cause)
             return None
         header = reply.header
         check_permitted(header.status, bookie, self.ledger_id, "read it")

@@ -204,7 +204,7 @@ class _Recovery:
 
     def _not_fenced(self, slot: int, why: str) -> None:
         logger.info("ledger=%d is not fenced in slot %d: %s", self._core.ledger_id, slot, why)
-        self._core.on_fence_failed(slot)
+        self._core.on_fence_failed(slot, why)
 
     async def _read(self, ask: ReadAsk) -> None:
         try:

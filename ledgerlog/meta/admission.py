@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 STORED_ADMISSION = StoredSettings(
     ADMISSION,
     "how the cluster is closed",
-    "'ledgerlog access close --reset' makes it anew",
+    "'ledgerlog access mode MODE --reset' makes it anew",
     lambda: OPEN,
     Admission.decode_untrusted,
 )

@@ -28,8 +28,9 @@ from collections.abc import Callable
 
 from ledgerlog.errors import ClusterNotFound, InvalidArgument, WrongCluster
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import MetadataStore
-from ledgerlog.model.layout import CLUSTER
+from ledgerlog.meta.store import Create, MetadataStore, Set
+from ledgerlog.model.admission import OPEN, Admission
+from ledgerlog.model.layout import ADMISSION, CLUSTER
 from ledgerlog.model.ledger import MetadataCorrupt
 
 __all__ = ["RESTORING", "Belonging", "check_cluster", "find_cluster", "join_cluster", "make_cluster"]
@@ -179,7 +180,9 @@ async def join_cluster(store: MetadataStore) -> str:
     return cluster
 
 
-async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bool:
+async def make_cluster(
+    store: MetadataStore, random_bytes: Callable[[int], bytes], *, admission: Admission = OPEN
+) -> bool:
     """Make a cluster in the store unless it holds one, and belong to the cluster.
 
     Any number of processes may do this at the same time; one of them makes the cluster.
@@ -187,6 +190,8 @@ async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes
     Args:
         store: Where to make the cluster.
         random_bytes: Returns that many random bytes, as ``os.urandom`` does.
+        admission: How the new cluster is closed. It is written together with the cluster's id, so a cluster
+            that is to be closed is never open.
 
     Returns:
         Whether this call made the cluster.
@@ -201,9 +206,19 @@ async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes
     async def write(_: bool) -> str:
         there = await find_cluster(store)
         if there is None:
-            await store.create(CLUSTER, fresh.encode())
+            await _create(store, fresh.encode(), admission)
         return there or fresh
 
     cluster = await settle(store, write, what="the making of a cluster")
     store.belong_to(cluster)
     return cluster == fresh
+
+
+async def _create(store: MetadataStore, cluster: bytes, admission: Admission) -> None:
+    if admission == OPEN:
+        await store.create(CLUSTER, cluster)
+        return
+    left = await store.get(ADMISSION)  # Of a cluster whose other nodes somebody removed.
+    value = admission.encode()
+    mode = Create(ADMISSION, value) if left is None else Set(ADMISSION, value, left.version)
+    await store.transaction([mode, Create(CLUSTER, cluster)])

@@ -43,6 +43,7 @@ from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.restore import Restored, restore
 from ledgerlog.meta.sqlite import open_sqlite_store, save_sqlite
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.admission import OPEN, Admission
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.redact import redact
 
@@ -227,7 +228,11 @@ async def open_store(
 
 
 async def make_cluster_at(
-    uri: ClusterUri, *, credentials: Credentials = NO_CREDENTIALS, access: StoreAccess | None = None
+    uri: ClusterUri,
+    *,
+    credentials: Credentials = NO_CREDENTIALS,
+    access: StoreAccess | None = None,
+    admission: Admission = OPEN,
 ) -> tuple[str, bool]:
     """Make a cluster unless the store holds one.
 
@@ -238,6 +243,7 @@ async def make_cluster_at(
         uri: Where to make it.
         credentials: What this process proves itself with.
         access: Who else may use the tree in ZooKeeper. None: nobody else.
+        admission: How the new cluster is closed.
 
     Returns:
         The cluster's id, and whether this call made the cluster.
@@ -256,7 +262,7 @@ async def make_cluster_at(
     if is_secure:
         access.check(uri)
     async with _open_any(uri, create=True, credentials=credentials, access=access) as store:
-        is_new = await make_cluster(store, os.urandom)
+        is_new = await make_cluster(store, os.urandom, admission=admission)
         assert store.cluster is not None
         cluster = store.cluster
     if is_new and is_secure:

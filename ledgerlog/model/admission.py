@@ -13,6 +13,11 @@ The record is a canonical CBOR map (``model.codec``):
     v         1
     by        "nothing", "secret" or "tls"
     required  false while the cluster is being closed
+    file      absent, or the path of the secret file on the one machine that all processes run on
+
+**Why a path.** The processes of a local cluster share a machine and a user, and a URI of ZooKeeper says
+nothing about files. So the record tells them where the secret is. It tells nobody the secret: the file has
+mode 0600.
 
 A record that cannot be read is an error and never means "open".
 """
@@ -48,6 +53,8 @@ class Admission:
         default=attrs.Factory(lambda self: self.by is not ProvenBy.NOTHING, takes_self=True)
     )
     """Whether who proves nothing is refused."""
+    file: str = ""
+    """Where processes that were told of no secret look for it; "": nowhere."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
@@ -67,7 +74,12 @@ class Admission:
     def encode(self) -> bytes:
         """Return the record."""
         return encode_record(
-            {"v": _FORMAT, "by": self.by.value, "required": self.is_required},
+            {
+                "v": _FORMAT,
+                "by": self.by.value,
+                "required": self.is_required,
+                **({"file": self.file} if self.file else {}),
+            },
             Admission.decode_untrusted,
             unknown=self.unknown,
         )
@@ -84,7 +96,8 @@ class Admission:
         by = ProvenBy(name)
         if required and by is ProvenBy.NOTHING:
             fields.fail("a proof is required, and nothing proves anything")
-        return cls(by, required, unknown=fields.unknown())
+        file = fields.optional("file", str) or ""
+        return cls(by, required, file, unknown=fields.unknown())
 
 
 OPEN = Admission()

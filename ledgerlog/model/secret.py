@@ -178,6 +178,10 @@ class SecretSource(Protocol):
         """Return the present secrets."""
         ...
 
+    def reload(self) -> None:
+        """Look for other secrets now, and log what was found."""
+        ...
+
 
 def common_secret(ours: Sequence[bytes], fingerprints: Sequence[bytes]) -> bytes | None:
     """Return the secret of ours that the peer prefers and has; None if there is none.

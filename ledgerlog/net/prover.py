@@ -77,6 +77,13 @@ class Prover:
         """Have a function called at each change of ``admission``."""
         self._watchers.append(watcher)
 
+    def reload(self) -> bool:
+        """Read the secret file now. Return whether this process has one."""
+        if self._source is None:
+            return False
+        self._source.reload()
+        return True
+
     def check_own(self) -> None:
         """Check that this process can prove who it is, if the cluster wants that.
 

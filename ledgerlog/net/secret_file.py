@@ -4,7 +4,8 @@ Only its owner may read the file, and the owner is this user or root. A file tha
 whoever reads a cluster's secret can be anybody.
 
 ``SecretFile`` looks at the file when a secret is needed, at most once in ``_LOOK_S``. So a new file is used
-by the next connection, without a signal; connections that are open go on. If the new file is bad, or of
+by the next connection, without a signal; connections that are open go on. ``reload`` looks at once; ``bookie
+run`` calls it on SIGHUP. If the new file is bad, or of
 another holder, the process keeps the secrets that it has, and logs one warning for each state of the file.
 """
 
@@ -21,6 +22,7 @@ from ledgerlog.model.secret import SECRET_BYTES, SECRET_FILE_BYTES_MAX, Secrets
 
 __all__ = [
     "SecretFile",
+    "ensure_secret_file",
     "exists",
     "make_secret_file",
     "new_secret",
@@ -73,6 +75,19 @@ def read_secret_file(path: str) -> Secrets:
     if len(data) > SECRET_FILE_BYTES_MAX:
         raise InvalidArgument(f"{path} is not a secret file: it has more than {SECRET_FILE_BYTES_MAX} bytes")
     return Secrets.parse(data.decode("utf-8", "replace"), path)
+
+
+def ensure_secret_file(path: str) -> str:
+    """Make a file with a new cluster's secret, unless there is one, and return its absolute path.
+
+    Raises:
+        InvalidArgument: The file there cannot be used, or it cannot be made.
+    """
+    if exists(path):
+        read_secret_file(path)
+    else:
+        make_secret_file(path, Secrets(None, (new_secret(),)))
+    return os.path.abspath(path)
 
 
 def make_secret_file(path: str, secrets: Secrets) -> None:
@@ -156,11 +171,18 @@ class SecretFile:
             self._look_at = time.monotonic() + _LOOK_S
             stamp = _stamp_of(self._path)
             if stamp != self._stamp:
-                self._stamp = stamp
-                self._read_again()
+                self.reload()
         return self._secrets
 
-    def _read_again(self) -> None:
+    def reload(self) -> None:
+        """Read the file now, whether it has changed or not. If it is bad, keep the secrets."""
+        self._look_at = time.monotonic() + _LOOK_S
+        self._stamp = _stamp_of(self._path)
+        if self._read_again():
+            logger.info("the secret file was read again: %r", self._secrets)
+
+    def _read_again(self) -> bool:
+        """Read the file. Return False, after a warning, if it cannot be used."""
         try:
             secrets = read_secret_file(self._path)
             if secrets.holder != self._secrets.holder:
@@ -169,7 +191,6 @@ class SecretFile:
                 )
         except InvalidArgument as bad:
             logger.warning("the secrets stay as they were: %s", bad)
-            return
-        if secrets != self._secrets:
-            logger.info("the secret file was read again: %r", secrets)
-            self._secrets = secrets
+            return False
+        self._secrets = secrets
+        return True

@@ -513,7 +513,11 @@ TARGETS = (
     metadata_target(
         "admission",
         Admission.decode_untrusted,
-        lambda: [OPEN, Admission(ProvenBy.SECRET), Admission(ProvenBy.TLS, False)],
+        lambda: [
+            OPEN,
+            Admission(ProvenBy.SECRET, file="/c/cluster.secret"),
+            Admission(ProvenBy.TLS, False),
+        ],
     ),
     metadata_target(
         "draining",

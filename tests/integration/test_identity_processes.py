@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from running_cluster import ledgerlog, ledgerlog_ok, running_cluster
 
 import ledgerlog as library
 from ledgerlog.cli.local_cluster import local_cluster
-from ledgerlog.cli.processes import ChildProcesses, open_children
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from ledgerlog.errors import BookieUnavailable, Unauthenticated
 from ledgerlog.wire.frame import Kind
 from tests.waiting import until
@@ -32,21 +33,21 @@ async def said(*args: str, uri: str) -> Any:
 
 async def start_bookie(
     children: ChildProcesses, root: Path, uri: str, *options: str, name: str = "b1"
-) -> None:
+) -> Child:
     command = [sys.executable, "-m", "bookie", "run", str(root / name), "--metadata", uri, "--id", name]
-    await children.start(name, [*command, *options], log_path=root / f"{name}.log")
+    return await children.start(name, [*command, *options], log_path=root / f"{name}.log")
 
 
 @asynccontextmanager
-async def lone_bookie(root: Path, uri: str, *options: str) -> AsyncIterator[None]:
+async def lone_bookie(root: Path, uri: str, *options: str) -> AsyncIterator[Child]:
     async with open_children() as children:
-        await start_bookie(children, root, uri, *options)
+        bookie = await start_bookie(children, root, uri, *options)
 
         async def is_there() -> bool:
             return b"b1" in (await ledgerlog("bookie", "list", *options, uri=uri)).stdout
 
         await until(is_there)
-        yield
+        yield bookie
 
 
 async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: Path) -> None:
@@ -56,9 +57,11 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
     assert (made["mode"], made["secret_file"]) == ("closed", str(secret))
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert await said("access", "mode", uri=uri) == {"mode": "closed", "by": "secret"}
-    async with lone_bookie(tmp_path, uri):
+    async with lone_bookie(tmp_path, uri) as bookie:
         await ledgerlog_ok("log", "create", "orders", *LONE, uri=uri)
         await ledgerlog_ok("log", "append", "orders", uri=uri, stdin=b"one\n")
+        bookie.send_signal(signal.SIGHUP)
+        await until(lambda: "the secret file was read again" in (tmp_path / "b1.log").read_text())
         await ledgerlog_ok("log", "create", "more", *LONE, uri=uri)
         kept = tmp_path / "elsewhere"
         os.rename(secret, kept)

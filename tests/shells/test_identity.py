@@ -44,6 +44,9 @@ class Source:
     def current(self) -> Secrets:
         return self.secrets
 
+    def reload(self) -> None:
+        pass
+
 
 def prover(secrets: Secrets | None, admission: Admission = CLOSED) -> Prover:
     made = Prover(None if secrets is None else Source(secrets))
@@ -127,6 +130,29 @@ async def test_a_wrong_secret_is_refused_and_the_message_names_the_file(
             writer = await client.ledgers.create(replication=Replication(1, 1, 1))
             with trio.fail_after(60), pytest.raises(LedgerLogError, match="does not accept the secret"):
                 await writer.append(b"x")
+
+
+async def test_a_read_with_a_wrong_secret_says_which_bookie_refused_what(clock: MockClock) -> None:
+    given = {"client-1": SECRETS, "client-2": STRANGE}
+    async with (
+        open_cluster(prover_of=lambda name: prover(given.get(name, SECRETS))) as cluster,
+        cluster.client() as client,
+    ):
+        closed = await client.ledgers.create(replication=R332)
+        left_open = await client.ledgers.create(replication=R332)
+        for writer in (closed, left_open):
+            await writer.append(b"x")
+        await closed.close()
+        async with cluster.client() as stranger:
+            refused = r"bookie b1[^;]*: it does not accept the secret of admin/cluster in the\.secret"
+            reader = await stranger.ledgers.open(closed.ledger_id)
+            with pytest.raises(LedgerLogError, match=refused):
+                await reader.read(0, 0)
+            unfinished = await stranger.ledgers.open(left_open.ledger_id)
+            with pytest.raises(LedgerLogError, match=refused):
+                await unfinished.last_add_confirmed()
+            with pytest.raises(LedgerLogError, match=refused):
+                await stranger.ledgers.recover(left_open.ledger_id)
 
 
 @pytest.mark.parametrize("bookies", [None, STRANGE], ids=["none", "another"])

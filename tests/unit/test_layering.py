@@ -110,7 +110,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.optional_packages",  # SASL's.
     ),
     # Who a process is: its secrets, and what the store says of how the cluster is closed.
-    "ledgerlog.proving": (*VOCABULARY, *CONCURRENCY, "ledgerlog.meta", "ledgerlog.net"),
+    "ledgerlog.proving": (
+        *VOCABULARY,
+        *CONCURRENCY,
+        "ledgerlog.durable_directories",
+        "ledgerlog.meta",
+        "ledgerlog.net",
+    ),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files. Readers of logs read through it.
     "ledgerlog.archive": BELOW_LEDGER,

@@ -13,6 +13,7 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.secret import Secrets
 from ledgerlog.net import secret_file
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.secret_file import (
     SecretFile,
     make_secret_file,
@@ -107,3 +108,26 @@ def test_a_bad_change_leaves_the_secrets_as_they_were_and_is_told_once(
     assert len(warnings) == 1
     assert "the secrets stay as they were" in warnings[0].getMessage()
     assert SECRETS.values[0].hex() not in caplog.text
+
+
+def test_a_file_is_read_at_once_when_it_is_asked_for(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without that, a process looks at most once a second, and only when a connection begins."""
+    caplog.set_level(logging.INFO)
+    make_secret_file(str(path), SECRETS)
+    source = SecretFile(str(path))
+    rotated = SECRETS.rotated(new_secret())
+    replace_secret_file(str(path), rotated)
+    assert source.current() == SECRETS
+    source.reload()
+    assert source.current() == rotated
+    assert "the secret file was read again" in caplog.text
+    path.chmod(0o644)
+    source.reload()
+    assert source.current() == rotated
+    assert "the secrets stay as they were" in caplog.text
+
+
+def test_a_process_without_a_secret_file_has_nothing_to_read_again(path: Path) -> None:
+    assert not Prover().reload()
+    make_secret_file(str(path), SECRETS)
+    assert Prover(SecretFile(str(path))).reload()

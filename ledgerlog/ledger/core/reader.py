@@ -47,7 +47,7 @@ class _Said(enum.Enum):
 
 
 class _Lane:
-    __slots__ = ("asked", "bookies", "last", "next", "said", "stride")
+    __slots__ = ("asked", "bookies", "last", "next", "said", "stride", "why")
 
     def __init__(self, first: int, last: int, stride: int, bookies: Sequence[BookieId]) -> None:
         self.next = first
@@ -55,6 +55,7 @@ class _Lane:
         self.stride = stride
         self.bookies = bookies
         self.said: dict[BookieId, _Said] = {}  # answers about the entry ``next``
+        self.why: dict[BookieId, str] = {}  # why bookies did not answer, for the message
         self.asked: RangeAsk | None = None  # the outstanding ask; answers to other asks are ignored
 
 
@@ -170,7 +171,8 @@ class RangeRead:
 
     def _conclude(self, lane: _Lane) -> None:
         said = lane.said
-        words = ", ".join(f"{bookie}: {what.value}" for bookie, what in said.items()) or "nobody else has it"
+        words = ", ".join(lane.why.get(bookie) or f"{bookie}: {what.value}" for bookie, what in said.items())
+        words = words or "nobody else has it"
         if said and all(what is _Said.ABSENT for what in said.values()):
             self.failure = EntryNotFound(self.ledger_id, lane.next, words)
         elif _Said.DAMAGED in said.values() and not {_Said.UNKNOWN, _Said.BUSY} & {*said.values()}:
@@ -204,7 +206,7 @@ class RangeRead:
             self.found[entry_id] = found[entry_id]
             entry_id += lane.stride
         if entry_id != lane.next:
-            lane.said = {}
+            lane.said, lane.why = {}, {}
             lane.next = entry_id
         if entry_id > lane.last:
             self._open -= 1
@@ -222,13 +224,19 @@ class RangeRead:
             lane.asked = None
             lane.said[ask.bookie] = _Said.BUSY
 
-    def on_failed(self, ask: RangeAsk) -> None:
-        """The bookie did not answer, or answered with an error."""
+    def on_failed(self, ask: RangeAsk, why: str = "") -> None:
+        """The bookie did not answer, or answered with an error.
+
+        Args:
+            ask: The read.
+            why: Which bookie did not answer and why, for the message of a failure. "": nothing is known.
+        """
         lane = self._lanes[ask.lane]
         if lane.asked is not ask:
             return
         lane.asked = None
         lane.said[ask.bookie] = _Said.UNKNOWN
+        lane.why[ask.bookie] = why
         self._avoid[ask.bookie] = None
 
     def on_denied(self, denial: LedgerLogError) -> None:

@@ -142,6 +142,7 @@ class LedgerRecovery:
         self._round_entries = round_entries
         self._frozen_count = 0
         self._unfenced: set[int] = set()  # slots whose fence failed
+        self._why_unfenced: dict[int, str] = {}  # for the message, as far as it is known
         self._to_fence: list[int] = []
         self._round = 0
         self._round_last = NO_ENTRY
@@ -187,15 +188,25 @@ class LedgerRecovery:
         if self.replication.covers(self.fenced):
             self._begin_reading()
 
-    def on_fence_failed(self, slot: int) -> None:
-        """A bookie did not confirm the fence in time, or cannot."""
+    def on_fence_failed(self, slot: int, why: str = "") -> None:
+        """A bookie did not confirm the fence in time, or cannot.
+
+        Args:
+            slot: Its slot.
+            why: Which bookie did not and why, for the message of a failure. "": nothing is known.
+        """
         if self.phase is not Phase.FENCING or slot in self.fenced:
             return
         self._unfenced.add(slot)
+        if why:
+            self._why_unfenced[slot] = why
         possible = [i for i in range(self.replication.ensemble) if i not in self._unfenced]
         if not self.replication.covers(possible):
             bookies = ", ".join(self.frozen.ensemble[i] for i in sorted(self._unfenced))
-            self._fail(RecoveryFailed(self.ledger_id, f"fencing is incomplete without {bookies}"))
+            reasons = "".join(
+                f"; {self._why_unfenced[i]}" for i in sorted({*self._why_unfenced} & self._unfenced)
+            )
+            self._fail(RecoveryFailed(self.ledger_id, f"fencing is incomplete without {bookies}{reasons}"))
 
     # --- reading ------------------------------------------------------------------------------
 
