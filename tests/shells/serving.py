@@ -21,6 +21,7 @@ from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.local import LocalNetwork
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
 from ledgerlog.testing.faulty_store import FaultyStore
 from ledgerlog.testing.memory_cluster import new_tree
@@ -63,6 +64,8 @@ class Machine:
     labels: dict[str, str] = attrs.Factory(dict)
     ledgers: dict[int, LedgerMetadata] = attrs.Factory(lambda: {e: ledger(e) for e in range(200)})
     """The ledgers that exist in the metadata store as soon as the bookie serves."""
+    prover: Prover | None = None
+    """Who the bookie is, and whom it serves. None: nobody, in an open cluster."""
 
     @classmethod
     def real(cls, path: Path, **fields: object) -> Machine:
@@ -84,6 +87,7 @@ class Machine:
                 labels=self.labels,
                 disk=self.disk,
                 indexes=self.indexes,
+                prover=self.prover,
             ) as node,
         ):
             for number, metadata in self.ledgers.items():

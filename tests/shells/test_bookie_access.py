@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -19,10 +20,19 @@ from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.model.access import Grant, Role
+from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.layout import grants_path, ledger_path
 from ledgerlog.model.principal import Principal
+from ledgerlog.model.secret import Secrets
+from ledgerlog.net.certificates import Certificates
+from ledgerlog.net.prover import Prover
+from ledgerlog.net.session import handshake
+from ledgerlog.net.tls import TlsNetwork
 from ledgerlog.testing.faulty_store import Call, GoOn, before
+from ledgerlog.testing.memory_cluster import CLUSTER
 from ledgerlog.wire.frame import RECOVERY, REPLY, Kind, Status
+from ledgerlog.wire.hello import Hello
+from tests import certificates
 
 SECURITY = Path(__file__).parents[2] / "docs" / "SECURITY.md"
 
@@ -52,6 +62,53 @@ async def grant(machine: Machine, principal: str, role: Role, prefix: str = "") 
 async def revoke(machine: Machine, principal: str) -> None:
     async with machine.tree.open_store() as store:
         await change_grants(store, Principal.parse(principal), lambda now: now.revoked(None))
+
+
+@attrs.define
+class Source:
+    """The secrets of a process."""
+
+    secrets: Secrets
+    where: str = "the.secret"
+
+    def current(self) -> Secrets:
+        return self.secrets
+
+    def reload(self) -> None:
+        pass
+
+
+def prover(secrets: Secrets) -> Prover:
+    made = Prover(Source(secrets))
+    made.admit(Admission(ProvenBy.SECRET))
+    return made
+
+
+@pytest.fixture(params=["by a certificate", "by a secret"])
+def proving(
+    request: pytest.FixtureRequest, machine: Machine
+) -> Callable[[Bookie, str], Awaitable[RawClient]]:
+    """Connects as a principal that proves who it is, as clients do. The bookie is one of a closed cluster."""
+    plain = machine.network
+    if request.param == "by a secret":
+        secrets = Secrets(None, (b"s" * 32,))
+        machine.prover = prover(secrets)
+
+        async def by_secret(bookie: Bookie, principal: str) -> RawClient:
+            stream = await plain.connect(bookie.node.address)
+            await handshake(stream, Hello("b1", None), prover(secrets.derived(Principal.parse(principal))))
+            return RawClient(stream)
+
+        return by_secret
+    machine.network = TlsNetwork(plain, Certificates(certificates.files("bookie/b1"), CLUSTER))
+
+    async def by_certificate(bookie: Bookie, principal: str) -> RawClient:
+        network = TlsNetwork(plain, Certificates(certificates.files(principal), CLUSTER))
+        client = RawClient(await network.connect(bookie.node.address))
+        assert (await client.hello())[0] is Status.OK
+        return client
+
+    return by_certificate
 
 
 async def client_of(machine: Machine, bookie: Bookie, principal: str) -> RawClient:
@@ -98,8 +155,10 @@ REQUESTS: dict[str, Callable[[RawClient, Bookie, int], Awaitable[Status]]] = {
 ROLES: dict[str, tuple[str, Grant | None]] = {
     "no role": ("client/nobody", None),
     "reader": ("client/r", Grant(Role.READER, "a/")),
+    "reader of all logs": ("client/ra", Grant(Role.READER)),
     "reader of other logs": ("client/ro", Grant(Role.READER, "b/")),
     "writer": ("client/w", Grant(Role.WRITER, "a/")),
+    "writer of all logs": ("client/wa", Grant(Role.WRITER)),
     "writer of other logs": ("client/wo", Grant(Role.WRITER, "b/")),
     "bookie": ("bookie/b2", None),
     "admin": ("admin/alice", None),
@@ -132,19 +191,24 @@ def test_the_page_has_every_request_and_every_role() -> None:
 @pytest.mark.parametrize("is_known", [False, True], ids=["new ledger", "known ledger"])
 @pytest.mark.parametrize("role", ROLES)
 async def test_each_request_is_allowed_or_refused_as_the_page_says(
-    machine: Machine, role: str, is_known: bool, autojump_clock: trio.testing.MockClock
+    machine: Machine,
+    role: str,
+    is_known: bool,
+    proving: Callable[[Bookie, str], Awaitable[RawClient]],
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     principal, granted = ROLES[role]
     expected = matrix()
     async with machine.bookie() as bookie:
         if is_known:
-            admin = await client_of(machine, bookie, "admin/root")
+            admin = await proving(bookie, "admin/root")
             for number in range(len(REQUESTS)):
                 await admin.add(A + number, 0, [b"x"])
             await admin.acknowledged(len(REQUESTS))
         if granted is not None:
             await grant(machine, principal, granted.role, granted.prefix)
-        client = await client_of(machine, bookie, principal)
+        client = await proving(bookie, principal)
         if role == "revoked":
             assert await _add(client, bookie, A) is Status.OK
             await revoke(machine, principal)
@@ -156,6 +220,8 @@ async def test_each_request_is_allowed_or_refused_as_the_page_says(
             assert status in (Status.OK, Status.NO_SUCH_LEDGER, Status.PERMISSION_DENIED), request
             denied += status is Status.PERMISSION_DENIED
         assert bookie.node.server.counts["requests_denied"] == denied
+        said = [line for line in caplog.messages if f"{principal}: " in line and "have the right" in line]
+        assert len(said) == denied, "a line for each refusal"
 
 
 @pytest.mark.parametrize("kind", ["bookie", "admin"])
