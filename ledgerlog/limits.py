@@ -189,6 +189,9 @@ first value up to the second."""
 ELECTION_STANDBYS_MAX = 256
 """How many standbys get a leader's heartbeats. Further ones rely on the metadata session."""
 
+ELECTION_STRANGERS_MAX = 64
+"""How many connections to a candidate may not have said HELLO yet. For one more, the oldest is closed."""
+
 ELECTION_STEP_DOWN_S = 2.0
 """How long a process that leaves an election tries to tell the metadata store."""
 

@@ -11,6 +11,12 @@ nothing comes, and the standby notices it after ``limits.ELECTION_SILENCE_S``. N
 is gone. This module decides nothing: it tells ``election.core.candidacy``, which has the rules for a
 suspicion.
 
+**Who is served.** A standby's HELLO must name the candidacy that it wants: 16 random bytes, which only the
+metadata store tells. So who cannot read the store learns nothing here, and takes no standby's place. Until
+its HELLO a connection is a stranger, with a deadline. If there are ``limits.ELECTION_STRANGERS_MAX`` of them,
+one more takes the place of the oldest: a standby says HELLO in its first packet, so it is not that for long.
+With certificates, TLS has proved that the peer belongs to the cluster, before the first frame.
+
 If a standby does not take its 32 bytes at once, the server drops it and does not wait. A lost connection
 costs only time, because the metadata session still shows the leader's death.
 """
@@ -19,12 +25,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from hmac import compare_digest
 
 import trio
 
 from ledgerlog.election.core.candidacy import Candidacy
 from ledgerlog.errors import InvalidArgument, Unauthenticated, WireError
-from ledgerlog.limits import ELECTION_BEAT_S, ELECTION_SILENCE_S, ELECTION_STANDBYS_MAX, HANDSHAKE_TIMEOUT_S
+from ledgerlog.limits import (
+    ELECTION_BEAT_S,
+    ELECTION_SILENCE_S,
+    ELECTION_STANDBYS_MAX,
+    ELECTION_STRANGERS_MAX,
+    HANDSHAKE_TIMEOUT_S,
+)
 from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream
 from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
 
@@ -54,8 +67,10 @@ class BeatServer:
     def __init__(self, listener: Listener, core: Candidacy) -> None:
         self._listener = listener
         self._core = core
-        self._standbys: dict[Stream, bool] = {}
-        """Whether each standby has said HELLO. Until then its stream may take nothing."""
+        self._strangers: dict[Stream, None] = {}
+        """Connections that have not said HELLO, the oldest first. Their streams may take nothing yet."""
+        self._standbys: dict[Stream, None] = {}
+        """Connections that have."""
 
     @property
     def address(self) -> str:
@@ -71,20 +86,22 @@ class BeatServer:
                 except ConnectionLost as cause:
                     logger.warning("heartbeats are no longer served: %s", cause)
                     return
-                if len(self._standbys) >= ELECTION_STANDBYS_MAX:
-                    stream.close()
-                else:
-                    self._standbys[stream] = False
-                    nursery.start_soon(self._serve, stream)
+                if len(self._strangers) >= ELECTION_STRANGERS_MAX:
+                    self._drop(next(iter(self._strangers)))
+                self._strangers[stream] = None
+                nursery.start_soon(self._serve, stream)
 
     async def _serve(self, stream: Stream) -> None:
         hello: Beat | None = None
         try:
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
                 hello = await receive_beat(stream)
-            if hello is None or hello.kind is not BeatKind.HELLO or hello.candidacy != self._me:
+            if hello is None or hello.kind is not BeatKind.HELLO or not self._is_me(hello.candidacy):
                 return
-            self._standbys[stream] = True
+            if stream not in self._strangers or len(self._standbys) >= ELECTION_STANDBYS_MAX:
+                return
+            del self._strangers[stream]
+            self._standbys[stream] = None
             self._send(stream, Beat(BeatKind.BEAT, self._core.leading or 0, hello.candidacy))
             # The standby sends nothing more; this returns when the connection ends.
             await receive_beat(stream)
@@ -97,21 +114,21 @@ class BeatServer:
     def _me(self) -> bytes | None:
         return None if self._core.me is None else candidacy_bytes(self._core.me)
 
+    def _is_me(self, candidacy: bytes) -> bool:
+        return self._me is not None and compare_digest(candidacy, self._me)
+
     async def _beat(self) -> None:
         while True:
             await trio.sleep(ELECTION_BEAT_S)
             me = self._me
             if me is not None:
                 beat = Beat(BeatKind.BEAT, self._core.leading or 0, me)
-                for stream in self._greeted():
+                for stream in list(self._standbys):
                     self._send(stream, beat)
-
-    def _greeted(self) -> list[Stream]:
-        return [stream for stream, is_greeted in self._standbys.items() if is_greeted]
 
     def say_ended(self, term: int, candidacy: str) -> None:
         """Tell every standby that this candidacy's term is over. This method does not await."""
-        for stream in self._greeted():
+        for stream in list(self._standbys):
             self._send(stream, Beat(BeatKind.ENDED, term, candidacy_bytes(candidacy)))
 
     def _send(self, stream: Stream, beat: Beat) -> None:
@@ -123,13 +140,14 @@ class BeatServer:
         self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
+        self._strangers.pop(stream, None)
         self._standbys.pop(stream, None)
         stream.close()
 
     def close(self) -> None:
-        """Stop listening, and close every standby's connection."""
+        """Stop listening, and close every connection."""
         self._listener.close()
-        for stream in list(self._standbys):
+        for stream in [*self._strangers, *self._standbys]:
             self._drop(stream)
 
 

@@ -14,7 +14,8 @@ it closes the connection: the port may belong to another process now. Otherwise 
 then at its interval. A BEAT has the term in which the sender leads, or 0 if it does not lead (yet). When the
 term is over, it sends ENDED.
 
-Heartbeats prove nothing. They only decide how soon a standby asks the metadata store.
+Heartbeats prove nothing: they only decide how soon a standby asks the metadata store. The candidacy in a
+HELLO shows that the sender can read the store, because it is random and nothing else tells it.
 """
 
 from __future__ import annotations

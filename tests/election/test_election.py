@@ -17,7 +17,14 @@ from ledgerlog.election.core.candidacy import Candidacy
 from ledgerlog.election.election import Election, Term
 from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerLogError, LostLeadership
 from ledgerlog.ledger.client import open_client
-from ledgerlog.limits import ELECTION_BEAT_S, ELECTION_SILENCE_S, ELECTION_TENURE_S, SESSION_TIMEOUT_S
+from ledgerlog.limits import (
+    ELECTION_BEAT_S,
+    ELECTION_SILENCE_S,
+    ELECTION_STANDBYS_MAX,
+    ELECTION_TENURE_S,
+    HANDSHAKE_TIMEOUT_S,
+    SESSION_TIMEOUT_S,
+)
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.layout import candidate_path, candidates_path, election_path
@@ -179,6 +186,27 @@ async def test_a_standby_hears_nothing_and_is_kept_until_it_has_said_hello(clock
         count = await stream.receive_into(memoryview(first))
         assert count == BEAT_FRAME_BYTES, "no beat had waited"
         stream.close()
+
+
+async def test_strangers_hear_nothing_and_take_no_place_of_a_standby(clock: MockClock) -> None:
+    """Who cannot read the metadata store does not know the candidacy. Silent ones make room for others."""
+    async with stage("a") as s:
+        leader = await s.one_leads()
+        guessing = await s.network.at("stranger").connect(leader.address)
+        await guessing.send_all([Beat(BeatKind.HELLO, 1, bytes(16)).encode()])
+        assert not await guessing.receive_into(memoryview(bytearray(BEAT_FRAME_BYTES)))
+        silent = [
+            await s.network.at("stranger").connect(leader.address) for _ in range(2 * ELECTION_STANDBYS_MAX)
+        ]
+        [candidacy] = s.tree_candidates()
+        standby = await s.network.at("b").connect(leader.address)
+        await standby.send_all([Beat(BeatKind.HELLO, 1, candidacy_bytes(candidacy)).encode()])
+        began = trio.current_time()
+        for _ in range(3):
+            assert await standby.receive_into(memoryview(bytearray(BEAT_FRAME_BYTES))) == BEAT_FRAME_BYTES
+        assert trio.current_time() - began < HANDSHAKE_TIMEOUT_S, "it waited for no stranger to give up"
+        for stream in (*silent[:ELECTION_STANDBYS_MAX], standby):
+            stream.close()
 
 
 async def test_a_leader_that_shakes_no_hands_is_suspected_as_soon_as_a_silent_one(clock: MockClock) -> None:

@@ -6,6 +6,10 @@ from tests.mutants.mutant import mutant
 
 _PROOF = "tests/unit/test_proof.py"
 _SECRET = "tests/unit/test_secret.py"
+_FILE = "tests/unit/test_secret_file.py"
+_SHELL = "tests/shells/test_identity.py"
+_MAKING = "tests/shells/test_making_clusters.py"
+_ELECTION = "tests/election/test_election.py"
 
 MUTANTS = (
     mutant(
@@ -89,5 +93,133 @@ MUTANTS = (
         "fingerprint_of(value).hex()",
         "value.hex()",
         f"{_SECRET}::test_no_text_of_secrets_shows_one",
+    ),
+    mutant(
+        "a_cluster_is_open_until_its_mode_is_written",
+        "identity",
+        "belonging._create",
+        "await store.transaction([mode, Create(CLUSTER, cluster)])",
+        "await store.transaction([Create(CLUSTER, cluster)])\nawait store.transaction([mode])",
+        f"{_MAKING}::test_a_closed_cluster_is_never_open_for_a_moment",
+    ),
+    mutant(
+        "who_finds_a_cluster_makes_a_secret_for_it",
+        "identity",
+        "make_closed_cluster",
+        "by is ProvenBy.SECRET and not await _has_cluster(uri, credentials)",
+        "by is ProvenBy.SECRET",
+        f"{_MAKING}::test_connect_makes_a_cluster_that_is_closed_by_a_secret_beside_its_file",
+    ),
+    mutant(
+        "a_named_secret_is_not_looked_for",
+        "identity",
+        "open_prover",
+        "_with_secret_named(credentials, admission)",
+        "credentials",
+        f"{_MAKING}::test_a_cluster_of_one_machine_names_the_file_of_its_secret_and_processes_use_it",
+    ),
+    mutant(
+        "a_changed_secret_file_is_never_read_again",
+        "identity",
+        "SecretFile.current",
+        "stamp != self._stamp",
+        "False",
+        f"{_FILE}::test_a_changed_file_is_read_again",
+    ),
+    mutant(
+        "a_bad_secret_file_takes_the_place_of_a_good_one",
+        "identity",
+        "SecretFile._read_again",
+        "secrets.holder != self._secrets.holder",
+        "False",
+        f"{_FILE}::test_a_bad_change_leaves_the_secrets_as_they_were_and_is_told_once",
+    ),
+    mutant(
+        "a_hangup_waits_until_the_file_looks_changed",
+        "identity",
+        "SecretFile.reload",
+        "self._read_again()",
+        "False",
+        f"{_FILE}::test_a_file_is_read_at_once_when_it_is_asked_for",
+    ),
+    mutant(
+        "a_secret_that_others_read_is_used",
+        "identity",
+        "read_secret_file",
+        "status.st_mode & 0o077",
+        "status.st_mode & 0",
+        _FILE,
+    ),
+    mutant(
+        "a_client_of_a_closed_cluster_uses_whoever_answers",
+        "identity",
+        "Prover.accept_unproven",
+        "peer is None and self._admission.is_required",
+        "False",
+        f"{_SHELL}::test_a_client_of_a_closed_cluster_uses_no_bookie_that_proves_nothing",
+    ),
+    mutant(
+        "one_principals_secret_plays_a_bookie",
+        "identity",
+        "Prover._principal_with",
+        "secrets.holder is None and self._name is not None",
+        "self._name is not None",
+        f"{_SHELL}::test_a_bookie_is_that_bookie_to_the_others",
+    ),
+    mutant(
+        "a_bookie_of_a_closed_cluster_serves_everybody",
+        "identity",
+        "Connection._on_hello",
+        "principal is None and prover.admission.is_required",
+        "False",
+        f"{_SHELL}::test_a_closed_cluster_refuses_who_proves_nothing_and_names_the_remedy",
+    ),
+    mutant(
+        "a_wrong_proof_is_let_in",
+        "identity",
+        "Connection._on_hello",
+        "own_proof is None",
+        "False",
+        f"{_SHELL}::test_a_wrong_proof_is_refused_and_ends_the_connection",
+    ),
+    mutant(
+        "who_proved_nothing_stays_when_the_cluster_closes",
+        "identity",
+        "BookieServer._drop_unproven",
+        "connection.is_greeted and connection.principal is None",
+        "False",
+        f"{_SHELL}::test_a_client_without_the_secret_is_cut_off_when_the_cluster_closes",
+    ),
+    mutant(
+        "a_change_of_the_mode_is_told_to_nobody",
+        "identity",
+        "Prover.admit",
+        "for watcher in self._watchers:\n    watcher()",
+        "",
+        f"{_SHELL}::test_a_client_without_the_secret_is_cut_off_when_the_cluster_closes",
+    ),
+    mutant(
+        "a_read_that_is_refused_does_not_say_why",
+        "identity",
+        "RangeRead.on_failed",
+        "lane.why[ask.bookie] = why",
+        "",
+        f"{_SHELL}::test_a_read_with_a_wrong_secret_says_which_bookie_refused_what",
+    ),
+    mutant(
+        "who_guesses_hears_the_heartbeats",
+        "identity",
+        "BeatServer._is_me",
+        "self._me is not None and compare_digest(candidacy, self._me)",
+        "True",
+        f"{_ELECTION}::test_strangers_hear_nothing_and_take_no_place_of_a_standby",
+    ),
+    mutant(
+        "strangers_take_the_places_of_standbys",
+        "identity",
+        "BeatServer.run",
+        "self._drop(next(iter(self._strangers)))",
+        "stream.close()\ncontinue",
+        f"{_ELECTION}::test_strangers_hear_nothing_and_take_no_place_of_a_standby",
     ),
 )

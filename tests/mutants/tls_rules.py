@@ -135,9 +135,9 @@ MUTANTS = (
     mutant(
         "a_standby_in_its_handshake_is_dropped",
         "SECURITY",
-        "BeatServer._greeted",
-        "[stream for stream, is_greeted in self._standbys.items() if is_greeted]",
+        "BeatServer._beat",
         "list(self._standbys)",
+        "[*self._strangers, *self._standbys]",
         f"{_ELECTION}::test_a_standby_hears_nothing_and_is_kept_until_it_has_said_hello",
     ),
     mutant(
