@@ -262,20 +262,34 @@ JOURNAL_GATHER_BYTES = 2 * MIB
 """While a connection has more adds to read, a sync waits until this many bytes have gathered."""
 
 PARTY_WORKING = 64
-"""How many requests from one address a bookie works on at the same time, long polls not counted."""
+PARTY_URGENT = 16
+"""How many requests of one party a bookie works on at the same time, long polls not counted: fences and
+recovery reads have places of their own. A party is the connections of one principal from one address."""
 
 PARTY_LOOKS = 4
-"""How many questions to the metadata store, about rights and ledgers, a bookie asks at the same time for the
-clients at one address."""
+PRINCIPAL_LOOKS = 8
+BOOKIE_LOOKS = 16
+RESERVE_LOOKS = 4
+"""How many questions to the metadata store, about rights and ledgers, a bookie asks at the same time: for one
+party, for all parties of one principal, for all of them, and for other bookies on top."""
 
 PARTY_REQUESTS = 4 * KIB
-"""The most requests under way from one address, adds not counted. Long polls take up to three quarters."""
+PRINCIPAL_REQUESTS = 6 * KIB
+RESERVE_REQUESTS = KIB
+"""The most requests under way of one party and of one principal, adds not counted; and those beyond
+``BOOKIE_REQUESTS`` that are left for fences, recovery and other bookies. Long polls take up to three
+quarters of each."""
 
 PARTY_REPLY_BYTES = 64 * MIB
-"""The most reply bytes of the connections from one address."""
+PRINCIPAL_REPLY_BYTES = 96 * MIB
+RESERVE_REPLY_BYTES = 32 * MIB
+"""The most reply bytes of one party and of one principal; and those left for recovery and other bookies."""
 
 PARTY_LARGE_FRAMES = 8
-"""How many connections from one address may hold a larger buffer at the same time."""
+PRINCIPAL_LARGE_FRAMES = 12
+RESERVE_LARGE_FRAMES = 4
+"""How many connections of one party and of one principal may hold a larger buffer at the same time; and how
+many of other bookies, if all ``BOOKIE_LARGE_FRAMES`` are held."""
 
 TURN_REQUEST_BYTES = 4 * KIB
 """A request counts for at least so many bytes of a turn."""
@@ -385,9 +399,11 @@ assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
 assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
 assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
 assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
-assert BOOKIE_CONNECTION_REQUESTS < PARTY_REQUESTS < BOOKIE_REQUESTS
-assert BOOKIE_CONNECTION_REPLY_BYTES < PARTY_REPLY_BYTES < BOOKIE_REPLY_BYTES
-assert PARTY_LARGE_FRAMES < BOOKIE_LARGE_FRAMES
+assert BOOKIE_CONNECTION_REQUESTS < PARTY_REQUESTS < PRINCIPAL_REQUESTS < BOOKIE_REQUESTS
+assert BOOKIE_CONNECTION_REPLY_BYTES < PARTY_REPLY_BYTES < PRINCIPAL_REPLY_BYTES < BOOKIE_REPLY_BYTES
+assert RESERVE_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
+assert PARTY_LARGE_FRAMES < PRINCIPAL_LARGE_FRAMES < BOOKIE_LARGE_FRAMES
+assert PARTY_LOOKS < PRINCIPAL_LOOKS < BOOKIE_LOOKS
 assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
 assert ACCESS_LOOK_S < ADD_TIMEOUT_S / 2

@@ -23,8 +23,8 @@ is away for now. For the next ``_AWAY_S`` such requests are refused at once: an 
 later frames of its connection. A client with rights to everything (in an open cluster, that is everybody)
 needs nothing from the store for ledgers that the bookie knows, so an outage does not stop their writers.
 
-**Who asks much** waits behind itself: each connection has one decision under way, and each party
-(``fair``) ``limits.PARTY_LOOKS`` questions. So a flood of fences for ids that do not exist does not keep the
+**Who asks much** waits behind itself: each connection has one decision under way, and each party and each
+principal only so many questions (``fair``). So a flood of fences for ids that do not exist does not keep the
 store from the others.
 """
 
@@ -33,8 +33,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import attrs
 import trio
@@ -60,6 +60,9 @@ _NO_ANSWER: tuple[type[Exception], ...] = (*AWAY, trio.TooSlowError)
 _CONFIRM_EVERY_S = 1.0
 _AWAY_S = 1.0
 _LOOKS_AT_ONCE = 16
+
+Looks = Callable[[], Sequence[trio.CapacityLimiter]]
+"""Returns the limiters to hold during a question to the store, in this order."""
 
 
 class _Away(Exception):
@@ -96,18 +99,15 @@ class AccessControl:
         self._principals: OrderedDict[Principal, _Known] = OrderedDict()
         self._facts: OrderedDict[int, LedgerFacts] = OrderedDict()
         self._accesses: dict[Access, None] = {}
-        self._looks = trio.CapacityLimiter(_LOOKS_AT_ONCE)
         self._is_away = False
         self._away_until = -math.inf
 
-    def open(
-        self, principal: Principal | None, looks: trio.CapacityLimiter, on_change: Callable[[], object]
-    ) -> Access:
+    def open(self, principal: Principal | None, looks: Looks, on_change: Callable[[], object]) -> Access:
         """Return the access of a new connection. Close it with the connection.
 
         Args:
             principal: Who the client is. None: the cluster is open, and everybody may do everything.
-            looks: Bounds the questions to the store for clients of the same party.
+            looks: Returns what bounds the questions to the store for this client.
             on_change: Called when the rights of the principal have changed.
         """
         known = None
@@ -198,14 +198,16 @@ class AccessControl:
     # --- the store ------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _question(self, looks: trio.CapacityLimiter) -> AsyncIterator[None]:
+    async def _question(self, looks: Looks) -> AsyncIterator[None]:
         """Wait for a place to ask the store, and bound the time of its answer.
 
         Raises:
             _Away: It did not answer in time, or did not just before.
         """
         self._check_away()
-        async with looks, self._looks:
+        async with AsyncExitStack() as places:
+            for limiter in looks():
+                await places.enter_async_context(limiter)
             self._check_away()
             with self._patience():
                 yield
@@ -231,7 +233,7 @@ class AccessControl:
             logger.info("the metadata store says again what clients may do")
         self._is_away = False
 
-    async def _look_at_grants(self, known: _Known, looks: trio.CapacityLimiter) -> None:
+    async def _look_at_grants(self, known: _Known, looks: Looks) -> None:
         """Read the grants of a principal. If the store does not answer, the last known ones hold."""
         try:
             async with self._question(looks):
@@ -260,7 +262,7 @@ class AccessControl:
                 if access.known is known:
                     access.forget()
 
-    async def _look_at_ledger(self, ledger_id: int, looks: trio.CapacityLimiter) -> LedgerFacts | None:
+    async def _look_at_ledger(self, ledger_id: int, looks: Looks) -> LedgerFacts | None:
         """Return the facts of a ledger; None if the store surely has no such ledger."""
         facts = self._facts.get(ledger_id)
         if facts is None:
@@ -303,12 +305,12 @@ class Access:
         self,
         control: AccessControl,
         known: _Known | None,
-        looks: trio.CapacityLimiter,
+        looks: Looks,
         on_change: Callable[[], object],
     ) -> None:
         self.known = known
         self.looks = looks
-        """Bounds the questions to the store for clients of the same party."""
+        """Returns what bounds the questions to the store for this client."""
         self.writable: set[int] = set()
         """The ledgers whose adds of every kind are allowed. The hot path looks here before it calls
         ``check``."""

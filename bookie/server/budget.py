@@ -43,6 +43,10 @@ class ByteBudget:
                 self._serve()
             raise
 
+    def has_room_for(self, count: int) -> bool:
+        """Whether ``take`` would not wait now."""
+        return not self._waiting and self._fits(count)
+
     def charge(self, count: int) -> None:
         """Take bytes without waiting, even past the limit."""
         self.used += count

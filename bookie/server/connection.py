@@ -107,8 +107,8 @@ class Connection:
         "_all_durable",
         "_buffer",
         "_due",
-        "_holds_large",
         "_is_draining",
+        "_large_places",
         "_nursery",
         "_outbox",
         "_party",
@@ -135,7 +135,8 @@ class Connection:
             limits.BOOKIE_CONNECTION_BUFFER_BYTES,
             shared.spare_buffers,
         )
-        self._holds_large = False
+        self._large_places: tuple[trio.CapacityLimiter, ...] = ()
+        """The places for a large frame that it holds."""
         self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
         """The turns of handling frames."""
         self._adds = 0
@@ -285,7 +286,7 @@ class Connection:
                     await self._on_frames(frames)
                 if self._outbox.unsent_bytes > limits.BOOKIE_CONNECTION_REPLY_BYTES:
                     await self._wait_until_read()
-            if self._holds_large and buffer.unfinished_bytes <= limits.BOOKIE_CONNECTION_BUFFER_BYTES:
+            if self._large_places and buffer.unfinished_bytes <= limits.BOOKIE_CONNECTION_BUFFER_BYTES:
                 self._release_large()
             is_mid_frame = buffer.is_mid_frame
             if is_mid_frame:
@@ -294,7 +295,7 @@ class Connection:
             elif was_mid_frame:
                 self._expect(_NEVER)
             was_mid_frame = is_mid_frame
-            if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._holds_large:
+            if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._large_places:
                 await self._take_large()
             if is_mid_frame:
                 self._more_follows()
@@ -407,20 +408,15 @@ class Connection:
 
     async def _take_large(self) -> None:
         self._expect(_NEVER)
-        await self._party.large_frames.acquire_on_behalf_of(self)
-        try:
-            await self._shared.large_frames.acquire_on_behalf_of(self)
-        except BaseException:
-            self._party.large_frames.release_on_behalf_of(self)
-            raise
-        self._holds_large = True
+        for limiter in self._party.large_frame_limiters():
+            await limiter.acquire_on_behalf_of(self)
+            self._large_places = (*self._large_places, limiter)
         self._expect(limits.FRAME_PROGRESS_TIMEOUT_S)
 
     def _release_large(self) -> None:
-        if self._holds_large:
-            self._holds_large = False
-            self._shared.large_frames.release_on_behalf_of(self)
-            self._party.large_frames.release_on_behalf_of(self)
+        places, self._large_places = self._large_places, ()
+        for limiter in reversed(places):
+            limiter.release_on_behalf_of(self)
 
     async def _finish(self) -> None:
         """Answer every add and request that was begun."""
@@ -448,6 +444,11 @@ class Connection:
             self._outbox.reply([encode_hello_reply(status, identity)])
             return await self._turn_away(WireError(f"it means {meant}; this is {identity}"))
         principal, claim = self._stream.principal, meant.claim
+        claimed = principal if principal is not None or claim is None else claim.principal
+        if not shared.fair.has_connection(self._party.address, claimed):
+            shared.counts["connections_refused"] += 1
+            self._outbox.reply([encode_hello_reply(Status.TOO_MANY_REQUESTS, identity)])
+            return await self._turn_away(WireError("its party has as many connections as it may have"))
         answer = meant.agreed(identity)
         proof = None if principal is not None or claim is None else prover.verify(claim)
         if proof is not None:
@@ -468,7 +469,10 @@ class Connection:
             self._outbox.reply([encode_hello_reply(status, answer)])
         self.is_greeted = True
         self.principal = principal
-        self._access = shared.access.open(principal, self._party.looks, self._requests.end_polls)
+        if principal is not None:
+            shared.fair.leave(self._party)
+            self._party = self._requests.party = shared.fair.enter(self._party.address, principal)
+        self._access = shared.access.open(principal, self._party.look_limiters, self._requests.end_polls)
         self._requests.access = self._access
         shared.strangers.leave(self)
         self._expect(_NEVER)

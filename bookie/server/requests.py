@@ -4,15 +4,16 @@ A read may wait for a disk. A long poll may wait for a writer that is quiet. An 
 every request becomes a task in the connection's nursery, and the connection goes on reading frames. Replies
 carry the number of their request and leave in any order.
 
-**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way, the connections
-from one address ``limits.PARTY_REQUESTS``, and the bookie ``limits.BOOKIE_REQUESTS``. If one more comes, the
-bookie answers TOO_MANY_REQUESTS, and the client waits and asks again. If the bookie stopped reading the
-connection instead, the client's adds would wait for its long polls. A quarter of the places is closed to long
-polls, so clients can read existing entries however many long polls wait.
+**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way. Its party, its
+principal and the bookie have bounds, too (``fair``). If one more comes, the bookie answers TOO_MANY_REQUESTS,
+and the client waits and asks again. If the bookie stopped reading the connection instead, the client's adds
+would wait for its long polls. A quarter of the places is closed to long polls, so clients can read existing
+entries however many long polls wait.
 
 Before it reads, a request takes the bytes that its reply may need, from the budgets of the connection, of its
-address and of the bookie. It gives them back when the reply has been handed to the network. So these budgets
-bound the memory, however many clients ask.
+party, its principal and the bookie. It gives them back when the reply has been handed to the network. So
+these budgets bound the memory, however many clients ask. Fences and recovery reads are *urgent*: they may use
+the bookie's reserve.
 
 **Long polls.** A READ with ``wait_ms`` waits until the LAC has reached ``first``. A READ_LAC waits until the
 LAC is greater than ``first``. Both wait for at most ``limits.LONG_POLL_S`` and then answer with the present
@@ -20,7 +21,8 @@ state. So "nothing new" is an ordinary answer, not an error. A recovery read nev
 decides about the ledger's end and needs to know which entries are here now. In an answer to READ_LAC,
 ``last`` is the last entry that is durable here, confirmed or not. A client that asks for the end may wait
 until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the bookie was told this LAC after
-its loss, and may have known a higher one before.
+its loss, and may have known a higher one before. An answer waits for a turn of its party, so thousands of
+polls that end together delay nobody else.
 
 **Access.** A request is answered only if the client may ask it (``access``). A long poll is checked once more
 before its answer, and ends at once if the client's rights change.
@@ -39,7 +41,7 @@ import trio
 from bookie.core.results import ReadResult
 from bookie.server.access import Access
 from bookie.server.budget import ByteBudget
-from bookie.server.fair import Party
+from bookie.server.fair import Party, Places
 from bookie.server.outbox import Outbox
 from bookie.server.shared import Shared
 from ledgerlog import limits
@@ -72,32 +74,68 @@ class _Refused(Exception):
         self.status = status
 
 
+class _Held:
+    """The same number of bytes of several budgets."""
+
+    __slots__ = ("_budgets", "_count")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._budgets: list[ByteBudget] = []
+
+    async def take(self, budget: ByteBudget) -> None:
+        """Wait for the bytes of one more budget."""
+        await budget.take(self._count)
+        self._budgets.append(budget)
+
+    def become(self, count: int) -> None:
+        """Hold another number of bytes from now on."""
+        for budget in self._budgets:
+            if count > self._count:
+                budget.charge(count - self._count)
+            else:
+                budget.give(self._count - count)
+        self._count = count
+
+    def give(self) -> None:
+        """Give all bytes back."""
+        for budget in self._budgets:
+            budget.give(self._count)
+        self._budgets.clear()
+
+
+def _is_urgent(header: Header) -> bool:
+    """Whether a request may use the reserve: a new leader waits for it."""
+    return header.kind == Kind.FENCE or bool(header.flags & RECOVERY)
+
+
 class Requests:
     """The requests under way of one connection."""
 
     __slots__ = (
         "_budget",
         "_changed",
+        "_held",
         "_outbox",
-        "_party",
         "_peer",
         "_polls",
         "_shared",
-        "_taken",
         "access",
+        "party",
         "under_way",
     )
 
     def __init__(self, shared: Shared, party: Party, outbox: Outbox, peer: str) -> None:
         self._shared = shared
-        self._party = party
+        self.party = party
+        """Whose requests they are. It changes once, before the first request."""
         self._peer = peer
         self.access: Access | None = None
         """What the client may do. Set it before the first request."""
         self._outbox = outbox
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
-        self._taken = 0
-        """The bytes of the bookie's budget that this connection holds."""
+        self._held: dict[_Held, None] = {}
+        """The bytes of budgets that replies hold."""
         self._polls: dict[trio.CancelScope, None] = {}
         self._changed = trio.Event()
         self.under_way = 0
@@ -109,25 +147,24 @@ class Requests:
             raise WireError(f"a message of kind {header.kind} is not a request")
         if len(frame.raw) != HEADER_BYTES:
             raise WireError(f"a request of kind {header.kind} has a body")
-        bounds = limits.BOOKIE_CONNECTION_REQUESTS, limits.PARTY_REQUESTS, limits.BOOKIE_REQUESTS
-        if header.wait_ms:
-            bounds = bounds[0] - bounds[0] // 4, bounds[1] - bounds[1] // 4, bounds[2] - bounds[2] // 4
-        under_way = self.under_way, self._party.requests, self._shared.requests
-        if under_way[0] >= bounds[0] or under_way[1] >= bounds[1] or under_way[2] >= bounds[2]:
+        is_poll = bool(header.wait_ms)
+        bound = limits.BOOKIE_CONNECTION_REQUESTS - (limits.BOOKIE_CONNECTION_REQUESTS // 4 if is_poll else 0)
+        places = self.party.request_places(is_poll=is_poll, is_urgent=_is_urgent(header))
+        if self.under_way >= bound or places is None:
             self._refuse(header, Status.TOO_MANY_REQUESTS)
             return
         self.under_way += 1
-        self._party.requests += 1
-        self._shared.requests += 1
-        nursery.start_soon(self._answer, header)
+        for each in places:
+            each.requests += 1
+        nursery.start_soon(self._answer, header, places)
 
-    async def _answer(self, header: Header) -> None:
+    async def _answer(self, header: Header, places: tuple[Places, ...]) -> None:
         try:
             await self._check(header)
             if header.wait_ms:
                 await _ANSWERS[header.kind](self, header)
             else:
-                async with self._party.working:
+                async with self.party.urgent if _is_urgent(header) else self.party.working:
                     await _ANSWERS[header.kind](self, header)
         except _Refused as refusal:
             self._refuse(header, refusal.status)
@@ -139,8 +176,8 @@ class Requests:
             self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
         finally:
             self.under_way -= 1
-            self._party.requests -= 1
-            self._shared.requests -= 1
+            for each in places:
+                each.requests -= 1
             self._changed.set()
             self._changed = trio.Event()
 
@@ -165,9 +202,9 @@ class Requests:
 
     def close(self) -> None:
         """Give back the bytes of replies that were not sent. Call it when the connection has ended."""
-        self._party.reply_budget.give(self._taken)
-        self._shared.reply_budget.give(self._taken)
-        self._taken = 0
+        held, self._held = self._held, {}
+        for each in held:
+            each.give()
 
     # --- each kind ------------------------------------------------------------------------------
 
@@ -180,7 +217,7 @@ class Requests:
         if not is_recovery:
             await self._wait_lac(header, header.first)
         bytes_max = min(header.argument, limits.READ_REPLY_BYTES_TARGET)
-        await self._take(bytes_max)
+        held = await self._take(bytes_max, header)
         engine = self._shared.engine
         if is_recovery:
             result = await engine.recovery_read(
@@ -200,7 +237,7 @@ class Requests:
                 f"ledger={header.ledger_id}: what follows entry {result.through} cannot be read: "
                 f"{Status(result.status).name}"
             )
-        self._reply(_encode_read_reply(header, result), taken=bytes_max)
+        self._reply(_encode_read_reply(header, result), held)
 
     async def _fence(self, header: Header) -> None:
         result = await self._shared.engine.fence(header.ledger_id, header.key)
@@ -220,16 +257,13 @@ class Requests:
         if not 0 <= header.first <= last:
             self._refuse(header, Status.BAD_REQUEST)
             return
-        bytes_max = 16 * _LIST_PAIRS_MAX
-        await self._take(bytes_max)
+        held = await self._take(16 * _LIST_PAIRS_MAX, header)
         result = await self._shared.engine.list_entries(
             header.ledger_id, first=header.first, last=last, pairs_max=_LIST_PAIRS_MAX
         )
         assert len(result.pairs) <= _LIST_PAIRS_MAX
         body = encode_pairs(result.pairs)
-        self._reply(
-            [_encode_reply(header, result.status, argument=result.through, body=body)], taken=bytes_max
-        )
+        self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
 
     async def _scrub(self, header: Header) -> None:
         classes = header.entry_count
@@ -237,7 +271,7 @@ class Requests:
         if not is_sensible or header.argument < 1:
             self._refuse(header, Status.BAD_REQUEST)
             return
-        await self._take(limits.READ_REPLY_BYTES_TARGET)
+        held = await self._take(limits.READ_REPLY_BYTES_TARGET, header)
         result = await self._shared.engine.scrub(
             header.ledger_id,
             first=header.first,
@@ -247,30 +281,26 @@ class Requests:
         )
         body = encode_scrub(result.report)
         assert len(body) <= limits.READ_REPLY_BYTES_TARGET
-        self._reply(
-            [_encode_reply(header, result.status, argument=result.through, body=body)],
-            taken=limits.READ_REPLY_BYTES_TARGET,
-        )
+        self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
 
     async def _ledgers(self, header: Header) -> None:
         if not compare_digest(header.key, self._shared.listing_key):
             self._refuse(header, Status.UNAUTHORIZED)
             return
-        bytes_max = 32 * LEDGERS_MAX
-        await self._take(bytes_max)
+        taken = await self._take(32 * LEDGERS_MAX, header)
         engine = self._shared.engine
         held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
         status = Status.UNKNOWN if engine.loss_marks.now.limbo else Status.OK
         body = encode_ledgers(held)
-        self._reply([_encode_reply(header, status, argument=through, body=body)], taken=bytes_max)
+        self._reply([_encode_reply(header, status, argument=through, body=body)], taken)
 
     async def _info(self, header: Header) -> None:
         shared = self._shared
         figures = {
             **shared.engine.statistics(),
             **shared.counts,
-            "requests_under_way": shared.requests,
-            "reply_bytes": shared.reply_budget.used,
+            "requests_under_way": shared.fair.requests,
+            "reply_bytes": shared.fair.reply_bytes,
             "is_read_only": int(shared.engine.is_read_only),
             "fenced_through": shared.engine.loss_marks.now.fenced_through,
             "ledgers_in_limbo": shared.engine.loss_marks.now.limbo_count,
@@ -289,39 +319,36 @@ class Requests:
                 await self._shared.engine.wait_lac(header.ledger_id, entry_id)
             finally:
                 del self._polls[poll]
+        fair = self._shared.fair
+        if not fair.take(self.party, limits.TURN_REQUEST_BYTES):
+            await fair.turn(self.party, limits.TURN_REQUEST_BYTES)
         await self._check(header)  # The client may have lost the right meanwhile.
 
-    async def _take(self, count: int) -> None:
-        await self._budget.take(count)
-        # A cancellation here means that the connection is ending. Its own budget ends with it.
-        await self._party.reply_budget.take(count)
+    async def _take(self, count: int, header: Header) -> _Held:
+        """Take the bytes that a reply may need."""
+        held = _Held(count)
         try:
-            await self._shared.reply_budget.take(count)
+            await held.take(self._budget)
+            for budget in self.party.reply_budgets(count, is_urgent=_is_urgent(header)):
+                await held.take(budget)
         except BaseException:
-            self._party.reply_budget.give(count)
+            held.give()
             raise
-        self._taken += count
+        self._held[held] = None
+        return held
 
-    def _give(self, count: int) -> None:
-        self._taken -= count
-        self._budget.give(count)
-        self._party.reply_budget.give(count)
-        self._shared.reply_budget.give(count)
+    def _give(self, held: _Held) -> None:
+        if held in self._held:  # Otherwise ``close`` has given it back.
+            del self._held[held]
+            held.give()
 
-    def _reply(self, buffers: list[Buffer], *, taken: int = 0) -> None:
-        """Send a reply that holds ``taken`` bytes of the budgets. Most replies are smaller: give the rest
-        back now. A reply of one entry may be larger: charge the difference."""
-        if not taken:
+    def _reply(self, buffers: list[Buffer], held: _Held | None = None) -> None:
+        """Send a reply that holds bytes of the budgets. Most replies are smaller: give the rest back now. A
+        reply of one entry may be larger: charge the difference."""
+        if held is None:
             self._outbox.reply(buffers)
             return
-        held = buffers_bytes(buffers)
-        if held > taken:
-            self._budget.charge(held - taken)
-            self._party.reply_budget.charge(held - taken)
-            self._shared.reply_budget.charge(held - taken)
-            self._taken += held - taken
-        else:
-            self._give(taken - held)
+        held.become(buffers_bytes(buffers))
         self._outbox.reply(buffers, lambda: self._give(held))
 
     def _refuse(self, header: Header, status: Status) -> None:

@@ -3,7 +3,8 @@
 The server owns the listener, the connections and their shared state. It knows no metadata and no directories.
 From the engine it needs only the news that a sync is done.
 
-**How many.** At most ``connections_max`` connections are open at once. If one more comes, the server closes
+**How many.** At most ``connections_max`` connections are open at once. One client may have three quarters of
+them, and the last sixteenth is for other bookies (``fair``). If one more comes, the server closes
 the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer: it
 sends the reason, unless it would have to wait for that, and closes. The client then counts the bookie as
 failed and tries another bookie, which is better for it than waiting in a queue.
@@ -20,9 +21,9 @@ import logging
 import trio
 
 from bookie.server.access import AccessControl
-from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
 from bookie.server.connection import Connection
+from bookie.server.fair import FairShares
 from bookie.server.shared import Shared
 from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
@@ -65,9 +66,8 @@ class BookieServer:
             identity=identity,
             listing_key=listing_key,
             complaints=Complaints(logger),
-            reply_budget=ByteBudget(limits.BOOKIE_REPLY_BYTES),
-            large_frames=trio.CapacityLimiter(limits.BOOKIE_LARGE_FRAMES),
             prover=prover or Prover(),
+            fair=FairShares(connections_max or limits.BOOKIE_CONNECTIONS_MAX),
         )
         self._shared.prover.on_admission(self._drop_unproven)
         self.listing_key = listing_key

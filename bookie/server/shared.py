@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import attrs
-import trio
 
 from bookie.server.access import Access, AccessControl
-from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
 from bookie.server.fair import FairShares
 from bookie.server.strangers import Strangers
@@ -44,10 +42,8 @@ class Shared:
     identity: Hello
     """The bookie's identity: its id, the instance of its data and its cluster."""
     complaints: Complaints
-    reply_budget: ByteBudget
     listing_key: bytes
     """A client that sends this key may list the ledgers and their keys."""
-    large_frames: trio.CapacityLimiter
     prover: Prover
     """Who the bookie is, and whom it serves."""
     spare_buffers: SpareBuffers = attrs.Factory(lambda: SpareBuffers(BOOKIE_SPARE_BUFFER_BYTES))
@@ -56,8 +52,6 @@ class Shared:
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None
     """The connection that last brought adds."""
-    requests: int = 0
-    """Requests under way, other than adds."""
     counts: dict[str, int] = attrs.Factory(
         lambda: dict.fromkeys(
             (

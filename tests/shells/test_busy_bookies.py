@@ -93,7 +93,7 @@ async def test_one_bookie_that_is_busy_is_not_waited_for_where_another_has_the_e
             await writer.append_many(ENTRIES)
         reader = await client.ledgers.open(writer.ledger_id)
         for bookie in cluster.bookies_of(reader.metadata.last_fragment.ensemble)[:2]:
-            monkeypatch.setattr(bookie.node.server._shared, "requests", limits.BOOKIE_REQUESTS)
+            monkeypatch.setattr(bookie.node.server._shared.fair.everybody, "requests", limits.BOOKIE_REQUESTS)
         begun = trio.current_time()
         assert await reader.read(0, 9) == ENTRIES
         assert trio.current_time() - begun < 0.2
@@ -107,7 +107,7 @@ async def test_bookies_that_stay_busy_make_an_entry_unavailable_in_the_end(
             await writer.append_many(ENTRIES)
         reader = await client.ledgers.open(writer.ledger_id)
         for bookie in cluster.bookies.values():
-            monkeypatch.setattr(bookie.node.server._shared, "requests", limits.BOOKIE_REQUESTS)
+            monkeypatch.setattr(bookie.node.server._shared.fair.everybody, "requests", limits.BOOKIE_REQUESTS)
         begun = trio.current_time()
         with pytest.raises(EntryUnavailable, match="busy"):
             await reader.read(0, 9)
@@ -145,7 +145,7 @@ async def test_a_flood_of_long_polls_takes_no_place_of_a_read(
         nursery.start_soon(flood_with_polls, cluster, client)
         await trio.sleep(0.1)
         for bookie in cluster.bookies.values():
-            assert bookie.node.server._shared.requests == 12
+            assert bookie.node.server._shared.fair.requests == 12
         for _ in range(5):
             begun = trio.current_time()
             reader = await client.ledgers.open(writer.ledger_id)

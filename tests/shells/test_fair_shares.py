@@ -7,6 +7,9 @@ import trio.testing
 
 from bookie.server.fair import FairShares, Party
 from ledgerlog import limits
+from ledgerlog.model.principal import Principal
+
+ALICE, BOB, BOOKIE = map(Principal.parse, ("client/alice", "client/bob", "bookie/b2"))
 
 TURN = limits.TURN_BYTES
 
@@ -15,7 +18,7 @@ async def work(fair: FairShares, party: Party, done: list[str], cost: int = TURN
     """One item of work."""
     if not fair.take(party, cost):
         await fair.turn(party, cost)
-    done.append(str(party.name))
+    done.append(party.address)
 
 
 async def greedy(fair: FairShares, party: Party, done: list[str]) -> None:
@@ -84,3 +87,114 @@ def test_a_party_is_there_as_long_as_its_connections() -> None:
     fair.leave(second)
     fair.leave(second)
     assert fair.enter("a") is not second
+
+
+# --- parties and principals -------------------------------------------------------------------------
+
+
+def test_principals_at_one_address_are_parties_of_their_own() -> None:
+    fair = FairShares()
+    alice, bob, stranger = fair.enter("host", ALICE), fair.enter("host", BOB), fair.enter("host")
+    assert len({alice.name, bob.name, stranger.name}) == 3
+    assert fair.enter("host", ALICE) is alice
+
+
+async def test_a_principal_at_many_addresses_gets_no_more_turns_than_another() -> None:
+    fair = FairShares()
+    many = [fair.enter(f"many-{number}", ALICE) for number in range(20)]
+    one = fair.enter("one", BOB)
+    done: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fair.run)
+        for party in many:
+            nursery.start_soon(greedy, fair, party, done)
+        nursery.start_soon(greedy, fair, one, done)
+        while len(done) < 5000:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    late = done[1000:]
+    assert len(late) - late.count("one") < 2 * late.count("one")
+
+
+def fill(party: Party, count: int) -> int:
+    """Begin ordinary requests; return how many had a place."""
+    for number in range(count):
+        places = party.request_places(is_poll=False, is_urgent=False)
+        if places is None:
+            return number
+        for each in places:
+            each.requests += 1
+    return count
+
+
+def test_one_party_and_one_principal_have_a_part_of_the_places_for_requests() -> None:
+    fair = FairShares()
+    parties = [fair.enter(f"host-{number}", ALICE) for number in range(4)]
+    begun = [fill(party, limits.BOOKIE_REQUESTS) for party in parties]
+    assert begun[0] == limits.PARTY_REQUESTS
+    assert sum(begun) == limits.PRINCIPAL_REQUESTS
+    assert fill(fair.enter("host-0", BOB), 1) == 1
+
+
+def test_when_all_places_are_taken_fences_recovery_and_bookies_still_find_some() -> None:
+    fair = FairShares()
+    for name in ("a", "b"):
+        assert fill(fair.enter("host", Principal("client", name)), limits.PARTY_REQUESTS)
+    late = fair.enter("late", BOB)
+    assert late.request_places(is_poll=False, is_urgent=False) is None
+    assert late.request_places(is_poll=False, is_urgent=True) == (late.own, late.of_principal, fair.reserve)
+    bookie = fair.enter("bookie", BOOKIE)
+    assert fill(bookie, 2 * limits.RESERVE_REQUESTS) == limits.RESERVE_REQUESTS, "the reserve has an end, too"
+
+
+def test_when_all_reply_bytes_are_taken_recovery_and_bookies_still_find_some() -> None:
+    fair = FairShares()
+    fair.everybody.reply_budget.charge(limits.BOOKIE_REPLY_BYTES)
+    late, bookie = fair.enter("late", BOB), fair.enter("bookie", BOOKIE)
+    assert late.reply_budgets(1000, is_urgent=False)[-1] is fair.everybody.reply_budget
+    assert late.reply_budgets(1000, is_urgent=True)[-1] is fair.reserve.reply_budget
+    assert bookie.reply_budgets(1000, is_urgent=False)[-1] is fair.reserve.reply_budget
+
+
+async def test_when_all_large_frames_and_questions_are_taken_a_bookie_still_finds_a_place() -> None:
+    fair = FairShares()
+    late, bookie = fair.enter("late", BOB), fair.enter("bookie", BOOKIE)
+    assert bookie.large_frame_limiters()[-1] is fair.everybody.large_frames
+    for number in range(limits.BOOKIE_LARGE_FRAMES):
+        fair.everybody.large_frames.acquire_on_behalf_of_nowait(number)
+    for number in range(limits.BOOKIE_LOOKS):
+        fair.everybody.looks.acquire_on_behalf_of_nowait(number)
+    assert bookie.large_frame_limiters()[-1] is fair.reserve.large_frames
+    assert bookie.look_limiters()[-1] is fair.reserve.looks
+    assert late.large_frame_limiters()[-1] is fair.everybody.large_frames
+    assert late.look_limiters()[-1] is fair.everybody.looks
+
+
+def test_one_principal_has_three_quarters_of_the_connections_and_the_last_are_for_bookies() -> None:
+    fair = FairShares(connections_max=32)
+
+    def greet(address: str, principal: Principal | None) -> bool:
+        stranger = fair.enter(address)
+        if not fair.has_connection(address, principal):
+            fair.leave(stranger)
+            return False
+        if principal is not None:
+            fair.leave(stranger)
+            fair.enter(address, principal)
+        return True
+
+    assert [greet(f"host-{number % 5}", ALICE) for number in range(26)].count(True) == 24
+    assert [greet("host", BOB) for _ in range(8)].count(True) == 6
+    assert fair.everybody.connections == 30
+    assert [greet("bookie", BOOKIE) for _ in range(2)] == [True, True]
+
+
+def test_one_address_of_an_open_cluster_has_three_quarters_of_the_connections() -> None:
+    fair = FairShares(connections_max=32)
+    for _ in range(24):
+        fair.enter("host")
+        assert fair.has_connection("host", None)
+    fair.enter("host")
+    assert not fair.has_connection("host", None)
+    fair.enter("other")
+    assert fair.has_connection("other", None)

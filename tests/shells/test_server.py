@@ -14,6 +14,7 @@ from raw_client import KEY, RawClient, add, figures, pairs
 from serving import Bookie, Machine
 
 from bookie.server import requests
+from bookie.server.fair import Party
 from bookie.server.phase_one import settle_marks
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndex
@@ -21,6 +22,7 @@ from ledgerlog import limits
 from ledgerlog.errors import CookieMismatch, StorageError, WireError
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.model.principal import Principal
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, Gate
@@ -571,6 +573,40 @@ async def test_a_request_that_waits_does_not_hold_up_adds_of_its_connection(mach
         await client.tell_lac(L, 6)
         await client.acknowledged(3)
         assert (await client.reply_to(poll)).header.lac == 6
+
+
+async def test_long_polls_that_end_together_are_answered_in_turns(
+    machine: Machine, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The party spends its turns, so however many polls end, other parties wait for a turn at most."""
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        for _ in range(100):
+            await client.request(Kind.READ_LAC, ledger_id=L, first=5, wait_ms=1000)
+        await trio.testing.wait_all_tasks_blocked()
+        fair, asked = bookie.node.server._shared.fair, 0
+        take = fair.take
+
+        def note(party: Party, cost: int) -> bool:
+            nonlocal asked
+            asked += cost
+            return take(party, cost)
+
+        fair.take = note
+        for number in range(1, 101):
+            await client.reply_to(number)
+        assert asked >= 100 * limits.TURN_REQUEST_BYTES
+
+
+async def test_a_client_that_proved_who_it_is_belongs_to_its_own_party(machine: Machine) -> None:
+    async with machine.bookie() as bookie:
+        alice = Principal.parse("client/alice")
+        for principal in (alice, alice, None):
+            client = RawClient(await machine.network.connect(bookie.node.address, principal=principal))
+            assert (await client.hello())[0] is Status.OK
+        fair = bookie.node.server._shared.fair
+        assert {key[0]: party.own.connections for key, party in fair._parties.items()} == {alice: 2, None: 1}
+        assert fair._principals[alice].connections == 2
 
 
 async def test_polls_of_a_connection_that_ends_are_forgotten(machine: Machine) -> None:

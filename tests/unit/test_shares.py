@@ -124,6 +124,37 @@ def test_parties_that_have_gone_leave_nothing() -> None:
     assert not shares._accounts
 
 
+def test_parties_of_one_group_divide_the_share_of_one_party() -> None:
+    """Who comes as many gets no more than who comes as one."""
+    shares: Shares[str] = Shares(QUANTUM)
+    many = [f"m{number}" for number in range(10)]
+    for party in (*many, "one"):
+        group = "one" if party == "one" else "many"
+        shares.take(party, 100 * QUANTUM, 0.0, group=group)
+        for _ in range(1000):
+            shares.wait(party, 1, party)
+    for _ in range(2000):
+        shares.renew(0.0)
+    spent: Counter[str] = Counter()
+    for _ in range(5):
+        for party in shares.renew(0.0):
+            spent["one" if party == "one" else "many"] += 1
+    assert spent["many"] <= 5 * QUANTUM
+
+
+def test_a_party_has_the_whole_share_again_when_the_others_of_its_group_are_gone() -> None:
+    shares = contended()
+    for party in ("x", "y"):
+        shares.take(party, 1, 0.0, group="g")
+    for _ in range(5):
+        shares.renew(0.0)
+    assert not shares._accounts
+    assert not shares._members
+    assert shares.take("x", QUANTUM - 1, 0.0, group="g")
+    assert shares.take("x", 1, 0.0, group="g")
+    assert not shares.take("x", 1, 0.0, group="g")
+
+
 @given(
     counts=st.dictionaries(st.integers(0, 5), st.integers(1, 60), min_size=2),
     costs=st.lists(st.integers(1, QUANTUM), min_size=1, max_size=8),
