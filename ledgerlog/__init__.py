@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from ledgerlog.machine.machine import StateMachine
     from ledgerlog.machine.replica import Replica
     from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
+    from ledgerlog.metrics.families import MetricSample
     from ledgerlog.model.command import Command
     from ledgerlog.model.credentials import TLS
     from ledgerlog.model.cursor import CursorState
@@ -109,6 +110,7 @@ __version__ = "0.1.0"
 __all__ = [
     # connecting
     "Cluster",
+    "MetricSample",
     "TLS",
     "connect",
     # elections
@@ -224,6 +226,7 @@ _HOMES = {
     "ledgerlog.machine.machine": ("StateMachine",),
     "ledgerlog.machine.replica": ("Replica",),
     "ledgerlog.machine.snapshots": ("LedgerSnapshots", "SnapshotInfo", "SnapshotStore"),
+    "ledgerlog.metrics.families": ("MetricSample",),
     "ledgerlog.model.command": ("Command",),
     "ledgerlog.model.credentials": ("TLS",),
     "ledgerlog.model.cursor": ("CursorState",),

@@ -19,6 +19,8 @@ from ledgerlog.log.sweep import Orphan, sweep
 from ledgerlog.loops import refuse_other_loops
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
+from ledgerlog.metrics.client import client_measurements, session_measurements
+from ledgerlog.metrics.families import MetricSample, samples
 from ledgerlog.model.credentials import TLS, Credentials, FilePath
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
@@ -215,6 +217,20 @@ class Cluster:
             candidate=candidate,
             listen=self._listen_address if listen is None else listen,
         )
+
+    def metrics(self) -> list[MetricSample]:
+        """Return what this process measures about its work with the cluster: appends, takeovers, connections,
+        sessions, and the logs that it leads.
+
+        This reads counts that the library keeps anyway, and asks nobody. ``docs/METRICS.md`` lists the names.
+        To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector`` into the
+        registry of your program.
+
+        Returns:
+            The samples: name, labels and value of each number.
+        """
+        measurements = (*client_measurements(self._client), *session_measurements(self._client.sessions))
+        return [sample for measurement in measurements for sample in samples(measurement)]
 
     async def _listen_address(self) -> str | None:
         scheme = self.uri.partition(":")[0].lower()

@@ -117,6 +117,30 @@ def why_kept(row: FileRow | None, policy: SpacePolicy) -> str:
 
 
 @attrs.frozen
+class SpaceUse:
+    """What the files with entries take, by kind. Segments that are in memory only are not among them."""
+
+    segments: int = 0
+    segment_bytes: int = 0
+    """The bytes of the runs in segments, those of deleted ledgers too."""
+    entry_logs: int = 0
+    entry_log_bytes: int = 0
+    live_bytes: int = 0
+    """The bytes of the runs whose ledgers exist, in all files."""
+
+    @classmethod
+    def of(cls, segments: Sequence[FileRow], logs: Sequence[FileRow]) -> SpaceUse:
+        """Add up the rows of files."""
+        return cls(
+            len(segments),
+            sum(row.run_bytes for row in segments),
+            len(logs),
+            sum(row.run_bytes for row in logs),
+            sum(row.live_bytes for row in (*segments, *logs)),
+        )
+
+
+@attrs.frozen
 class Job:
     """Files to be replaced by one entry log."""
 

@@ -511,6 +511,7 @@ class Connection:
     def _refuse(self, number: int, status: Status, header: Header) -> None:
         shared = self._shared
         shared.counts["adds_refused"] += 1
+        shared.count_refused(status)
         if status in _REPORTED:
             shared.complaints.tell(
                 f"client={self.peer}: ledger={header.ledger_id}: entries {header.first}..{header.last} are "

@@ -47,6 +47,8 @@ class DiskWatch:
     ) -> None:
         self.fullness = Fullness.ROOMY
         """The result of the last look."""
+        self.spaces: dict[str, DiskSpace] = {}
+        """The space of each watched directory at the last look; empty if no disk has bounds."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._disk = disk
@@ -70,6 +72,7 @@ class DiskWatch:
             self._is_troubled = True
             return True
         self._is_troubled = False
+        self.spaces = spaces
         was, self.fullness = self.fullness, self._policy.judge(spaces.values(), was=self.fullness)
         if self.fullness is not was:
             self._tell(was, spaces)

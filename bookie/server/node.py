@@ -75,6 +75,7 @@ from bookie.storage.upkeep.salvage import drop_set_aside, find_set_aside
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.meta.session_counts import SessionCounts
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
@@ -113,6 +114,10 @@ class BookieNode:
     """Copies damaged entries from other bookies."""
     access: AccessControl
     """What clients may do."""
+    disk_watch: DiskWatch
+    """How full the disks are."""
+    sessions: SessionCounts
+    """The sessions with the metadata store."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
     """The parties that want ordinary adds refused, for example "disk". If it is empty, the bookie takes
@@ -132,6 +137,16 @@ class BookieNode:
     def is_read_only(self) -> bool:
         """Whether the bookie refuses ordinary adds."""
         return self.engine.is_read_only
+
+    @property
+    def read_only_for(self) -> frozenset[str]:
+        """The parties that want ordinary adds refused: "operator", "disk", "draining"."""
+        return frozenset(self._read_only_for)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether clients find the bookie in the metadata store, as far as it knows."""
+        return self._registration.is_registered
 
     def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
         """Refuse ordinary adds from now on, or withdraw that.
@@ -290,6 +305,15 @@ async def open_bookie(
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
             corruption_repair = CorruptionRepair(cookie.bookie_id, engine, peers)
+            watch = DiskWatch(
+                cookie.bookie_id,
+                engine,
+                directory.disk,
+                directory.written_paths,
+                policy=engine_config.fullness_policy(),
+                interval_s=engine_config.disk_watch_interval_s,
+                set_read_only=lambda value: node.set_read_only(value, wanted_by="disk"),
+            )
             node = BookieNode(
                 info,
                 cookie,
@@ -300,18 +324,16 @@ async def open_bookie(
                 has_sound_index,
                 corruption_repair,
                 access,
+                watch,
+                SessionCounts(),
                 registration,
             )
-            watch = DiskWatch(
-                cookie.bookie_id,
-                engine,
-                directory.disk,
-                directory.written_paths,
-                policy=engine_config.fullness_policy(),
-                interval_s=engine_config.disk_watch_interval_s,
-                set_read_only=partial(node.set_read_only, wanted_by="disk"),
+            beside = (
+                partial(_drop_when_healed, repair, directory),
+                generations.run,
+                access.run,
+                partial(node.sessions.follow, store),
             )
-            beside = (partial(_drop_when_healed, repair, directory), generations.run, access.run)
             async with _serving(node, listener, store, watch, beside):
                 yield node
         await generations.stop()

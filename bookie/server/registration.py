@@ -209,6 +209,12 @@ class Registration:
             self._changed.set()
 
     @property
+    def is_registered(self) -> bool:
+        """Whether our node is in the store, as far as this process knows: its session is alive."""
+        session = self._store.session
+        return self._node is not None and session is self._session and session.state is SessionState.CONNECTED
+
+    @property
     def _path(self) -> str:
         return self._read_only if self._is_read_only else self._writable
 

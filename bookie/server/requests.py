@@ -295,17 +295,8 @@ class Requests:
         self._reply([_encode_reply(header, status, argument=through, body=body)], taken)
 
     async def _info(self, header: Header) -> None:
-        shared = self._shared
-        figures = {
-            **shared.engine.statistics(),
-            **shared.counts,
-            "requests_under_way": shared.fair.requests,
-            "reply_bytes": shared.fair.reply_bytes,
-            "is_read_only": int(shared.engine.is_read_only),
-            "fenced_through": shared.engine.loss_marks.now.fenced_through,
-            "ledgers_in_limbo": shared.engine.loss_marks.now.limbo_count,
-        }
-        self._reply([_encode_reply(header, Status.OK, body=encode_record(figures))])
+        body = encode_record(self._shared.figures())
+        self._reply([_encode_reply(header, Status.OK, body=body)])
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -352,6 +343,7 @@ class Requests:
         self._outbox.reply(buffers, lambda: self._give(held))
 
     def _refuse(self, header: Header, status: Status) -> None:
+        self._shared.count_refused(status)
         # The bookie looked at no entry, so ``argument`` (the last id that the reply covers) is below the
         # first one. The client must not conclude that entries missing from this reply are absent (rule 8).
         self._outbox.reply([_encode_reply(header, status, argument=header.first - 1)])

@@ -86,6 +86,10 @@ class BookieServer:
         requests denied, requests for ledgers that do not exist refused."""
         return dict(self._shared.counts)
 
+    def figures(self) -> dict[str, int]:
+        """Return the figures of the bookie, as INFO tells them."""
+        return self._shared.figures()
+
     async def serve(self, listener: Listener) -> None:
         """Serve clients until ``stop``, and then until the last one is finished. Then close the listener.
 
@@ -141,6 +145,7 @@ class BookieServer:
         shared.counts["connections_accepted"] += 1
         connection = Connection(stream, shared)
         self._connections[connection] = None
+        shared.connections = len(self._connections)
         surplus = shared.strangers.enter(connection, stream.peer)
         if surplus is not None:
             surplus.drop("it had not said HELLO, and too many others came from its address")
@@ -167,3 +172,4 @@ class BookieServer:
             await connection.run()
         finally:
             del self._connections[connection]
+            self._shared.connections = len(self._connections)

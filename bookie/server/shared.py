@@ -21,6 +21,9 @@ from ledgerlog.net.prover import Prover
 from ledgerlog.wire.frame import Header, Kind, SpareBuffers, Status
 from ledgerlog.wire.hello import Hello
 
+REFUSED = "refused_"
+"""A figure with this prefix counts the refusals for one reason."""
+
 
 class Served(Protocol):
     """A connection, as the shared state sees it."""
@@ -65,7 +68,30 @@ class Shared:
             0,
         )
     )
+    connections: int = 0
+    """How many clients are connected."""
+    refused: dict[Status, int] = attrs.Factory(dict)
+    """How many adds and requests were refused, by reason."""
     _awaiting: dict[Served, None] = attrs.Factory(dict)
+
+    def figures(self) -> dict[str, int]:
+        """Return the figures of the bookie: what INFO tells, and what its metrics are made of."""
+        marks = self.engine.loss_marks.now
+        return {
+            **self.engine.statistics(),
+            **self.counts,
+            "connections": self.connections,
+            "requests_under_way": self.fair.requests,
+            "reply_bytes": self.fair.reply_bytes,
+            "is_read_only": int(self.engine.is_read_only),
+            "fenced_through": marks.fenced_through,
+            "ledgers_in_limbo": marks.limbo_count,
+            **{f"{REFUSED}{status.name.lower()}": count for status, count in list(self.refused.items())},
+        }
+
+    def count_refused(self, status: Status) -> None:
+        """Count an add or a request that is refused."""
+        self.refused[status] = self.refused.get(status, 0) + 1
 
     def tell_refused(self, peer: str, access: Access, header: Header, status: Status) -> None:
         """Count a request that ``access`` refused, and log it."""

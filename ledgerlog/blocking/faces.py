@@ -23,6 +23,7 @@ from ledgerlog.log.reader import Start
 from ledgerlog.log.writer import LogWriter as AsyncLogWriter
 from ledgerlog.log.writer import Submission as AsyncSubmission
 from ledgerlog.log.writer import WriterStatistics
+from ledgerlog.metrics.families import MetricSample
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
@@ -195,6 +196,18 @@ class Cluster(ConnectedFace):
             InvalidArgument: ``name`` or ``candidate`` is not well-formed."""
         self._check()
         return Election(self._portal, self._inner.election(name, candidate=candidate, listen=listen))
+
+    def metrics(self) -> list[MetricSample]:
+        """Return what this process measures about its work with the cluster: appends, takeovers,
+        connections, sessions, and the logs that it leads.
+
+        This reads counts that the library keeps anyway, and asks nobody. ``docs/METRICS.md`` lists the
+        names. To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector``
+        into the registry of your program.
+
+        Returns:
+            The samples: name, labels and value of each number."""
+        return self._inner.metrics()
 
 
 class Log(Face[AsyncLog]):

@@ -9,11 +9,13 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.counts import ClientCounts
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import APPEND_DEADLINE_S
+from ledgerlog.meta.session_counts import SessionCounts
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.quorum import Replication
@@ -40,6 +42,10 @@ class LedgerClient:
     """Who this process is to bookies and other candidates."""
     nursery: trio.Nursery
     """For tasks that end with the client. An exception in such a task is a bug and ends the client."""
+    counts: ClientCounts
+    """What this client has done."""
+    sessions: SessionCounts
+    """The sessions with the metadata store."""
 
 
 @asynccontextmanager
@@ -76,6 +82,7 @@ async def open_client(
     registry = LedgerRegistry(store, environment)
     directory = BookieDirectory(store, environment)
     prover = prover or Prover()
+    counts, sessions = ClientCounts(), SessionCounts()
     await directory.refresh()
     async with (
         open_pool(
@@ -88,9 +95,21 @@ async def open_client(
         open_serving_nursery() as nursery,
     ):
         nursery.start_soon(directory.run)
+        nursery.start_soon(sessions.follow, store)
         ledgers = Ledgers(
-            store, registry, directory, pool, environment, nursery, replication, append_deadline_s
+            store, registry, directory, pool, environment, nursery, replication, append_deadline_s, counts
         )
         yield LedgerClient(
-            store, ledgers, directory, pool, environment, replication, network, credentials, prover, nursery
+            store,
+            ledgers,
+            directory,
+            pool,
+            environment,
+            replication,
+            network,
+            credentials,
+            prover,
+            nursery,
+            counts,
+            sessions,
         )

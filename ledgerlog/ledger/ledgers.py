@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import attrs
 import trio
 
+from ledgerlog.counts import ClientCounts
+from ledgerlog.errors import LedgerLogError
 from ledgerlog.ledger.accepted_loss import AcceptedLoss, recover_accepting_loss
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core import writer as core_writer
@@ -36,6 +38,7 @@ class Ledgers:
     _nursery: trio.Nursery
     _default_replication: Replication
     _append_deadline_s: float = APPEND_DEADLINE_S
+    _counts: ClientCounts = attrs.Factory(ClientCounts)
 
     async def create(
         self,
@@ -80,7 +83,9 @@ class Ledgers:
             directory=self._directory,
             pool=self._pool,
             append_deadline_s=self._append_deadline_s,
+            counts=self._counts,
         )
+        self._counts.ledgers_created += 1
         self._nursery.start_soon(writer.run, name=f"ledger writer {stored.ledger_id}")
         self._environment.mark("ledger: created")
         return writer
@@ -131,14 +136,21 @@ class Ledgers:
 
         Cancelling: the ledger stays IN_RECOVERY until another client recovers it.
         """
-        return await recover_ledger(
-            check_ledger_id(ledger_id),
-            registry=self._registry,
-            directory=self._directory,
-            pool=self._pool,
-            environment=self._environment,
-            deadline_s=self._append_deadline_s,
-        )
+        began = trio.current_time()
+        try:
+            recovered = await recover_ledger(
+                check_ledger_id(ledger_id),
+                registry=self._registry,
+                directory=self._directory,
+                pool=self._pool,
+                environment=self._environment,
+                deadline_s=self._append_deadline_s,
+            )
+        except LedgerLogError:
+            self._counts.recoveries_failed += 1
+            raise
+        self._counts.recovery_s.observe(trio.current_time() - began)
+        return recovered
 
     async def recover_accepting_loss(
         self, ledger_id: int, *, accept_unreachable: bool = False

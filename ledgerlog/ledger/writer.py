@@ -35,6 +35,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ledgerlog.concurrency.watermark import Watermark, fresh
+from ledgerlog.counts import ClientCounts
 from ledgerlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -105,6 +106,7 @@ class LedgerWriter:
         append_deadline_s: float = APPEND_DEADLINE_S,
         window_bytes: int = WRITER_WINDOW_BYTES,
         window_entries: int = WRITER_WINDOW_ENTRIES,
+        counts: ClientCounts | None = None,
     ) -> None:
         self._core = core
         self._registry = registry
@@ -112,6 +114,9 @@ class LedgerWriter:
         self._append_deadline_s = append_deadline_s
         self._window_bytes = window_bytes
         self._window_entries = window_entries
+        self._counts = counts or ClientCounts()
+        self._timed_entry = NO_ENTRY  # the entry whose way to an ack quorum is being timed
+        self._timed_at = 0.0
         metadata = core.metadata
         self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
         self._key = metadata.key
@@ -248,6 +253,8 @@ class LedgerWriter:
         if core.last_add_pushed == core.lac:
             self._progress_at = trio.current_time()
         first = core.append(payloads)
+        if self._timed_entry == NO_ENTRY:
+            self._timed_entry, self._timed_at = first, trio.current_time()
         if core.form_batches():
             self._slots.send_due()
         return first
@@ -485,6 +492,7 @@ class LedgerWriter:
 
     def _failed(self, bookie: BookieId, why: str) -> None:
         if self._core.on_bookie_failed(bookie):
+            self._counts.bookies_failed += 1
             logger.warning("ledger=%d bookie=%s failed: %s", self.ledger_id, bookie, why)
             self._directory.quarantine(bookie)
             self._wake.set()
@@ -515,7 +523,10 @@ class LedgerWriter:
             self._wake.set()  # The end may be waiting for a copy that just arrived.
             return
         if core.lac > self._confirmed.value and self._confirmed.failure is None:
-            self._progress_at = trio.current_time()
+            self._progress_at = now = trio.current_time()
+            if core.lac >= self._timed_entry != NO_ENTRY:
+                self._counts.append_s.observe(now - self._timed_at)
+                self._timed_entry = NO_ENTRY
             if self._is_stalled:
                 self._end_stall()
             self._confirmed.advance(core.lac)
@@ -590,6 +601,7 @@ class LedgerWriter:
                 level = logging.DEBUG if is_troubled else logging.WARNING
                 logger.log(level, "ledger=%d metadata write is tried again: %s", self.ledger_id, cause)
                 is_troubled = True
+                self._counts.metadata_retries += 1
                 await trio.sleep(_METADATA_RETRY_S)
                 continue
             except LedgerLogError as cause:
@@ -603,6 +615,7 @@ class LedgerWriter:
             core.on_metadata_read(stored, version)
             after = core.pending.ensemble
             if before != after:
+                self._counts.ensemble_changes += 1
                 logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
                 self._follow()
                 self._tell_lac_again()

@@ -485,7 +485,11 @@ class LogLeader:
 
     def _answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
         """Answer every append that still waits. After this none can wait."""
+        counts, unknown = self._client.counts, self.queue.unknown_count
+        if not self._over.is_set() and self.core.failure is not None:
+            counts.leaderships_lost += 1
         failure = self.core.end(ends, short)
+        counts.unknown_records += self.queue.unknown_count - unknown
         if self.answered.failure is None:
             self.answered.advance(max(self.queue.answered, self.answered.value))
             self.answered.fail(failure)

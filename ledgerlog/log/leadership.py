@@ -12,14 +12,15 @@ because perhaps no task waits for that record.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import trio
 
 from ledgerlog.concurrency.nurseries import background, is_cancelled
-from ledgerlog.errors import LedgerNotFound, LostLeadership
+from ledgerlog.counts import ClientCounts
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, LostLeadership
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
 from ledgerlog.log.core.producers import Producers
@@ -70,20 +71,23 @@ async def lead(
         options: The arguments of ``Log.writer``; None for the defaults.
     """
     options = options or WriterOptions()
-    metadata, version, ledger = await take_over(
-        client, registry, name, incarnation, dedupe=options.switches_dedupe
-    )
-    producers = None
-    if metadata.dedupe_epoch is not None:
-        producers = Producers(name, options.dedupe if isinstance(options.dedupe, Dedupe) else Dedupe())
-        try:
-            await load_producers(client.ledgers, metadata, producers)
-        except BaseException as cause:
-            # The next leader recovers and closes the ledger, which is empty and in the list.
-            await ledger.aclose()
-            if isinstance(cause, LedgerNotFound) and await has_changed(registry, incarnation, version):
-                raise LostLeadership(name, None, "another writer has taken over") from None
-            raise
+    with _counted(client.counts):
+        metadata, version, ledger = await take_over(
+            client, registry, name, incarnation, dedupe=options.switches_dedupe
+        )
+        producers = None
+        if metadata.dedupe_epoch is not None:
+            producers = Producers(name, options.dedupe if isinstance(options.dedupe, Dedupe) else Dedupe())
+            began = trio.current_time()
+            try:
+                await load_producers(client.ledgers, metadata, producers)
+            except BaseException as cause:
+                # The next leader recovers and closes the ledger, which is empty and in the list.
+                await ledger.aclose()
+                if isinstance(cause, LedgerNotFound) and await has_changed(registry, incarnation, version):
+                    raise LostLeadership(name, None, "another writer has taken over") from None
+                raise
+            client.counts.on_takeover_part("producers", trio.current_time() - began)
     leader = LogLeader(
         metadata,
         version,
@@ -94,6 +98,7 @@ async def lead(
         producers=producers,
     )
     writer = LogWriter(name, leader, options.producer)
+    client.counts.begin_leading(writer, writer._describe)
     outstanding = 0
     try:
         async with background(leader.run, name=f"log writer {name}"):
@@ -107,5 +112,18 @@ async def lead(
                         await leader.leave()
     finally:
         await leader.abandon()
+        client.counts.end_leading(writer)
     if outstanding and (leader.queue.unknown_count or leader.queue.lost_count):
         raise writer._verdict_of_the_rest()
+
+
+@contextmanager
+def _counted(counts: ClientCounts) -> Iterator[None]:
+    """Count the takeover in the body, and how long it takes. A cancelled one counts as neither."""
+    began = trio.current_time()
+    try:
+        yield
+    except LedgerLogError:
+        counts.takeovers_failed += 1
+        raise
+    counts.on_takeover_part("all", trio.current_time() - began)

@@ -7,7 +7,7 @@ is deleted again if surely no list names it. A ledger that may be listed is left
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -81,7 +81,14 @@ async def take_over(
     for the next leader.
     """
     core = Takeover(name, new_token=client.environment.new_token, dedupe=dedupe)
-    writer = await _run(client, registry, core, incarnation, f"the takeover of log {name!r}")
+    writer = await _run(
+        client,
+        registry,
+        core,
+        incarnation,
+        f"the takeover of log {name!r}",
+        on_part=client.counts.on_takeover_part,
+    )
     assert core.record is not None
     assert writer is not None
     return core.record, core.version, writer
@@ -143,6 +150,7 @@ async def _run(
     *,
     accept_loss: bool = False,
     accept_unreachable: bool = False,
+    on_part: Callable[[str, float], None] | None = None,
 ) -> LedgerWriter | None:
     writer: LedgerWriter | None = None
 
@@ -159,7 +167,12 @@ async def _run(
 
     async def drive(_: bool) -> LedgerWriter | None:
         nonlocal writer
+        began, doing = trio.current_time(), core.need
         while True:
+            if on_part is not None and doing is not core.need:
+                now = trio.current_time()
+                on_part(doing.name.lower(), now - began)
+                began, doing = now, core.need
             match core.need:
                 case TakeoverNeed.READ | TakeoverNeed.SETTLE:
                     core.on_record(*await registry.read(incarnation))

@@ -24,6 +24,7 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.watermark import fresh
+from ledgerlog.counts import LedLog
 from ledgerlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -182,6 +183,26 @@ class LogWriter:
             bytes_outstanding=queue.bytes_outstanding,
             rolls=self._core.rolls,
             ledger_id=self._core.segment.ledger_id,
+        )
+
+    def _describe(self) -> LedLog:
+        """Describe the log and this leadership, for those who watch the process."""
+        queue, core = self._queue, self._core
+        metadata = core.chain.metadata
+        return LedLog(
+            name=self._name,
+            first_offset=metadata.first_offset,
+            durable_offset=queue.durable_offset,
+            epoch=core.epoch,
+            segments=len(metadata.segments),
+            records_appended=queue.next_offset - self._first_offset,
+            bytes_appended=core.bytes_total - self._bytes_at_start,
+            entries_appended=core.entries_appended,
+            records_outstanding=queue.records_outstanding,
+            bytes_outstanding=queue.bytes_outstanding,
+            window_records=queue.window_records,
+            window_bytes=queue.window_bytes,
+            rolls=core.rolls,
         )
 
     # --- appending ----------------------------------------------------------------------------

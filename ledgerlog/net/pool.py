@@ -165,7 +165,7 @@ class ConnectionPool:
 
     def statistics(self) -> PoolStatistics:
         """The present statistics."""
-        each = tuple(connection.statistics() for connection in self._connections.values())
+        each = tuple(connection.statistics() for connection in list(self._connections.values()))
         return PoolStatistics(
             connections=each,
             connected=sum(statistics.is_connected for statistics in each),

@@ -293,6 +293,11 @@ class Auditor:
         """The same for the pass that is under way."""
         self._next_pass_at = 0.0
 
+    @property
+    def record(self) -> AuditState:
+        """What this process has found out while it was the auditor."""
+        return self._record
+
     async def run(self) -> None:
         """Stand for election, lead, and stand again, until cancelled."""
         election = Election(self._client, AUDITOR_ELECTION, candidate=self.name)

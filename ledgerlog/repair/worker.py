@@ -144,6 +144,16 @@ class Worker:
                     except LedgerLogError as trouble:
                         logger.info("worker=%s is still registered: %s", self.name, trouble)
 
+    @property
+    def task_count(self) -> int:
+        """How many ledgers wait for a worker, as this one last listed them."""
+        return len(self._tasks)
+
+    @property
+    def busy_count(self) -> int:
+        """How many ledgers this worker works on now."""
+        return len(self._busy)
+
     # --- the list of tasks and the settings -----------------------------------------------------
 
     def _tell(self) -> None:

@@ -42,6 +42,7 @@ RUN_HERE = {
     "docs/SIMULATION.md": 2,
     "docs/ELECTION.md": 2,
     "docs/LOGS.md": 3,
+    "docs/METRICS.md": 1,
 }
 RUN_ELSEWHERE = {
     "docs/MACHINES.md": 1,  # by the test of that page
@@ -72,6 +73,14 @@ async def run_fragment(page: str, number: int, **names: Any) -> dict[str, Any]:
 
 
 # --- programs -------------------------------------------------------------------------------------
+
+
+def test_the_program_about_metrics_prints_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_program("docs/METRICS.md")
+    assert 'ledgerlog_log_next_offset{log="orders"} 1.0' in capsys.readouterr().out
 
 
 def test_the_program_of_the_readme_goes_on_where_it_ended(

@@ -50,7 +50,13 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 # begins so. If a room lies inside another room (an entry point), only a table entry with its full name opens
 # it.
 
-VOCABULARY = ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
+VOCABULARY = (
+    "ledgerlog.redact",
+    "ledgerlog.errors",
+    "ledgerlog.limits",
+    "ledgerlog.counts",
+    "ledgerlog.model",
+)
 CONCURRENCY = ("ledgerlog.concurrency",)
 BELOW_LEDGER = (
     *VOCABULARY,
@@ -74,6 +80,7 @@ FROM_BOOKIE = (
     "ledgerlog.net.tcp",
     "ledgerlog.net.tls",
     "ledgerlog.net.prover",
+    "ledgerlog.metrics.families",
 )
 BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
 
@@ -83,6 +90,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.redact": (),
     "ledgerlog.errors": ("ledgerlog.redact",),
     "ledgerlog.limits": (),
+    # What the parts of a process count for whoever watches it.
+    "ledgerlog.counts": (),
     # Nurseries, gathering and racing, watermarks, paces. They lie just above the vocabulary, so all may use
     # them.
     "ledgerlog.concurrency": VOCABULARY,
@@ -125,6 +134,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.archive.jobs": (*BELOW_TOOLS, "ledgerlog.repair"),
     # Leadership of anything, not only of logs.
     "ledgerlog.election": BELOW_TOOLS,
+    # The table of metrics; pure, so the storage node may name them.
+    "ledgerlog.metrics.families": ("ledgerlog.counts",),
+    # Reads what cores and shells count.
+    "ledgerlog.metrics": (*BELOW_LEDGER, "ledgerlog.ledger", "ledgerlog.metrics.families"),
     # State machines on logs: they elect, append, read, and store snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
     # What callers outside of trio's loop have trio do.
@@ -134,6 +147,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog.loops",
         "ledgerlog.election",
+        "ledgerlog.metrics.families",
         "ledgerlog.cluster",
         "ledgerlog.crossing",
     ),
@@ -142,12 +156,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog.loops",
         "ledgerlog.election",
+        "ledgerlog.metrics.families",
         "ledgerlog.cluster",
         "ledgerlog.crossing",
     ),
     # The auditor is elected.
     # Forgotten ledgers come back into the logs that they continue.
-    "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election", "ledgerlog.log"),
+    "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election", "ledgerlog.log", "ledgerlog.metrics.families"),
     # Logs in Spark. Its processes have no event loop of their own, so it uses the portal.
     "ledgerlog.spark": (
         *BELOW_TOOLS,
@@ -200,10 +215,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.log",
         "ledgerlog.election",
         "ledgerlog.machine",
+        "ledgerlog.metrics.families",
         "ledgerlog.cluster",
     ),
     # connect(): the whole client, and for memory: and file: (lazily) the bookies next to it.
-    "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election", "ledgerlog.proving"),
+    "ledgerlog.cluster": (
+        *BELOW_TOOLS,
+        "ledgerlog.loops",
+        "ledgerlog.election",
+        "ledgerlog.metrics",
+        "ledgerlog.metrics.families",
+        "ledgerlog.proving",
+    ),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
     "bookie.storage": (
         *VOCABULARY,
@@ -241,9 +264,11 @@ LAZY_ARROWS: tuple[tuple[str, str], ...] = (
 )
 
 PURE_ROOMS = (  # besides every folder named core
+    "ledgerlog.metrics.families",
     "ledgerlog.redact",
     "ledgerlog.errors",
     "ledgerlog.limits",
+    "ledgerlog.counts",
     "ledgerlog.model",
     "ledgerlog.wire",
 )
@@ -305,6 +330,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "cryptography": ("ledgerlog.cli",),
     "inotify_simple": ("ledgerlog.meta.sqlite_changes",),
     "plyvel": ("bookie.storage",),
+    "prometheus_client": ("ledgerlog.metrics.prometheus",),
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
     "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
     "os": (

@@ -52,6 +52,7 @@ from bookie.storage.upkeep.read_repair import ReadRepair
 from bookie.storage.upkeep.reclaiming import Reclaimer
 from bookie.storage.upkeep.replacing import Replacer
 from bookie.storage.upkeep.scrub import Scrubber
+from ledgerlog.counts import Histogram
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import NO_ENTRY
@@ -399,7 +400,7 @@ class Engine:
 
     def statistics(self) -> dict[str, int]:
         """Return counts since the start, and current sizes."""
-        journal = self._journal
+        journal, space = self._journal, self.compactor.space
         return {
             "entries": self._adder.entries,
             "bytes": self._adder.bytes,
@@ -429,7 +430,22 @@ class Engine:
             "is_disk_full": int(self._adder.is_disk_full),
             "unflushed_bytes": self._write_cache.unflushed_bytes if self._write_cache else 0,
             "caches_flushed": self._write_cache.flushes if self._write_cache else 0,
+            "segments_in_memory": len(journal.residents),
+            "segments_unindexed": len(journal.sealed),
+            "collections": self.collector.passes if self.collector else 0,
+            "compaction_bytes_freed": self.compactor.bytes_freed,
+            "files_damaged": len(self.compactor.damaged),
+            "segments": space.segments,
+            "segment_bytes": space.segment_bytes,
+            "entry_logs": space.entry_logs,
+            "entry_log_bytes": space.entry_log_bytes,
+            "live_bytes": space.live_bytes,
         }
+
+    @property
+    def sync_s(self) -> Histogram:
+        """How long the syncs of the journal took."""
+        return self._journal.sync_s
 
     # --- for its own tasks ------------------------------------------------------------------------
 

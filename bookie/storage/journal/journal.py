@@ -38,6 +38,7 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.forgetting import Forgetter
 from bookie.storage.journal.arenas import Arenas
 from bookie.storage.journal.segments import JournalSegment, SegmentFiles
+from ledgerlog.counts import Histogram
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES, JOURNAL_GATHER_BYTES
 from ledgerlog.wire.frame import Status
@@ -82,6 +83,8 @@ class Journal:
         """How many blocks were written."""
         self.bytes_written = 0
         """The bytes of these blocks."""
+        self.sync_s = Histogram()
+        """How long their syncs took."""
         self.progress = trio.lowlevel.ParkingLot()
         """Woken when a segment is sealed or indexed, or the next one is ready. The few tasks that manage
         segments park here. A block that becomes durable does not wake them, because they would have nothing
@@ -167,12 +170,14 @@ class Journal:
         block = self.commit.take_block()
         assert block is not None
         segment = self.residents[block.image.number]
+        began = trio.current_time()
         try:
             self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
             # The block stays taken, so nothing more is written until the writer has ended the engine.
             self._failure = error
         else:
+            self.sync_s.observe(trio.current_time() - began)
             self._on_written(block)
 
     def _rouse(self) -> None:
@@ -290,7 +295,9 @@ class Journal:
         if block is None:
             return False
         segment = self.residents[block.image.number]
+        began = trio.current_time()
         await self._disk.write_sync(segment.file, block.offset, block.view)
+        self.sync_s.observe(trio.current_time() - began)
         self._on_written(block)
         return True
 

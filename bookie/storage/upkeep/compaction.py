@@ -39,7 +39,7 @@ from bookie.core import rows
 from bookie.core.file_set import FileSet
 from bookie.core.frames import damaged_entries, decode_run
 from bookie.core.journal_items import EntryRun
-from bookie.core.space import ROTTEN, Job, SpacePolicy, next_job
+from bookie.core.space import ROTTEN, Job, SpacePolicy, SpaceUse, next_job
 from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.entry_logs import UnreadableSource
 from bookie.storage.entrylog.file_pool import FilePool
@@ -82,6 +82,8 @@ class Compactor:
         self.bytes_freed = 0
         self.damaged: dict[int, UnreadableFile] = {}
         """Files that cannot be rewritten, each with the reason."""
+        self.space = SpaceUse()
+        """The files at the last look."""
         self._suspects: set[int] = set()
         self._held: dict[int, JournalSegment | None] = {}
         """Held files, each with the segment that must be indexed before the file is released. None: the file
@@ -195,7 +197,9 @@ class Compactor:
         return done
 
     async def _next_job(self, *, is_eventual: bool) -> Job | None:
-        known = (*await self._catalogue.segments(), *await self._catalogue.logs())
+        segments, logs = await self._catalogue.segments(), await self._catalogue.logs()
+        known = (*segments, *logs)
+        self.space = SpaceUse.of(segments, logs)
         self._look_at_damaged(frozenset(row.file for row in known))
         found = [row for row in known if row.file not in self.damaged and not self._is_busy(row.file)]
         for row in found:

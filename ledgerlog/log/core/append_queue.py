@@ -247,8 +247,8 @@ class AppendQueue:
         self._name = name
         self._epoch = epoch
         self._entry_bytes = entry_bytes
-        self._window_records = window_records
-        self._window_bytes = window_bytes
+        self.window_records = window_records
+        self.window_bytes = window_bytes
         self._queued: deque[Batch] = deque()
         self._open: Batch | None = None
         """The batch at the end of ``_queued``, while it takes records."""
@@ -280,15 +280,15 @@ class AppendQueue:
         """Whether a record of ``size`` bytes fits into the window. One record always fits into an empty
         window."""
         return (
-            self.records_outstanding < self._window_records
-            and self.bytes_outstanding + size <= self._window_bytes
+            self.records_outstanding < self.window_records
+            and self.bytes_outstanding + size <= self.window_bytes
         ) or not self.records_outstanding
 
     def room(self) -> tuple[int, int]:
         """Return how many records and how many bytes still fit into the window."""
         return (
-            self._window_records - self.records_outstanding,
-            self._window_bytes - self.bytes_outstanding,
+            self.window_records - self.records_outstanding,
+            self.window_bytes - self.bytes_outstanding,
         )
 
     @property

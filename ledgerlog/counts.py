@@ -1,0 +1,115 @@
+"""Counts that the parts of a process keep for whoever watches it. Pure.
+
+A core or a shell adds to an attribute where the event happens, at most once for each batch. Nobody copies the
+counts: ``ledgerlog.metrics`` reads them when somebody asks.
+
+A ``Histogram`` counts durations in fixed buckets. All histograms have the same buckets, from 100 us to 100 s,
+so the histograms of several processes can be added.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import attrs
+
+__all__ = ["BUCKETS_S", "ClientCounts", "Histogram", "LedLog"]
+
+BUCKETS_S = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0),
+)
+"""The upper ends of the buckets in seconds. One more bucket has no upper end."""
+
+
+class Histogram:
+    """How often durations of each length were seen."""
+
+    __slots__ = ("buckets", "sum_s")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BUCKETS_S) + 1)
+        """How many durations fell into each bucket, and not into the one before it."""
+        self.sum_s = 0.0
+        """The sum of all durations in seconds."""
+
+    def observe(self, seconds: float) -> None:
+        """Count a duration."""
+        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self.buckets)
+
+
+@attrs.frozen(kw_only=True)
+class LedLog:
+    """The state of a log that this process leads."""
+
+    name: str
+    first_offset: int
+    durable_offset: int
+    epoch: int
+    segments: int
+    records_appended: int
+    bytes_appended: int
+    entries_appended: int
+    records_outstanding: int
+    bytes_outstanding: int
+    window_records: int
+    window_bytes: int
+    rolls: int
+
+
+@attrs.define(eq=False)
+class ClientCounts:
+    """What a client has done since it was opened."""
+
+    append_s: Histogram = attrs.Factory(Histogram)
+    """From handing an entry to its ledger until an ack quorum has synced it. A ledger times one entry at a
+    time, so a lone append is always timed, and of a stream of entries about one for each round trip."""
+    ensemble_changes: int = 0
+    """How often a writer went on with another ensemble."""
+    bookies_failed: int = 0
+    """How often a writer gave up a bookie of its ensemble."""
+    metadata_retries: int = 0
+    """How often a ledger's writer repeated a write because the metadata store did not answer."""
+    ledgers_created: int = 0
+    recovery_s: Histogram = attrs.Factory(Histogram)
+    """The durations of recoveries that ended well."""
+    recoveries_failed: int = 0
+    takeover_s: dict[str, Histogram] = attrs.Factory(dict)
+    """The durations of takeovers, by part: "read", "recover", "create", "write", "producers", and "all"."""
+    takeovers_failed: int = 0
+    leaderships_lost: int = 0
+    """How many leaderships ended although their holder had not left them."""
+    unknown_records: int = 0
+    """Records whose outcome could not be found out."""
+    records_appended: int = 0
+    """Records of leaderships that are over."""
+    bytes_appended: int = 0
+    entries_appended: int = 0
+    rolls: int = 0
+    led: dict[object, Callable[[], LedLog]] = attrs.Factory(dict)
+    """For each leadership at work, a function that describes its log."""
+
+    def begin_leading(self, leadership: object, describe: Callable[[], LedLog]) -> None:
+        """Note a leadership that has begun."""
+        self.led[leadership] = describe
+
+    def end_leading(self, leadership: object) -> None:
+        """Note that it is over. Its figures stay in the sums."""
+        log = self.led.pop(leadership)()
+        self.records_appended += log.records_appended
+        self.bytes_appended += log.bytes_appended
+        self.entries_appended += log.entries_appended
+        self.rolls += log.rolls
+
+    def on_takeover_part(self, part: str, seconds: float) -> None:
+        """Count how long a part of a takeover took."""
+        if part not in self.takeover_s:
+            self.takeover_s[part] = Histogram()
+        self.takeover_s[part].observe(seconds)

@@ -1,0 +1,90 @@
+"""Measurements as prometheus_client's objects, and as the text that Prometheus reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+
+from ledgerlog.metrics.families import FAMILIES, Family, Measurement, MetricKind, MetricSample, samples
+
+__all__ = ["ClusterCollector", "expose"]
+
+
+class _Measured(Protocol):
+    def metrics(self) -> list[MetricSample]: ...
+
+
+class ClusterCollector:
+    """Brings the metrics of a connected cluster into a registry of prometheus_client.
+
+        prometheus_client.REGISTRY.register(ledgerlog.metrics.prometheus.ClusterCollector(cluster))
+
+    The registry then asks it at each scrape, from whatever thread it likes. Unregister it before you close
+    the cluster.
+    """
+
+    def __init__(self, cluster: _Measured) -> None:
+        """Create it.
+
+        Args:
+            cluster: A connected cluster: that of ``ledgerlog``, or that of ``ledgerlog.blocking``.
+        """
+        self._cluster = cluster
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metrics, so that a registry refuses doubles."""
+        return map(_metric, FAMILIES)
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the metrics now."""
+        return _metrics(self._cluster.metrics())
+
+
+class _Collector:
+    def __init__(self, measurements: list[Measurement]) -> None:
+        self._measurements = measurements
+
+    def collect(self) -> Iterator[Metric]:
+        return _metrics([sample for each in self._measurements for sample in samples(each)])
+
+
+def expose(measurements: Iterable[Measurement], accepts: str) -> tuple[bytes, str]:
+    """Write measurements as text.
+
+    Args:
+        measurements: The measurements, each at most once.
+        accepts: The value of the header ``Accept`` of the request.
+
+    Returns:
+        The text, and the value of ``Content-Type``: OpenMetrics if the client accepts that, else the older
+        format.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(list(measurements)))
+    encode: Callable[[CollectorRegistry], bytes]
+    encode, content_type = choose_encoder(accepts)
+    return encode(registry), content_type
+
+
+def _metric(family: Family) -> Metric:
+    name = family.name.removesuffix("_total") if family.kind is MetricKind.COUNTER else family.name
+    return Metric(name, family.meaning, family.kind.value)
+
+
+def _metrics(found: list[MetricSample]) -> Iterator[Metric]:
+    by_name: dict[str, list[MetricSample]] = {}
+    for sample in found:
+        by_name.setdefault(sample.name, []).append(sample)
+    for family in FAMILIES:
+        metric = _metric(family)
+        names = [family.name]
+        if family.kind is MetricKind.HISTOGRAM:
+            names = [f"{family.name}_{part}" for part in ("bucket", "count", "sum")]
+        for sample in (sample for name in names for sample in by_name.get(name, ())):
+            metric.add_sample(sample.name, dict(sample.labels), sample.value)
+        if metric.samples:
+            yield metric
