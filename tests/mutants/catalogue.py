@@ -23,6 +23,7 @@ from tests.mutants import (
     repair_rules,
     restore_rules,
     retention_rules,
+    run_rules,
     splice_rules,
     storage_rules,
     tls_rules,
@@ -53,5 +54,6 @@ MUTANTS = (
     *identity_rules.MUTANTS,
     *tls_rules.MUTANTS,
     *access_rules.MUTANTS,
+    *run_rules.MUTANTS,
     *harmless.MUTANTS,
 )
