@@ -151,10 +151,11 @@ class Context(Generic[T]):
         except Exception as error:
             outcome = CallOutcome(None, error)
         finally:
-            self.over = outcome
             if not is_entered:
                 never = ConnectionClosed("it was interrupted before it was entered")
                 self._on_entered(outcome if outcome.error else CallOutcome(None, never))
+                outcome = CallOutcome(None)  # Its error went to who entered; there is nothing to leave.
+            self.over = outcome
             self._on_over()
 
     async def _stay(self) -> None:
@@ -168,7 +169,7 @@ class Context(Generic[T]):
             raise
 
     def refuse(self) -> None:
-        self.over = CallOutcome(None, _closed())
+        self.over = CallOutcome(None)
         self._on_entered(CallOutcome(None, _closed()))
         self._on_over()
 

@@ -249,7 +249,8 @@ class Campaign:
             while self._core.failure is None:
                 why = await self._try()
                 if self._is_left:
-                    self._left_with = why
+                    # An error of a try that took nothing over concerns nobody any more.
+                    self._left_with = why if self._core.is_leading else None
                     return
                 why = why or LostLeadership(self._name, None, "the election ended the leadership")
                 self._core.on_ended(why, trio.current_time())
@@ -282,7 +283,8 @@ class Campaign:
             finally:
                 self._writer = None
                 self._turn()
-            if writer.failure is not None:
+            # If it was left, the writer itself raises, and only if it has not made all records durable.
+            if writer.failure is not None and not self._is_left:
                 raise fresh(writer.failure)
 
     async def _leave(self) -> None:

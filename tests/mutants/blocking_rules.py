@@ -272,6 +272,18 @@ AIO = (
         f"{_TEST_AIO}::test_the_end_of_a_leadership_cancels_its_body_and_nothing_else[thread]",
     ),
     mutant(
+        "an_error_of_entering_comes_again_when_the_connection_is_left",
+        "crossing",
+        "Context.serve",
+        """
+        self._on_entered(outcome if outcome.error else CallOutcome(None, never))
+        outcome = CallOutcome(None)
+        """,
+        "self._on_entered(outcome if outcome.error else CallOutcome(None, never))",
+        "tests/contract/test_faces_contract.py::"
+        "test_who_follows_sees_what_comes_and_the_end_of_a_sealed_log[aio]",
+    ),
+    mutant(
         "a_withdrawn_record_is_written",
         "cancellation",
         "AppendLane._wait_for_places",

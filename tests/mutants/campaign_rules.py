@@ -74,6 +74,14 @@ CAMPAIGN = (
         f"{_TEST}::test_records_on_their_way_when_the_campaign_is_left_are_not_lost_without_a_word",
     ),
     mutant(
+        "an_error_of_a_try_comes_out_of_a_campaign_that_is_left",
+        "campaigns",
+        "Campaign._run",
+        "why if self._core.is_leading else None",
+        "why",
+        f"{_TEST}::test_a_try_that_fails_while_the_campaign_is_left_concerns_nobody",
+    ),
+    mutant(
         "a_standby_is_named_as_the_leader_that_it_is_not",
         "campaigns",
         "LeaderName.look",

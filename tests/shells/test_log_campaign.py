@@ -266,6 +266,17 @@ async def test_a_campaign_that_does_not_lead_is_left_at_once(clock: MockClock) -
         assert trio.current_time() - began < 0.5
 
 
+async def test_a_try_that_fails_while_the_campaign_is_left_concerns_nobody(clock: MockClock) -> None:
+    async with stage() as s:
+        client, log = await s.client()
+        await log.seal()
+        for steps in range(0, 120, 2):
+            async with log.lead(s.election(client)) as campaign:
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+        assert isinstance(campaign.failure, LogSealed), "the last ones were left after it had failed"
+
+
 async def test_a_cancelled_body_leaves_at_once(clock: MockClock) -> None:
     async with stage() as s:
         client, log = await s.client()
