@@ -2,7 +2,7 @@
 
 A ``World`` is a store that a test may exchange while clients have it open: for an empty store, for a store
 with another cluster, and back. To test another kind of store, or another way to exchange one, write its world
-and add it to ``WORLDS``.
+and add it to ``EXCHANGES``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import trio
@@ -259,19 +259,42 @@ class EnsembleWorld(ChrootWorld):
         await self._become(self.data / "right", self.data / "other")
 
 
-WORLDS = [
-    "memory",
-    "sqlite",
-    "sqlite, restored",
-    pytest.param("zookeeper, chroot", marks=pytest.mark.processes),
-    pytest.param("zookeeper, newer ensemble", marks=pytest.mark.processes),
-    pytest.param("zookeeper, older ensemble", marks=pytest.mark.processes),
+PLAIN_WORLDS = ["memory", "sqlite", "sqlite, restored", "zookeeper, chroot"]
+ENSEMBLE_WORLDS = ["zookeeper, newer ensemble", "zookeeper, older ensemble"]
+INTO = ["emptied", "another"]
+
+
+def exchange(kind: str, into: str, *, is_long: bool = False) -> Any:
+    marks = [pytest.mark.processes] if "zookeeper" in kind else []
+    marks += [pytest.mark.soak] if is_long else []
+    return pytest.param(kind, into, marks=marks, id=f"{kind}-{into}")
+
+
+EXCHANGES = [
+    *(exchange(kind, into) for kind in PLAIN_WORLDS for into in INTO),
+    exchange("zookeeper, newer ensemble", "another"),
+    exchange("zookeeper, older ensemble", "emptied"),
+    exchange("zookeeper, newer ensemble", "emptied", is_long=True),
+    exchange("zookeeper, older ensemble", "another", is_long=True),
 ]
+"""What stands in for the store, and what it holds.
+
+How an ensemble is exchanged says nothing of what the other one holds. Each exchange starts servers several
+times, so outside of the soaks each ensemble is exchanged for one of the two.
+"""
+
+exchanged = pytest.mark.parametrize(("kind", "into"), EXCHANGES)
 
 
-@pytest.fixture(params=WORLDS)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    kind: str = request.param
+@pytest.fixture
+def hosts(kind: str, request: pytest.FixtureRequest) -> str:
+    """Those of the shared server, if the world is a part of it; otherwise none."""
+    found: str = request.getfixturevalue("zookeeper_hosts") if kind == "zookeeper, chroot" else ""
+    return found
+
+
+@pytest.fixture
+async def world(kind: str, hosts: str, tmp_path: Path) -> AsyncIterator[World]:
     if kind == "memory":
         yield MemoryWorld()
     elif kind == "sqlite":
@@ -279,18 +302,11 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif kind == "sqlite, restored":
         yield RestoredSqliteWorld(tmp_path)
     elif kind == "zookeeper, chroot":
-        # This test needs an ensemble of its own: no task owns the fixture of the shared one.
-        async with open_ensemble(tmp_path, 1) as ensemble:
-            yield ChrootWorld(ensemble.hosts)
+        yield ChrootWorld(hosts)
     else:
+        assert kind in ENSEMBLE_WORLDS
         async with open_ensemble(tmp_path, 1) as ensemble:
             yield EnsembleWorld(ensemble, is_further="newer" in kind)
-
-
-@pytest.fixture(params=["emptied", "another"])
-def into(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 async def refused(call: Callable[[], Awaitable[object]]) -> None:
@@ -317,6 +333,7 @@ async def works(call: Callable[[], Awaitable[object]]) -> None:
                 await trio.sleep(0.05)
 
 
+@exchanged
 async def test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back(
     world: World, into: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,6 +374,9 @@ async def test_a_store_that_becomes_another_answers_nothing_until_the_right_one_
         assert "again" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=exchange(kind, "").marks) for kind in PLAIN_WORLDS]
+)
 async def test_a_store_that_nobody_has_claimed_answers_whatever_it_is(world: World) -> None:
     async with world.open_store() as store:
         assert store.cluster is None
@@ -364,6 +384,7 @@ async def test_a_store_that_nobody_has_claimed_answers_whatever_it_is(world: Wor
         assert await store.get("a") is not None
 
 
+@exchanged
 async def test_a_live_bookie_client_and_auditor_write_and_delete_nothing_and_go_on_by_themselves(
     world: World, into: str
 ) -> None:
