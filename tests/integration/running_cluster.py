@@ -1,4 +1,4 @@
-"""``ledgerlog cluster run`` as a process, for tests; and the ``ledgerlog`` command as one."""
+"""``ledgerlog cluster run`` as a process, for tests; and runs of the ``ledgerlog`` command."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
+from tests.commands import Ran, run_command
 from tests.waiting import PATIENCE_S, until
 
 LEDGERLOG = (sys.executable, "-m", "ledgerlog")
@@ -58,23 +59,9 @@ async def running_cluster(path: Path, *options: str) -> AsyncIterator[RunningClu
         yield await start_cluster(children, path, *options)
 
 
-@attrs.frozen
-class Ran:
-    status: int
-    stdout: bytes
-    stderr: str
-
-
 async def ledgerlog(*args: str, uri: str, stdin: bytes | None = None) -> Ran:
     """Run the command to its end."""
-    ran = await trio.run_process(
-        [*LEDGERLOG, *args, "--uri", uri],
-        stdin=b"" if stdin is None else stdin,
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-    )
-    return Ran(ran.returncode, ran.stdout, ran.stderr.decode())
+    return await run_command("ledgerlog", *args, "--uri", uri, stdin=stdin or b"")
 
 
 async def ledgerlog_ok(*args: str, uri: str, stdin: bytes | None = None) -> bytes:

@@ -32,6 +32,7 @@ from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
 from ledgerlog.wire.frame import REPLY, Frame, FrameBuffer, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
+from tests.commands import Ran, run_command
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -98,11 +99,9 @@ class Place:
     async def run(self, *options: str) -> tuple[int, str]:
         """Runs a bookie that is to end by itself; its exit code and the last line of its standard error."""
         with trio.fail_after(PATIENCE_S):
-            done = await trio.run_process(
-                self.command(*options), capture_stdout=True, capture_stderr=True, check=False
-            )
-        lines = done.stderr.decode().splitlines()
-        return done.returncode, lines[-1] if lines else ""
+            done = await run_command("bookie", *self.command(*options)[3:])
+        lines = done.stderr.splitlines()
+        return done.status, lines[-1] if lines else ""
 
 
 @attrs.define
@@ -234,9 +233,8 @@ async def test_it_serves_and_says_so_and_stops_cleanly_on_a_signal(place: Place)
             assert (info.address, info.labels) == (address, {"rack": "r1", "zone": "z"})
             if number == signal.SIGTERM:
                 await fill(address)
-                command = [sys.executable, "-m", "ledgerlog", "metadata", "placement"]
-                said = await trio.run_process(
-                    [*command, "--uri", f"sqlite:{place.metadata}"], capture_stdout=True
+                said = await run_command(
+                    "ledgerlog", "metadata", "placement", "--uri", f"sqlite:{place.metadata}"
                 )
                 assert b"rack z/r1: b1\n" in said.stdout
             else:
@@ -384,13 +382,8 @@ async def test_a_damaged_journal_is_refused_and_the_place_is_named(place: Place)
     assert found[1] == str(segment)
     assert offset - 4096 <= int(found[2]) <= offset
 
-    done = await trio.run_process(
-        [sys.executable, "-m", "bookie", "inspect", "journal", str(place.data), "--json"],
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-    )
-    assert done.returncode == 1
+    done = await run_command("bookie", "inspect", "journal", str(place.data), "--json")
+    assert done.status == 1
     items = [json.loads(line) for line in done.stdout.splitlines()]
     assert str(segment) in next(item["damage"] for item in items if "damage" in item)
 
@@ -406,23 +399,17 @@ async def test_a_lost_index_is_refused_and_can_be_made_again_from_the_journal(pl
     assert error.startswith(f"bookie: StorageCorrupt: {place.data}/index: the index is missing")
     assert f"`bookie rebuild-index {place.data}`" in error
     with trio.fail_after(PATIENCE_S):
-        done = await trio.run_process(
-            [sys.executable, "-m", "bookie", "rebuild-index", str(place.data), "--json"], capture_stdout=True
-        )
+        done = await run_command("bookie", "rebuild-index", str(place.data), "--json")
+    assert done.status == 0, done.stderr
     assert json.loads(done.stdout)["runs"] == 50
     async with place.bookie("--id", "b1") as bookie:
         await check_filled(await bookie.address())
 
 
-async def repair(place: Place) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "bookie", "repair", str(place.data), "--json"]
+async def repair(place: Place) -> Ran:
+    metadata = f"sqlite:{place.metadata}"
     with trio.fail_after(PATIENCE_S):
-        return await trio.run_process(
-            [*command, "--metadata", f"sqlite:{place.metadata}"],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
+        return await run_command("bookie", "repair", str(place.data), "--json", "--metadata", metadata)
 
 
 async def test_a_directory_in_use_is_not_repaired(place: Place) -> None:
@@ -430,8 +417,8 @@ async def test_a_directory_in_use_is_not_repaired(place: Place) -> None:
         address = await bookie.address()
         await fill(address)
         done = await repair(place)
-        assert done.returncode == 1
-        (line,) = done.stderr.decode().splitlines()
+        assert done.status == 1
+        (line,) = done.stderr.splitlines()
         assert line.startswith("bookie: StorageLocked: ")
         await check_filled(address)
 
@@ -439,8 +426,8 @@ async def test_a_directory_in_use_is_not_repaired(place: Place) -> None:
 async def test_a_directory_of_nobody_is_not_repaired(place: Place) -> None:
     place.data.mkdir()
     done = await repair(place)
-    assert done.returncode == 1
-    (line,) = done.stderr.decode().splitlines()
+    assert done.status == 1
+    (line,) = done.stderr.splitlines()
     assert "has no cookie" in line
 
 
@@ -457,7 +444,7 @@ async def test_a_damaged_file_of_the_index_is_repaired(place: Place, kind: str, 
             await check_filled(await bookie.address())
         return
     done = await repair(place)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.stderr
     assert json.loads(done.stdout) == {"repaired": True, "runs": 50, "set_aside": []}
     async with place.bookie("--id", "b1") as bookie:
         await check_filled(await bookie.address())
@@ -477,7 +464,7 @@ async def test_a_lost_cookie_is_restored(place: Place) -> None:
     assert code == 1
     assert "'bookie repair' restores the cookie" in error
     done = await repair(place)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.stderr
     assert json.loads(done.stdout) == {"repaired": True, "cookie": "restored"}
     async with place.bookie("--id", "b1") as bookie:
         await check_filled(await bookie.address())
@@ -627,14 +614,9 @@ async def test_without_assertions_it_does_not_start(place: Place) -> None:
 
 async def test_a_stopped_directory_can_be_looked_into_and_a_running_one_not(place: Place) -> None:
     async def look(*words: str) -> tuple[int, list[dict[str, object]], str]:
-        done = await trio.run_process(
-            [sys.executable, "-m", "bookie", *words, str(place.data), "--json"],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
+        done = await run_command("bookie", *words, str(place.data), "--json")
         items = [json.loads(line) for line in done.stdout.splitlines()]
-        return done.returncode, items, done.stderr.decode()
+        return done.status, items, done.stderr
 
     async with place.bookie("--id", "b1") as bookie:
         await fill(await bookie.address())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
+
+from tests.commands import run_command
 
 pytestmark = pytest.mark.processes
 
@@ -23,9 +23,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def bench(*args: str) -> list[dict[str, Any]]:
-    ran = await trio.run_process(
-        [sys.executable, "-m", "ledgerlog", "bench", *args, "--json"], capture_stdout=True
-    )
+    ran = await run_command("ledgerlog", "bench", *args, "--json")
+    assert ran.status == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
@@ -58,10 +57,9 @@ async def test_tls_is_measured_in_turns_with_plain(temporary: Path) -> None:
 
 
 async def test_credentials_that_a_benchmark_would_not_use_are_refused() -> None:
-    command = [sys.executable, "-m", "ledgerlog", "bench", "write", "--secret-file", "x"]
-    ran = await trio.run_process(command, capture_stderr=True, check=False)
-    assert ran.returncode == 2
-    assert b"--secret-file is of no use: without --uri" in ran.stderr
+    ran = await run_command("ledgerlog", "bench", "write", "--secret-file", "x")
+    assert ran.status == 2
+    assert "--secret-file is of no use: without --uri" in ran.stderr
 
 
 async def test_writing_is_measured_at_a_fixed_rate() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from ledgerlog.errors import BookieUnavailable, Unauthenticated
 from ledgerlog.wire.frame import Kind
+from tests.commands import run_command
 from tests.waiting import until
 
 LONE = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
@@ -29,6 +29,13 @@ LONE = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
 
 async def said(*args: str, uri: str) -> Any:
     return json.loads(await ledgerlog_ok(*args, "--json", uri=uri))
+
+
+async def access(*args: str) -> str:
+    """What a command of ``ledgerlog access`` prints that needs no cluster."""
+    ran = await run_command("ledgerlog", "access", *args)
+    assert ran.status == 0, ran.stderr
+    return ran.stdout.decode()
 
 
 async def start_bookie(
@@ -75,7 +82,7 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
         refused = await ledgerlog("log", "read", "orders", "--secret-file", str(kept), uri=uri)
         assert "others may use the secret file" in refused.stderr
         strange = tmp_path / "strange"
-        await trio.run_process([sys.executable, "-m", "ledgerlog", "access", "new-secret", str(strange)])
+        await access("new-secret", str(strange))
         refused = await ledgerlog(
             "log", "append", "more", "--secret-file", str(strange), uri=uri, stdin=b"three\n"
         )
@@ -99,12 +106,9 @@ async def test_a_principal_proves_itself_with_a_file_of_its_own(tmp_path: Path) 
     uri, secret = f"sqlite:{tmp_path / 'm.sqlite'}", tmp_path / "m.sqlite.secret"
     await said("metadata", "init", uri=uri)
     mine = tmp_path / "billing.secret"
-    access = [sys.executable, "-m", "ledgerlog", "access"]
-    made = await trio.run_process(
-        [*access, "secret", "client/billing", str(mine), "--secret-file", str(secret)], capture_stdout=True
-    )
-    assert b"the secret of client/billing" in made.stdout
-    assert mine.read_text().split(":")[1].strip() not in made.stdout.decode()
+    made = await access("secret", "client/billing", str(mine), "--secret-file", str(secret))
+    assert "the secret of client/billing" in made
+    assert mine.read_text().split(":")[1].strip() not in made
     assert stat.S_IMODE(mine.stat().st_mode) == 0o600
     await ledgerlog_ok("access", "grant", "client/billing", "writer", uri=uri)
     async with lone_bookie(tmp_path, uri), library.connect(uri, secret_file=mine) as cluster:
@@ -129,7 +133,6 @@ async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_f
 ) -> None:
     """The steps of the page, on processes, beside a writer that appends all the time."""
     secret = tmp_path / "s"
-    access = [sys.executable, "-m", "ledgerlog", "access"]
     async with local_cluster(tmp_path / "cluster", bookies=3, is_closed=False) as local:
         beside = Path(f"{local.uri.removeprefix('sqlite:')}.secret")
         appended = 0
@@ -156,7 +159,7 @@ async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_f
             wanted = appended + 20
             await until(lambda: appended >= wanted)
 
-        await trio.run_process([*access, "new-secret", str(beside)], stdout=subprocess.DEVNULL)
+        await access("new-secret", str(beside))
         refused = await ledgerlog("access", "mode", "closed", uri=local.uri)
         assert refused.status == 1
         assert "3 of 3 bookies would be lost" in refused.stderr
@@ -171,10 +174,10 @@ async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_f
                 async with library.connect(local.uri):
                     pass
             os.rename(secret, beside)
-            await trio.run_process([*access, "rotate", str(beside)], stdout=subprocess.DEVNULL)
+            await access("rotate", str(beside))
             await restart_all()
             await some_more()
-            await trio.run_process([*access, "rotate", str(beside), "--settle"], stdout=subprocess.DEVNULL)
+            await access("rotate", str(beside), "--settle")
             await some_more()
             nursery.cancel_scope.cancel()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from running_cluster import LEDGERLOG
+from running_cluster import ledgerlog_ok
 
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.errors import BookieUnavailable, LedgerLogError, NotEnoughBookies
@@ -32,6 +32,7 @@ from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
 from ledgerlog.wire.frame import Kind
+from tests.commands import run_command
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -216,18 +217,13 @@ async def test_an_emptied_directory_comes_back_when_its_operator_says_so(tmp_pat
                 (local.data_path("bookie-2") / place).rmdir()
         for file in local.data_path("bookie-2").glob("*"):
             file.unlink()
-        command = (sys.executable, "-m", "bookie")
         directory = str(local.data_path("bookie-2"))
         metadata = ("--metadata", local.uri, "--id", "bookie-2")
-        refused = await trio.run_process(
-            [*command, "run", directory, *metadata], check=False, capture_stderr=True
-        )
-        assert refused.returncode == 1
-        assert b"CookieMismatch" in refused.stderr
-        assert b"bookie cookie fix" in refused.stderr
-        fixed = await trio.run_process(
-            [*command, "cookie", "fix", directory, *metadata, "--json"], capture_stdout=True
-        )
+        refused = await run_command("bookie", "run", directory, *metadata)
+        assert refused.status == 1
+        assert "CookieMismatch" in refused.stderr
+        assert "bookie cookie fix" in refused.stderr
+        fixed = await run_command("bookie", "cookie", "fix", directory, *metadata, "--json")
         said = json.loads(fixed.stdout)
         assert said["id"] == "bookie-2"
         assert said["is_unclean"]
@@ -237,8 +233,5 @@ async def test_an_emptied_directory_comes_back_when_its_operator_says_so(tmp_pat
             await wait_out_of_limbo(local, "bookie-2")
         seen = await local.cluster.ledgers.verify(writer.ledger_id)
         assert (seen.entries, seen.under_replicated) == (100, [])
-        ran = await trio.run_process(
-            [*LEDGERLOG, "ledger", "recover", str(writer.ledger_id), "--accept-loss", "--uri", local.uri],
-            capture_stdout=True,
-        )
-        assert ran.stdout.decode().splitlines()[-1] == "nothing is lost"
+        said = await ledgerlog_ok("ledger", "recover", str(writer.ledger_id), "--accept-loss", uri=local.uri)
+        assert said.decode().splitlines()[-1] == "nothing is lost"

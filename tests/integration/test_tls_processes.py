@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from running_cluster import LEDGERLOG, ledgerlog, ledgerlog_ok, running_cluster
+from running_cluster import ledgerlog, ledgerlog_ok, running_cluster
 
 import ledgerlog as library
 from ledgerlog.cli.local_cluster import CLIENT, LocalCluster, certificates_path, certified, local_cluster
@@ -24,6 +24,7 @@ from ledgerlog.model.credentials import TLS
 from ledgerlog.model.principal import Principal
 from ledgerlog.wire.frame import Kind
 from tests import certificates
+from tests.commands import run_command
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -183,11 +184,10 @@ async def bookie_command(tmp_path: Path, files: TLS, *more: str) -> list[str]:
 async def test_a_bookie_does_not_start_with_the_certificate_of_somebody_else(
     principal: str, more: list[str], why: str, tmp_path: Path
 ) -> None:
-    ran = await trio.run_process(
-        await bookie_command(tmp_path, certificates.files(principal), *more), capture_stderr=True, check=False
-    )
-    assert ran.returncode == 1
-    line = ran.stderr.decode().splitlines()[-1]
+    command = await bookie_command(tmp_path, certificates.files(principal), *more)
+    ran = await run_command("bookie", *command[3:])
+    assert ran.status == 1
+    line = ran.stderr.splitlines()[-1]
     assert line.startswith("bookie: Unauthenticated: ")
     assert why in line
 
@@ -215,10 +215,8 @@ async def test_a_bookie_with_certificates_has_their_id_and_survives_a_hangup(tmp
 
 
 async def access_certificates(*words: str) -> tuple[int, list[str], str]:
-    ran = await trio.run_process(
-        [*LEDGERLOG, "access", "certificates", *words], capture_stdout=True, capture_stderr=True, check=False
-    )
-    return ran.returncode, ran.stdout.decode().splitlines(), ran.stderr.decode()
+    ran = await run_command("ledgerlog", "access", "certificates", *words)
+    return ran.status, ran.stdout.decode().splitlines(), ran.stderr
 
 
 async def test_the_command_makes_certificates_that_only_their_owner_reads_and_makes_them_once(

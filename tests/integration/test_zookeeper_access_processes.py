@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from ledgerlog.cli.processes import open_children
+from tests.commands import run_command
 from tests.integration.running_cluster import ledgerlog as run_ledgerlog
 from tests.integration.running_cluster import ledgerlog_ok
 from tests.waiting import until
@@ -139,12 +139,5 @@ async def test_one_certificate_is_for_zookeeper_and_for_bookies(
 
 async def test_the_principal_of_a_file_is_printed_and_its_password_is_not(tmp_path: Path) -> None:
     path = credentials(tmp_path, "super", "test")
-    printed = await ledgerlog_principal(path)
-    assert printed == "digest:super:D/InIHSb7yEEbrWz8b9l71RjZJU="
-
-
-async def ledgerlog_principal(path: Path) -> str:
-    ran = await trio.run_process(
-        [sys.executable, "-m", "ledgerlog", "metadata", "principal", str(path)], capture_stdout=True
-    )
-    return ran.stdout.decode().strip()
+    ran = await run_command("ledgerlog", "metadata", "principal", str(path))
+    assert ran.stdout == b"digest:super:D/InIHSb7yEEbrWz8b9l71RjZJU=\n"
