@@ -116,6 +116,7 @@ async def test_one_certificate_is_for_zookeeper_and_for_bookies(
     everybody = [word for subject in subjects for word in ("--zk-all", subject)]
     everybody += ["--zk-read", "world:anyone"]
     await said("metadata", "init", *everybody, *options("admin/ann"), uri=uri)
+    await said("access", "grant", "client/client", "writer", *options("admin/ann"), uri=uri)
     mine = options("client/client")
     async with open_children() as children:
         bookie = [sys.executable, "-m", "bookie", "run", str(tmp_path / "b1"), "--metadata", uri]
