@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -98,11 +99,21 @@ class PeopleReport:
     """Copies of entries that were read from their bookies in the end, and compared."""
     longest_gap_s: float
     """Without any acknowledgement."""
+    longest_gap_during: list[str]
+    """The deeds that were under way in that time, and when each began, in seconds after the gap."""
     whole_after_s: float
     """How long it took after the last deed until nothing was under-replicated."""
 
     def as_dict(self) -> dict[str, Any]:
         return attrs.asdict(self)
+
+
+@attrs.define(eq=False)
+class _Deed:
+    name: str
+    began_ns: int
+    whom: tuple[str, ...]
+    ended_ns: int = sys.maxsize
 
 
 @attrs.define(eq=False)
@@ -117,7 +128,7 @@ class People:
     """Which bookies run the next version: "1"."""
     small_disk: tuple[str, SmallDisk] | None
     patience_s: float
-    done: list[str] = attrs.Factory(list)
+    done: list[_Deed] = attrs.Factory(list)
     counts: Counter[str] = attrs.Factory(Counter)
 
     async def make_trouble(self, seconds: float, dice: Random, wanted: Sequence[str]) -> None:
@@ -127,7 +138,7 @@ class People:
         while rest or trio.current_time() < deadline:
             deed = rest.pop(0) if rest else dice.choices(list(DEEDS), list(DEEDS.values()))[0]
             await self._do(deed, dice)
-            self.done.append(deed)
+            self.done[-1].ended_ns = now_ns()
             with trio.fail_after(self.patience_s):
                 await self.until_acked()
                 await until(self.is_out_of_limbo, every_s=0.5)
@@ -136,6 +147,7 @@ class People:
         # The directory on the small disk cannot be renamed, so it comes last.
         small = "" if self.small_disk is None else self.small_disk[0]
         bookie, other = sorted(dice.sample(self.local.bookie_ids, 3), key=lambda each: each == small)[:2]
+        self.done.append(_Deed(deed, now_ns(), (bookie, other)))
         match deed:
             case "emptied":
                 await self._empty(bookie)
@@ -278,6 +290,7 @@ class People:
 
     async def _lose_rack(self, rack: int) -> None:
         lost = [bookie for bookie in self.local.bookie_ids if rack_of(bookie) == rack]
+        self.done[-1].whom = tuple(lost)
         for bookie in lost:
             await self._kill(bookie)
         with trio.fail_after(self.patience_s):
@@ -395,17 +408,23 @@ async def run_people(
             for bookie in bookies:
                 await until(partial(people.is_sound, bookie), every_s=1.0)
         copies = await compare_copies(local.cluster.ledgers, local.cluster.client.pool)
+    gap_s, gap_began = writers.longest_gap(began, ended)
     return PeopleReport(
         seed=seed,
         trouble_s=round((ended - began) / NS, 1),
-        deeds=dict(Counter(people.done)),
+        deeds=dict(Counter(deed.name for deed in people.done)),
         counts=dict(people.counts + writers.counts),
         acked=writers.history.acked,
         records=len(final),
         takeovers=len(writers.history.begun),
         ledgers=len({record.position.ledger_id for record in final}),
         copies=copies,
-        longest_gap_s=round(writers.longest_gap(began, ended)[0], 2),
+        longest_gap_s=round(gap_s, 2),
+        longest_gap_during=[
+            f"{deed.name}: {' '.join(deed.whom)} ({(deed.began_ns - gap_began) / NS:+.1f} s)"
+            for deed in people.done
+            if deed.began_ns < gap_began + gap_s * NS and deed.ended_ns > gap_began
+        ],
         whole_after_s=round(whole_after_s, 1),
     )
 
