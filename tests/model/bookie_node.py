@@ -248,3 +248,15 @@ class BookieNode:
             # The mark refuses the same adds as a fence of the ledger itself, which changes nothing after it.
             self.ledger = self.ledger or BookieLedger(LEDGER, KEY)
             self.ledger.on_fence_found()
+
+    def copy_back(self, entries: tuple[tuple[int, bytes], ...], lac: int, lafr: int) -> None:
+        """It stores entries, durably, that it has read from other bookies (protocol A.3, phase two)."""
+        assert self.ledger is not None
+        self._add(
+            self.ledger, Add(self.name, self.name, 0, entries[0][0], entries[-1][0], entries, lac, lafr, True)
+        )
+        self.sync()
+
+    def leave_limbo(self) -> None:
+        """Its marks no longer name this ledger."""
+        self.in_limbo = False

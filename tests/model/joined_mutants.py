@@ -3,18 +3,20 @@ cut short, and frames without entries; see ``tests.scenarios.mutants`` for the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import attrs
 
-from bookie.core.loss_marks import LossMarks
+from bookie.core.loss_marks import LossMarks, Range
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Negative, ReadAsk
 from ledgerlog.ledger.core.writer import WriterCore
 from ledgerlog.model.ids import BookieId
+from ledgerlog.repair.core.repair import FragmentRepair
+from tests.model import joined_world
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -88,6 +90,25 @@ def a_replacement_that_refuses_ends_its_writer() -> AbstractContextManager[Any]:
         return original(self, bookie)
 
     return patch.object(WriterCore, "on_fenced", on_fenced)
+
+
+def holes_are_not_seen() -> AbstractContextManager[Any]:
+    """So a bookie leaves limbo, and denies what it lost."""
+    return patch.object(joined_world, "gaps", lambda share, stored: [])
+
+
+def all_ledgers_leave_limbo_with_the_first() -> AbstractContextManager[Any]:
+    original = LossMarks.cleared
+
+    def cleared(self: LossMarks, ledgers: Iterable[Range]) -> LossMarks:
+        return original(self, self.limbo if any(True for _ in ledgers) else ())
+
+    return patch.object(LossMarks, "cleared", cleared)
+
+
+def a_new_bookie_is_named_though_it_booted() -> AbstractContextManager[Any]:
+    """It has lost the copies that it confirmed, and left limbo before any metadata named it."""
+    return patch.object(FragmentRepair, "on_target_lost", lambda self, bookie, why: None)
 
 
 # --- the ledger's world ---------------------------------------------------------------------------

@@ -13,6 +13,9 @@ SMALL = [
     C(shape=(1, 1, 1), takeovers=1, records=1, rolls=1, accepts=1, disks=1),
     # A bookie that died and has lost nothing refuses the ledger that it is chosen for.
     C(bookies=3, takeovers=1, records=1, rolls=0, bounces=1, stale=1, failures=1, changes=1),
+    # Bookies copy back what they lost and leave limbo, while repair moves copies to and from them.
+    C(takeovers=1, records=1, rolls=1, disks=1, heals=1),
+    C(processes=1, bookies=3, takeovers=1, records=1, rolls=0, leaves=1, forgets=1, heals=1, repairs=1),
     # The LAC is told in frames without entries.
     C(takeovers=1, seals=1, records=1, rolls=0, publishes=1),
 ]
@@ -25,6 +28,25 @@ WIDE = [
     C(takeovers=2, records=1, rolls=0, disks=1),
     C(takeovers=1, seals=1, records=1, rolls=0, forgets=1),
     C(shape=(2, 2, 1), guaranteed=True, takeovers=1, seals=1, records=1, rolls=0, forgets=1),
+    # Limbo is left before and after a takeover, by two bookies, and after an accepted loss.
+    C(takeovers=2, records=1, rolls=0, disks=1, heals=1),
+    C(takeovers=1, seals=1, records=1, rolls=0, disks=2, heals=2),
+    C(shape=(2, 2, 1), takeovers=1, records=2, rolls=1, disks=1, heals=1),
+    C(takeovers=1, records=1, rolls=0, accepts=1, disks=1, heals=1, reads=1),
+    # Repair, too.
+    C(bookies=3, takeovers=1, seals=1, records=1, rolls=0, forgets=1, heals=1, repairs=1),
+    C(
+        shape=(2, 2, 1),
+        guaranteed=True,
+        bookies=3,
+        takeovers=1,
+        seals=1,
+        records=1,
+        rolls=0,
+        forgets=1,
+        heals=1,
+        repairs=1,
+    ),
     # Frames of two entries, read back in rounds of two, with answers that are cut short.
     C(
         shape=(2, 2, 1),
@@ -74,6 +96,17 @@ WALKED = [
         **_STORMY,
     ),
     C(bookies=3, disks=3, forgets=1, repeats=1, reconnects=1, **_STORMY),
-    C(shape=(3, 2, 2), bookies=4, processes=3, disks=2, forgets=1, round_entries=3, shorts=1, **_STORMY),
+    C(
+        shape=(3, 2, 2),
+        bookies=4,
+        processes=3,
+        disks=2,
+        forgets=1,
+        heals=6,
+        repairs=3,
+        round_entries=3,
+        shorts=1,
+        **_STORMY,
+    ),
     C(shape=(3, 3, 2), bookies=4, guaranteed=True, disks=1, forgets=1, publishes=1, **_STORMY),
 ]

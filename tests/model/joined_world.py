@@ -15,7 +15,10 @@ and in limbo. A writer that replaces a bookie knows the fence marks, unless what
 **What is one step.** A writer tells its leader at once what it confirmed and that it failed, as they are
 one process; a writer or a recoverer whose process has gone on stops at once. In a cell the answer to a
 request comes in the same step, or is lost, as in the ledger's world. A loss of data does not change that: a
-client that hears early can do nothing that it could not do late.
+client that hears early can do nothing that it could not do late. A bookie in limbo copies back all that it
+lacks of one ledger, and leaves limbo for it, in one step too (``heal``): the ledger is closed, so what it
+copies never changes. A boot ends a repair that is about to name the bookie, as its transaction checks the
+bookie's registration.
 
 Some actions are taken at once, before all others (``_is_due``), where nothing can come of a delay.
 
@@ -31,15 +34,19 @@ from typing import Any, NamedTuple
 import attrs
 
 from bookie.core.loss_marks import LossMarks
+from ledgerlog.ledger.core.reader import RangeRead
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.log.core.chain import ChainNeed, TakeoverAim, TakeoverNeed
+from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.missing import gaps, shares
 from tests.model import chain_world, words
 from tests.model.chain_nodes import LEADING, RESOLVING, TAKING, Ledger, ProcessNode, contents_of
 from tests.model.chain_world import FIRST_PROCESS, LEDGERS, ChainConfiguration, ChainWorld, Stored
 from tests.model.client_nodes import OwnerNode, RecovererNode
 from tests.model.configuration import BUDGETS, Configuration
 from tests.model.invariants import is_short
-from tests.model.messages import OWNER
+from tests.model.messages import OWNER, REPAIR, Write
 from tests.model.numbering import FIRST_CLIENT, Action, State
 from tests.model.world import World
 
@@ -54,6 +61,7 @@ OF_LEDGERS = {
     "give_up": "closes",
     "short": "shorts",
     "publish": "publishes",
+    "repair": "repairs",
 }
 """The budgets of the ledger's world, and their names here: all cells take from the same."""
 
@@ -77,6 +85,8 @@ class JoinedConfiguration(ChainConfiguration):
     """How often a bookie dies that syncs late, and loses what it has of the newest ledger."""
     bounces: int = 0
     """How often a bookie dies that has lost nothing, and cannot know that."""
+    heals: int = 0
+    """How often a bookie in limbo copies back what it lacks of a closed ledger."""
     stale: int = 0
     """How often a writer chooses a replacement without knowing of its fence mark."""
     failures: int = 0
@@ -90,6 +100,7 @@ class JoinedConfiguration(ChainConfiguration):
     """How often a writer gives up for lack of bookies."""
     shorts: int = 0
     publishes: int = 0
+    repairs: int = 0
 
     def __str__(self) -> str:
         told = [f", {name} {getattr(self, name)}" for name in JoinedWorld.budgets if getattr(self, name)]
@@ -118,12 +129,14 @@ class JoinedConfiguration(ChainConfiguration):
 class LedgerWorld(World):
     """The ledger's world as that of cells: states are numbered, and budgets are the log's."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, *, is_repaired: bool) -> None:
         super().__init__(configuration)
+        self.is_repaired = is_repaired
         self.states: list[State] = []
         self._cells: dict[int, int] = {}
         self._offers: dict[int, list[tuple[str | None, Action]]] = {}
         self._after: dict[tuple[int, Action], int] = {}
+        self._healed: dict[tuple[int, str], tuple[int, bool]] = {}
 
     def number(self, state: State) -> int:
         cell = self._cells.get(state.print)
@@ -167,6 +180,8 @@ class LedgerWorld(World):
                     yield "repeats", action
                 case ("short", *_):
                     yield "shorts", action
+                case ("repair", *_):
+                    yield "repairs", action
                 case _:
                     yield None, action
 
@@ -195,7 +210,65 @@ class LedgerWorld(World):
     def booted(self, cell: int, bookie: str, is_lost: bool, marks: LossMarks, ledger_id: int) -> int:
         """The cell after a bookie booted with these marks."""
         place = self.place_of[bookie]
-        return self.after(cell, ("do", place, "boot_after_loss", (is_lost, marks, ledger_id), None))
+        cell = self.after(cell, ("do", place, "boot_after_loss", (is_lost, marks, ledger_id), None))
+        return self._without_repair(cell, bookie)
+
+    def _without_repair(self, cell: int, new: str) -> int:
+        """The cell without a repair that is about to name a bookie. The bookie has another registration now,
+        which the transaction checks."""
+        repair = self.node(self.states[cell], REPAIR) if self.configuration.repair else None
+        if repair is None or repair.is_over or new not in repair.core.replacements.values():
+            return cell
+        state = self.states[cell]
+        pool = frozenset(
+            number
+            for number in state.pool
+            if not (isinstance(message := self.messages[number], Write) and message.client == REPAIR)
+        )
+        state = State(state.places, pool, self._print(state.places, pool))
+        return self.number(self.step(state, ("do", self.place_of[REPAIR], "lose_target", new, None)))
+
+    def healed(self, cell: int, bookie: str) -> tuple[int, bool]:
+        """Phase two for a bookie in limbo and a closed ledger: it copies back what it lacks.
+
+        Returns:
+            The cell after the copies, and whether the bookie has all that it should have.
+        """
+        key = cell, bookie
+        found = self._healed.get(key)
+        if found is None:
+            found = self._healed[key] = self._heal(cell, bookie)
+        return found
+
+    def _heal(self, cell: int, bookie: str) -> tuple[int, bool]:
+        metadata = self.metadata(self.states[cell])
+        assert metadata.last_entry is not None
+        lac = metadata.last_entry
+        lafr = lac if metadata.replication.guaranteed else NO_ENTRY
+        is_whole = True
+        for share in shares(metadata, bookie):
+            stored = [(each, each) for each in sorted(self.node(self.states[cell], bookie).durable_entries)]
+            for low, high in gaps(share, stored):
+                for entry_id in share.ids(low, high):
+                    read = RangeRead(metadata, entry_id, entry_id, holder=bookie)
+                    while not read.is_done:
+                        for ask in read.take_asks():
+                            other = self.node(self.states[cell], ask.bookie)
+                            held = {e: p for e, p in other.durable_entries.items() if e == entry_id}
+                            negative = Negative.UNKNOWN if other.in_limbo else Negative.ABSENT
+                            read.on_reply(ask, held, entry_id, negative)
+                    if read.failure is not None:
+                        is_whole = False
+                        continue
+                    copy = (tuple(read.found.items()), lac, lafr)
+                    cell = self.after(cell, ("do", self.place_of[bookie], "copy_back", copy, None))
+        return cell, is_whole
+
+    def out_of_limbo(self, cell: int, bookie: str, marks: LossMarks, ledger_id: int) -> int:
+        """The cell after marks were cleared."""
+        if not self.node(self.states[cell], bookie).in_limbo or marks.denies_nothing(ledger_id):
+            return cell
+        return self.after(cell, ("do", self.place_of[bookie], "leave_limbo", None, None))
 
 
 class Cells(NamedTuple):
@@ -209,12 +282,13 @@ class Marks(NamedTuple):
 
 
 class JoinedWorld(ChainWorld):
-    budgets = (*chain_world.BUDGETS, *LOSSES, "stale", *OF_LEDGERS.values())
+    budgets = (*chain_world.BUDGETS, *LOSSES, "heals", "stale", *OF_LEDGERS.values())
 
     def __init__(self, configuration: JoinedConfiguration) -> None:
         super().__init__(configuration)
         self.configuration: JoinedConfiguration = configuration
-        self.ledgers = LedgerWorld(configuration.of_ledgers())
+        is_repaired = bool(configuration.heals or configuration.repairs)
+        self.ledgers = LedgerWorld(configuration.of_ledgers(), is_repaired=is_repaired)
         self._settled: set[tuple[int, ...]] = set()
         self.cells_place = len(self.names)
         self.marks_place = self.cells_place + 1
@@ -299,11 +373,28 @@ class JoinedWorld(ChainWorld):
                             yield "cell", ledger_id, action, (name, "stale")
                         continue
                 yield "cell", ledger_id, action, (name,)
+            if budget["heals"]:
+                for number, its in enumerate(marks):
+                    if self._may_heal(cell, ledger_id, number, its):
+                        yield (
+                            "do",
+                            self.marks_place,
+                            "heal",
+                            (number, ledger_id),
+                            self.budgets.index("heals"),
+                        )
         if cells:
             for what, name in _VERBS.items():
                 if budget[name]:
                     for bookie in range(len(marks)):
                         yield "do", self.marks_place, what, bookie, self.budgets.index(name)
+
+    def _may_heal(self, cell: int, ledger_id: int, bookie: int, marks: LossMarks) -> bool:
+        """Whether a bookie is in limbo for a closed ledger, and something comes of looking at it."""
+        if not marks.denies_nothing(ledger_id) or self.ledgers.end_of(cell) is None:
+            return False
+        after, is_whole = self.ledgers.healed(cell, self.ledgers.bookies[bookie])
+        return is_whole or after != cell
 
     def _has_elder_twin(self, places: Sequence[int], place: int) -> bool:
         """Processes that have done nothing are alike, so the first of them goes first."""
@@ -341,7 +432,10 @@ class JoinedWorld(ChainWorld):
         elif action[0] == "do" and action[1] == self.marks_place:
             _, _, what, bookie, needs = action
             self._spend(places, needs)
-            self._lose(places, what, bookie)
+            if what == "heal":
+                self._heal(places, *bookie)
+            else:
+                self._lose(places, what, bookie)
         else:
             super()._play(places, pool, action)
         self._settle(places, pool)
@@ -359,6 +453,19 @@ class JoinedWorld(ChainWorld):
         ]
         self._set_cells(places, tuple(made))
         places[self.marks_place] = self._number_marks(tuple(marks))
+
+    def _heal(self, places: list[int], bookie: int, ledger_id: int) -> None:
+        name = self.ledgers.bookies[bookie]
+        cells = list(self.nodes[places[self.cells_place]].all)
+        cells[ledger_id], is_whole = self.ledgers.healed(cells[ledger_id], name)
+        if is_whole:
+            marks = list(self.nodes[places[self.marks_place]].all)
+            marks[bookie] = marks[bookie].cleared([(ledger_id, ledger_id)])
+            places[self.marks_place] = self._number_marks(tuple(marks))
+            cells = [
+                self.ledgers.out_of_limbo(cell, name, marks[bookie], each) for each, cell in enumerate(cells)
+            ]
+        self._set_cells(places, tuple(cells))
 
     def _do(self, places: list[int], pool: set[int], place: int, what: str, argument: Any) -> None:
         node: ProcessNode = self.nodes[places[place]]
@@ -510,6 +617,8 @@ class JoinedWorld(ChainWorld):
         if action[0] == "message":
             return super().describe(state, action)
         _, place, what, argument, _ = action
+        if place == self.marks_place and what == "heal":
+            return f"{self.ledgers.bookies[argument[0]]} copies back what it lacks of L{argument[1]}"
         if place == self.marks_place:
             did = {
                 "wipe": "loses its disk",

@@ -141,6 +141,8 @@ class Reactions(Numbers):
             repair.read_stored(register.metadata, register.version)
         elif what == "written":
             repair.write = TO_BE_READ
+        elif what == "lose_target":
+            repair.lose_target(argument)
         else:
             repair.fail_read(argument)
         return self.reaction(repair, repair.pump())

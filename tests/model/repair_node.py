@@ -118,6 +118,11 @@ class RepairNode:
         """One of the reads that are out times out."""
         self.core.on_failed(self.asks.pop(place))
 
+    def lose_target(self, bookie: str) -> None:
+        """A new bookie booted, so its registration is another one."""
+        self.write = IDLE
+        self.core.on_target_lost(bookie, "it booted")
+
     def read_stored(self, stored: LedgerMetadata, version: int) -> None:
         self.write = IDLE
         self.core.on_metadata_read(stored, version)

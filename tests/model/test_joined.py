@@ -23,6 +23,11 @@ ACCEPTED = JoinedConfiguration(takeovers=1, records=1, rolls=0, accepts=1, disks
 BOUNCED = JoinedConfiguration(
     bookies=3, takeovers=1, records=1, rolls=0, bounces=1, stale=1, failures=1, changes=1
 )
+HEALED = JoinedConfiguration(processes=1, takeovers=1, records=1, rolls=0, leaves=1, forgets=1, heals=1)
+ROLLED_AND_HEALED = JoinedConfiguration(processes=1, takeovers=1, records=1, rolls=1, disks=1, heals=1)
+REPAIRED = JoinedConfiguration(
+    processes=1, bookies=3, takeovers=1, records=1, rolls=0, leaves=1, forgets=1, heals=1, repairs=1
+)
 FRAMED = Configuration((3, 2, 2), entries=4, bookies=3, recoverers=0, frames_outstanding=1, frame_entries=3)
 SHORT = Configuration((2, 2, 2), entries=2, bookies=2, round_entries=2, short=1)
 PUBLISHED = Configuration((2, 2, 1), entries=2, bookies=2, recoverers=0, guaranteed=True, publish=1)
@@ -35,6 +40,9 @@ MUTANTS: list[tuple[mutants.Mutant, JoinedConfiguration | Configuration, str]] =
     (mutants.a_loss_is_accepted_though_somebody_is_silent, ACCEPTED, "LossIsLost"),
     (mutants.a_loss_is_accepted_before_everybody_answered, ACCEPTED, "LossIsLost"),
     (mutants.a_replacement_that_refuses_ends_its_writer, BOUNCED, "MarksEndNobody"),
+    (mutants.holes_are_not_seen, HEALED, "AckedAtAckQuorum"),
+    (mutants.all_ledgers_leave_limbo_with_the_first, ROLLED_AND_HEALED, "AckedAtAckQuorum"),
+    (mutants.a_new_bookie_is_named_though_it_booted, REPAIRED, "AckedAtAckQuorum"),
     (mutants.a_batch_retires_with_its_first_entry, FRAMED, "QueueRule"),
     (mutants.an_answer_that_was_cut_short_denies_the_rest, SHORT, "NegativeReadFinal"),
     (mutants.a_frame_without_entries_confirms_what_it_tells, PUBLISHED, "WriterAckCount"),

@@ -67,6 +67,8 @@ class World(Reactions):
         # An acknowledgement may be late to some effect only where something is sent again, or to others.
         self._are_acks_at_once = not (configuration.change or configuration.connect)
         self._is_replaced_at_once = configuration.fail == 1 and not configuration.connect
+        self.is_repaired = bool(configuration.repair)
+        """Whether bookies get copies from others, which may tell them the end of the ledger (rule 23)."""
 
     # --- states -------------------------------------------------------------------------------
 
@@ -462,6 +464,9 @@ class World(Reactions):
         else:
             _, first, last, members = event
             nodes = {name: self.nodes[places[self.place_of[name]]] for name in members}
+            if self.is_repaired and (end := self.nodes[places[META]].metadata.last_entry) is not None:
+                # The answer was late. Repair may have moved copies since; the metadata say where they are.
+                first = max(first, end + 1)
             for entry_id in range(first, last + 1):
                 self._report(invariants.check_acknowledged(self.replication, entry_id, members, nodes))
 
@@ -489,7 +494,7 @@ class World(Reactions):
                     self.nodes[places[FIRST_CLIENT]],
                     {name: self.nodes[places[self.place_of[name]]] for name in self.bookies},
                     self.nodes[places[END]],
-                    is_repaired=bool(self.configuration.repair),
+                    is_repaired=self.is_repaired,
                 )
             )
         if broken:
