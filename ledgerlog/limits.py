@@ -386,6 +386,17 @@ LIMBO_TELL_AGAIN_S = 60.0
 """If the reason changes, a bookie logs the new one at the earliest after this time."""
 
 
+ADMIN_CONNECTIONS = 32
+"""How many connections the administration port serves at once. One more closes the oldest idle one."""
+ADMIN_HEADER_BYTES_MAX = 16 * KIB
+ADMIN_BODY_BYTES_MAX = 4 * KIB
+"""What a request to the administration port may have. No request needs a body."""
+ADMIN_REQUEST_S = 60.0
+"""A connection to the administration port is closed if its next request is not complete after this time."""
+ADMIN_ANSWER_S = 10.0
+"""The time for an answer: to find it and to send it."""
+
+
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
 assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
 assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX
@@ -408,6 +419,7 @@ assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_T
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
 assert ACCESS_LOOK_S < ADD_TIMEOUT_S / 2
 assert ACCESS_LOOK_S < REQUEST_TIMEOUT_S / 2
+assert ACCESS_LOOK_S < ADMIN_ANSWER_S / 2
 assert 3 * ELECTION_BEAT_S <= ELECTION_SILENCE_S < SESSION_TIMEOUT_S
 assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX

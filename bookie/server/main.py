@@ -4,7 +4,7 @@
                                    [--config FILE] [--label NAME=VALUE]...
                                    [--journal-dir DIR] [--no-journal-data] [--fix-cookie] [--repair]
                                    [--collect-interval SECONDS] [--compact-interval SECONDS]
-                                   [--compact-rate BYTES]
+                                   [--compact-rate BYTES] [--admin HOST:PORT] [--admin-reads open|proven]
     bookie cookie show PATH
     bookie cookie fix PATH --metadata URI [--id ID]
     bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
@@ -33,11 +33,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -51,6 +53,7 @@ from bookie.server.options import read_config
 from bookie.storage.disk.descriptors import connections_within, raise_limit
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
+from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.durable_directories import make_directories
@@ -63,10 +66,15 @@ from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.tcp import parse_address
 from ledgerlog.net.tls import TlsNetwork, bookie_of, network_of
-from ledgerlog.net.transport import Network
+from ledgerlog.net.transport import Listener, Network
 from ledgerlog.proving import open_prover, with_secret_beside
+from ledgerlog.redact import redact
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import has_terminal, open_standard_streams
+
+if TYPE_CHECKING:
+    from bookie.server.administration import BookieAdministration
+    from ledgerlog.metrics.families import Measurement
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +170,7 @@ def main() -> None:
     is_flag=True,
     help="Look after under-replicated ledgers of the whole cluster, too, with all others that do.",
 )
+@admin_options
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -185,6 +194,8 @@ def run(
     compact_bytes_per_s: int | None,
     labels: tuple[str, ...],
     auto_recovery: bool,
+    admin: str | None,
+    admin_reads: str | None,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -197,7 +208,7 @@ def run(
             raise InvalidArgument(
                 f"{metadata!r} names a cluster inside one process; a bookie needs sqlite:PATH or zk://HOSTS"
             )
-        for address in (listen, advertise):
+        for address in (listen, advertise, admin):
             if address is not None:
                 parse_address(address)
         if advertise is None and parse_address(listen)[0] in _WILDCARDS:
@@ -216,6 +227,7 @@ def run(
         }
         storage = attrs.evolve(storage, **{name: value for name, value in given.items() if value is not None})
         placement = _parse_labels(labels)
+        may_read = reads_are_open(admin, admin_reads)
         credentials = with_secret_beside(given_credentials(), uri)
     logging.basicConfig(
         stream=sys.stderr,
@@ -242,6 +254,10 @@ def run(
     async def serve(stop: trio.Event) -> None:
         nonlocal bookie_id, certified, proving
         is_announced = False
+        administration: BookieAdministration | None = None
+        door: Listener | None = None
+        hosted: list[Callable[[], Iterable[Measurement]]] = []
+        """What auto-recovery in this process measures."""
 
         def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
             return open_bookie(
@@ -273,14 +289,24 @@ def run(
             if is_announced:
                 logger.warning("bookie=%s: it serves again", node.bookie_id)
             elif as_json:
-                _print_json({"id": node.bookie_id, "address": node.address, "instance": node.info.instance})
+                told = {"id": node.bookie_id, "address": node.address, "instance": node.info.instance}
+                _print_json(told if door is None else {**told, "admin": door.address})
             else:
-                click.echo(f"bookie {node.bookie_id} serving on {node.address}")
+                administered = "" if door is None else f", administration on {door.address}"
+                click.echo(f"bookie {node.bookie_id} serving on {node.address}{administered}")
             is_announced = True
-            if not auto_recovery:
-                await stop.wait()
-                return
-            await _look_after_the_cluster(store, network, credentials, prover, node.bookie_id, stop)
+            if administration is not None:
+                administration.serves(node)
+            try:
+                if not auto_recovery:
+                    await stop.wait()
+                    return
+                await _look_after_the_cluster(
+                    store, network, credentials, prover, node.bookie_id, stop, hosted
+                )
+            finally:
+                if administration is not None:
+                    administration.node = None
 
         async with (
             open_store(uri, credentials=credentials) as store,
@@ -291,7 +317,31 @@ def run(
             network = network_of(credentials, cluster=store.cluster)
             bookie_id = bookie_of(network, expected=bookie_id)
             certified = network if isinstance(network, TlsNetwork) else None
-            await serve_and_heal(open_node, body)
+            if admin is None:
+                await serve_and_heal(open_node, body)
+                return
+            from bookie.server.administration import BookieAdministration
+            from ledgerlog.admin.gate import AdminGate
+
+            administration = BookieAdministration(
+                AdminGate(store, prover, now_s=time.time, reads_are_open=may_read),
+                configuration={
+                    "metadata": redact(metadata),
+                    "path": path,
+                    "listen": listen,
+                    "advertise": advertise,
+                    "journal_directory": journal_directory,
+                    "auto_recovery": auto_recovery,
+                    "admission": str(prover.admission),
+                    "storage": attrs.asdict(storage),
+                },
+                beside=lambda: chain.from_iterable(measure() for measure in hosted),
+            )
+            door = await network.listen(admin)
+            async with open_nursery() as nursery:
+                nursery.start_soon(administration.run, door)
+                await serve_and_heal(open_node, body)
+                nursery.cancel_scope.cancel()
 
     with _failures():
         trio.run(_until_signalled, serve, reload)
@@ -342,17 +392,23 @@ async def _look_after_the_cluster(
     prover: Prover,
     name: str,
     stop: trio.Event,
+    hosted: list[Callable[[], Iterable[Measurement]]],
 ) -> None:
-    """Run auto-recovery until ``stop`` is set."""
+    """Run auto-recovery until ``stop`` is set. ``hosted`` gets functions that read its metrics."""
     from ledgerlog.ledger.client import open_client
+    from ledgerlog.metrics.client import client_measurements
+    from ledgerlog.repair.metrics import repair_measurements
     from ledgerlog.repair.service import AutoRecovery
 
     async with (
         open_client(store, network, credentials=credentials, prover=prover) as client,
         open_nursery() as nursery,
     ):
-        nursery.start_soon(AutoRecovery(client, name=name).run)
+        service = AutoRecovery(client, name=name)
+        hosted[:] = [partial(repair_measurements, service), partial(client_measurements, client)]
+        nursery.start_soon(service.run)
         await stop.wait()
+        hosted.clear()
         nursery.cancel_scope.cancel()
 
 

@@ -21,12 +21,12 @@ import logging
 import trio
 
 from bookie.server.access import AccessControl
-from bookie.server.complaints import Complaints
 from bookie.server.connection import Connection
 from bookie.server.fair import FairShares
 from bookie.server.shared import Shared
 from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
+from ledgerlog.concurrency.complaints import Complaints
 from ledgerlog.concurrency.nurseries import background
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import ConnectionLost, Listener, Stream

@@ -12,10 +12,10 @@ from typing import Protocol
 import attrs
 
 from bookie.server.access import Access, AccessControl
-from bookie.server.complaints import Complaints
 from bookie.server.fair import FairShares
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
+from ledgerlog.concurrency.complaints import Complaints
 from ledgerlog.limits import BOOKIE_SPARE_BUFFER_BYTES
 from ledgerlog.net.prover import Prover
 from ledgerlog.wire.frame import Header, Kind, SpareBuffers, Status

@@ -6,10 +6,12 @@ process again with the secret, say ``closed``. docs/SECURITY.md has the steps.
 
 from __future__ import annotations
 
+import time
+
 import attrs
 import click
 
-from ledgerlog.cli.options import json_option, parsed, uri_option
+from ledgerlog.cli.options import FiniteNumber, json_option, parsed, uri_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
 from ledgerlog.concurrency.gathering import gather_each
@@ -24,6 +26,7 @@ from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.secret import Secrets, fingerprint_of
+from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.secret_file import make_secret_file, new_secret, read_secret_file, replace_secret_file
 from ledgerlog.net.tls import network_of
@@ -34,6 +37,7 @@ __all__ = ["IDENTITY_COMMANDS"]
 
 _ASKED_AT_ONCE = 32
 _ANSWER_S = 5.0
+_TOKEN_HOURS_MAX = 24 * 366
 
 _file_argument = click.argument("file", type=click.Path(dir_okay=False))
 
@@ -108,6 +112,43 @@ def rotate_command(file: str, settle: bool) -> None:
 def _said(file: str, secrets: Secrets) -> str:
     prints = ", then ".join(fingerprint_of(value).hex() for value in secrets.values)
     return f"{file}: the secret of {secrets.holder or 'the cluster'}; fingerprint {prints}"
+
+
+@click.command("token")
+@click.argument("principal", callback=parsed(Principal.parse), metavar="[PRINCIPAL]", required=False)
+@click.option("--change", is_flag=True, help="Good for changes too, not only for reading.")
+@click.option(
+    "--hours",
+    type=FiniteNumber(0, _TOKEN_HOURS_MAX),
+    default=1.0,
+    show_default=True,
+    help="How long it is good for.",
+)
+@click.option(
+    "--secret-file",
+    required=True,
+    envvar="LEDGERLOG_SECRET_FILE",
+    show_envvar=True,
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The cluster's secret, or that of PRINCIPAL.",
+)
+def token_command(principal: Principal | None, change: bool, hours: float, secret_file: str) -> None:
+    """Print a token for the administration port of bookies and of 'repair run'.
+
+    It proves to be PRINCIPAL, by default the holder of the file. Send it as 'Authorization: Bearer TOKEN'. A
+    token without --change is good for monitoring: nobody can change anything with it."""
+
+    async def body() -> None:
+        secrets = read_secret_file(secret_file)
+        who = principal or secrets.principal
+        found = secrets.of(who)
+        if not found:
+            raise InvalidArgument(f"{secret_file} holds the secret of {secrets.holder}, not that of {who}")
+        scope = TokenScope.CHANGE if change else TokenScope.READ
+        print_line(Token(who, scope, int(time.time() + 3600 * hours)).encode(found[0]))
+
+    run(body)
 
 
 @click.command("mode")
@@ -189,5 +230,5 @@ async def _check_bookies(store: MetadataStore, credentials: Credentials, wanted:
         )
 
 
-IDENTITY_COMMANDS = (new_secret_command, secret_command, rotate_command, mode_command)
+IDENTITY_COMMANDS = (new_secret_command, secret_command, rotate_command, token_command, mode_command)
 """The commands of this module."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import attrs
 import click
 import trio
@@ -10,8 +12,9 @@ from ledgerlog.cli.options import connect, json_option, parsed, uri_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import BookieUnavailable, WireError
+from ledgerlog.errors import BookieUnavailable, PermissionDenied, WireError
 from ledgerlog.ledger.bookies import understands
+from ledgerlog.metrics.families import BOOKIE_FIGURES
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import check_bookie_id
@@ -24,6 +27,7 @@ from ledgerlog.wire.frame import Kind, Status
 
 _ANSWER_S = 2.0
 _INCOMPATIBLE = "incompatible"
+_FIGURE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 
 
 @attrs.frozen
@@ -88,6 +92,58 @@ def bookie_list(uri: str, as_json: bool) -> None:
         )
     else:
         print_line("no bookie ever served this cluster")
+
+
+@bookie.command("status")
+@click.argument("bookie_id", metavar="ID", callback=parsed(check_bookie_id))
+@uri_option
+@json_option
+def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
+    """Print the state and all figures of the bookie ID, with what each means.
+
+    docs/METRICS.md says of each which metric it is. A figure that only a newer bookie has is printed without
+    its meaning."""
+
+    async def body() -> tuple[str, str, dict[str, int]]:
+        async with connect(uri) as cluster:
+            await cluster.bookies.refresh()
+            info = next((i for i in cluster.bookies.registered() if i.bookie_id == bookie_id), None)
+            if info is None:
+                raise BookieUnavailable(f"bookie {bookie_id} is not registered in the metadata store")
+            state = "read-only" if cluster.bookies.is_read_only(bookie_id) else "writable"
+            return info.address, state, await _figures(cluster, bookie_id)
+
+    address, state, figures = run(body)
+    if as_json:
+        print_json({"id": bookie_id, "address": address, "state": state, "figures": figures})
+        return
+    print_line(f"{bookie_id} at {address}: {state}")
+    rows = []
+    for name, value in figures.items():
+        if name.startswith("refused_"):
+            meaning = f"refused with {name.removeprefix('refused_').upper()}"
+        else:
+            meaning = BOOKIE_FIGURES[name].meaning if name in BOOKIE_FIGURES else "-"
+        rows.append((name, value, meaning))
+    print_table(("figure", "value", "what it is"), rows, numbers=("value",))
+
+
+async def _figures(cluster: Cluster, bookie_id: str) -> dict[str, int]:
+    """Ask a bookie for its figures.
+
+    Raises:
+        BookieUnavailable: It does not answer.
+        PermissionDenied: It does not tell them to this client.
+        WireError: The answer is malformed.
+    """
+    reply = await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
+    if reply.header.status == Status.PERMISSION_DENIED:
+        raise PermissionDenied(f"bookie {bookie_id} tells its figures only to bookies and admins")
+    fields = decode_record_untrusted(bytes(reply.body), f"figures of bookie {bookie_id}", WireError)
+    if strange := [name for name in fields.names() if not _FIGURE.match(name)]:
+        fields.fail(f"{strange[0]!r} does not name a figure")
+    order = [name for name in BOOKIE_FIGURES if name in fields.names()]
+    return {name: fields.integer(name, low=-1) for name in dict.fromkeys((*order, *sorted(fields.names())))}
 
 
 @bookie.command("decommission")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
 import click
 import trio
 
+from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
+from ledgerlog.cli.repair_administration import serve_administration
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.election.election import Election
 from ledgerlog.model.layout import (
     LEDGERS,
@@ -24,6 +28,7 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
+from ledgerlog.net.tcp import parse_address
 from ledgerlog.repair.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
 from ledgerlog.repair.checking import LedgerFaults
 from ledgerlog.repair.core.placement import NarrowFragment
@@ -45,21 +50,32 @@ def repair() -> None:
 
 @repair.command("run")
 @click.option("--name", help="The name of this process in 'repair status'.")
+@admin_options
 @uri_option
 @json_option
-def repair_run(name: str | None, uri: str, as_json: bool) -> None:
+def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri: str, as_json: bool) -> None:
     """Run auto-recovery in a process of its own until interrupted.
 
     Any number may run, also inside bookies ('bookie run --auto-recovery'): one of them is the auditor,
     and each works on its share of the tasks."""
 
+    may_read = reads_are_open(admin, admin_reads)
+    if admin is not None:
+        parse_address(admin)
+
     async def body() -> None:
-        async with connect(uri) as cluster:
+        async with connect(uri) as cluster, open_nursery() as nursery:
             service = AutoRecovery(cluster.client, name=name)
+            door = None
+            if admin is not None:
+                door = await cluster.client.network.listen(admin)
+                nursery.start_soon(partial(serve_administration, cluster, service, door, may_read=may_read))
             if as_json:
-                print_json({"running": service.worker.name})
+                told = {"running": service.worker.name}
+                print_json(told if door is None else {**told, "admin": door.address})
             else:
-                print_line(f"auto-recovery runs as {service.worker.name}")
+                administered = "" if door is None else f", administration on {door.address}"
+                print_line(f"auto-recovery runs as {service.worker.name}{administered}")
             await service.run()
 
     run_until_interrupted(body)

@@ -47,6 +47,7 @@ __all__ = [
     "Rights",
     "Role",
     "log_of_labels",
+    "may_administer",
     "rights_of",
 ]
 
@@ -263,6 +264,11 @@ def rights_of(principal: Principal, grants: Grants | None) -> Rights:
         else:
             everywhere |= _ON_PREFIX[grant.role]
     return Rights(frozenset(everywhere), tuple(sorted(on_logs.items(), key=lambda item: item[0])))
+
+
+def may_administer(rights: Rights) -> bool:
+    """Whether somebody with these rights may do what the role "admin" is for."""
+    return rights.everywhere == ALL_RIGHTS.everywhere
 
 
 def log_of_labels(labels: Mapping[str, bytes]) -> str:

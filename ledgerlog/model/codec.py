@@ -174,6 +174,10 @@ class Fields:
         self._read: set[str] = set()
         self.fail = fail
 
+    def names(self) -> frozenset[str]:
+        """Return the names of all fields, unknown ones too."""
+        return frozenset(self._value)
+
     def unknown(self) -> bytes:
         """Return the keys that were not read, for ``encode_record``; b"" if there are none.
 

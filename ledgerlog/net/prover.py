@@ -163,6 +163,10 @@ class Prover:
                 "its clients"
             )
 
+    def secrets_of(self, principal: Principal) -> tuple[bytes, ...]:
+        """Return the secrets of a principal that this process knows, the newest first."""
+        return () if self._source is None else self._source.current().of(principal)
+
     def verify(self, claim: Claim) -> BookieProof | None:
         """Begin the server's side of a connection. None: this process has no secret in common with who
         claims to be that."""

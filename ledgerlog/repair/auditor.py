@@ -293,6 +293,14 @@ class Auditor:
         """The same for the pass that is under way."""
         self._next_pass_at = 0.0
 
+    def prompt(self) -> bool:
+        """Go over all metadata now, unless that is under way. Return False if this process is not the
+        auditor."""
+        if self.is_leading:
+            self._next_pass_at = trio.current_time()
+            self._looked.set()
+        return self.is_leading
+
     @property
     def record(self) -> AuditState:
         """What this process has found out while it was the auditor."""

@@ -52,6 +52,7 @@ from ledgerlog.model.repair import (
     WorkerProgress,
 )
 from ledgerlog.model.restoration import Restoration
+from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
@@ -237,6 +238,22 @@ def _run_beat(data: bytes) -> bool:
 
 def _beat_seeds() -> list[bytes]:
     return [Beat(kind, 3, bytes(range(16))).encode() for kind in BeatKind]
+
+
+def _run_token(data: bytes) -> bool:
+    try:
+        token, proof = Token.decode_untrusted(data.decode("latin-1"))
+    except WireError:
+        return False
+    said = token.encode(b"").rpartition("/")[0]
+    expect(f"{said}/{proof}".encode("latin-1") == data, "a token that is written differently")
+    expect(not token.is_proven(proof, [b"a secret"]), "a token that nobody made is proven")
+    return True
+
+
+def _token_seeds() -> list[bytes]:
+    who = Principal("client", "a:b.c")
+    return [Token(who, scope, 1_767_225_600).encode(b"key").encode() for scope in TokenScope]
 
 
 # --- what is packed -------------------------------------------------------------------------------
@@ -459,6 +476,7 @@ TARGETS = (
     Target("frame", _run_frame, _frame_seeds),
     Target("stream", _run_stream, _stream_seeds),
     Target("beat", _run_beat, _beat_seeds),
+    Target("token", _run_token, _token_seeds),
     Target("packed", _run_packed, _packed_seeds),
     Target("log-entry", _run_log_entry, _log_entry_seeds),
     metadata_target("ledger", lambda data: LedgerMetadata.decode_untrusted(data, _LEDGER), _ledgers),

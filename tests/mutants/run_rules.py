@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _METRICS = "tests/shells/test_metrics.py"
+_ADMIN = "tests/shells/test_admin.py"
 
 MUTANTS = (
     mutant(
@@ -54,5 +55,69 @@ MUTANTS = (
         "list(itertools.accumulate(value.buckets))",
         "list(value.buckets)",
         "tests/unit/test_counts.py",
+    ),
+    mutant(
+        "changes_of_an_open_cluster_need_no_proof",
+        "SECURITY",
+        "AdminGate.check",
+        "needs is Needs.READ and self._are_reads_open",
+        "self._are_reads_open",
+        f"{_ADMIN}::test_a_change_without_a_proof_is_refused_in_an_open_cluster_too",
+    ),
+    mutant(
+        "a_token_for_reading_changes_things",
+        "SECURITY",
+        "AdminGate._proven_by_token",
+        "needs is Needs.CHANGE and token.scope is not TokenScope.CHANGE",
+        "False",
+        f"{_ADMIN}::test_a_change_needs_a_fresh_token_of_an_admin",
+    ),
+    mutant(
+        "an_expired_token_is_good",
+        "SECURITY",
+        "AdminGate._proven_by_token",
+        "token.expires_s <= self._now_s()",
+        "False",
+        f"{_ADMIN}::test_a_change_needs_a_fresh_token_of_an_admin",
+    ),
+    mutant(
+        "every_principal_may_change_things",
+        "SECURITY",
+        "AdminGate.check",
+        "needs is Needs.CHANGE and not may_administer(rights)",
+        "False",
+        f"{_ADMIN}::test_a_revoked_admin_changes_nothing_and_a_client_with_the_role_may",
+    ),
+    mutant(
+        "every_page_in_a_browser_may_use_its_certificate",
+        "SECURITY",
+        "AdminGate._proven",
+        "'origin' in asked.headers or asked.headers.get('sec-fetch-site', 'none') != 'none'",
+        "False",
+        f"{_ADMIN}::test_a_certificate_is_a_proof_unless_a_page_in_a_browser_uses_it",
+    ),
+    mutant(
+        "a_token_is_proven_without_its_scope",
+        "SECURITY",
+        "Token._said",
+        "f'{_VERSION}/{self.scope.value}/{self.expires_s}/{self.principal}'",
+        "f'{_VERSION}/read/{self.expires_s}/{self.principal}'",
+        "tests/unit/test_token.py",
+    ),
+    mutant(
+        "connections_that_wait_are_not_dropped_for_a_newcomer",
+        "limits",
+        "serve_http",
+        "oldest = next(iter(idle), None)",
+        "oldest = None",
+        f"{_ADMIN}::test_connections_that_say_nothing_keep_nobody_out_and_end_after_a_while",
+    ),
+    mutant(
+        "an_operators_wish_ends_when_the_bookie_serves_again",
+        "OPERATIONS",
+        "BookieAdministration.serves",
+        "node.set_read_only(self._wanted_read_only)",
+        "",
+        f"{_ADMIN}::test_what_an_operator_wanted_holds_when_the_bookie_serves_again",
     ),
 )

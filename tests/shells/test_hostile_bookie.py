@@ -17,8 +17,8 @@ import trio
 from raw_client import RawClient, add
 from serving import Bookie, Machine, ledger
 
-from bookie.server import complaints
 from ledgerlog import limits
+from ledgerlog.concurrency import complaints
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.net.transport import ConnectionLost

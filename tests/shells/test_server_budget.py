@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from bookie.server.budget import ByteBudget
-from bookie.server.complaints import LINES, PERIOD_S, Complaints
+from ledgerlog.concurrency.complaints import LINES, PERIOD_S, Complaints
 from tests.waiting import PATIENCE_S
 
 

@@ -91,8 +91,8 @@ def test_every_command_that_opens_a_cluster_takes_credentials() -> None:
                 walk(inner)
             return
         options = {name: p for p in command.params for name in p.opts}
-        if command.name == "secret":
-            return  # It opens no cluster. It derives a secret from the one that the option names.
+        if command.name in ("secret", "token"):
+            return  # It opens no cluster. It derives something from the secret that the option names.
         opens = "--uri" in options or options.get("--metadata", click.Option(["--x"])).required
         if opens:
             seen += 1

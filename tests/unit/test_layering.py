@@ -138,6 +138,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.metrics.families": ("ledgerlog.counts",),
     # Reads what cores and shells count.
     "ledgerlog.metrics": (*BELOW_LEDGER, "ledgerlog.ledger", "ledgerlog.metrics.families"),
+    # The administration port: HTTP, and who may ask what.
+    "ledgerlog.admin": (
+        *VOCABULARY,
+        *CONCURRENCY,
+        "ledgerlog.meta",
+        "ledgerlog.net.transport",
+        "ledgerlog.net.prover",
+        "ledgerlog.metrics",
+        "ledgerlog.metrics.families",
+    ),
     # State machines on logs: they elect, append, read, and store snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
     # What callers outside of trio's loop have trio do.
@@ -200,6 +210,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.cluster",
         "ledgerlog.election",
         "ledgerlog.repair",
+        "ledgerlog.admin",
+        "ledgerlog.metrics",
+        "ledgerlog.metrics.families",
         "ledgerlog.archive.jobs",
         "ledgerlog.spark",
         "ledgerlog.embedded",
@@ -236,11 +249,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.meta",
         "bookie.core",
     ),
-    "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
+    "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage", "ledgerlog.admin", "ledgerlog.metrics"),
     # The node must not know the client. The entry point hands it what it needs of one: reading and recovering
     # ledgers (limbo repair) and hosted auto-recovery.
     "bookie.server.main": (
         *FROM_BOOKIE,
+        "ledgerlog.admin",
+        "ledgerlog.metrics",
         "ledgerlog.durable_directories",
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
@@ -331,6 +346,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "inotify_simple": ("ledgerlog.meta.sqlite_changes",),
     "plyvel": ("bookie.storage",),
     "prometheus_client": ("ledgerlog.metrics.prometheus",),
+    "h11": ("ledgerlog.admin.http",),
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
     "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
     "os": (

@@ -95,24 +95,38 @@ class Scrubber:
         self._compactor = compactor
         self._replacer = replacer
         self._pace = Pace(bytes_per_s)
+        self._is_regular = False
+        self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._restoring = trio.Lock()
 
     # --- finding ----------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float, at_once: bool = False) -> None:
-        """Scrub every ``interval_s`` seconds, until cancelled. If something cannot be read, this does not
-        raise.
+        """Scrub every ``interval_s`` seconds, and when somebody prompts it, until cancelled. If something
+        cannot be read, this does not raise.
 
         Args:
             interval_s: Seconds from the end of one pass to the next.
             at_once: Begin the first pass now.
         """
+        self._is_regular = True
         if not at_once:
-            await trio.sleep(min(interval_s, _FIRST_PASS_S))
+            await self._pause(min(interval_s, _FIRST_PASS_S))
         while True:
             await self.scrub()
-            await trio.sleep(interval_s)
+            await self._pause(interval_s)
+
+    def prompt(self) -> bool:
+        """Ask for a pass now, or another one after the present one. Return False if scrubbing is switched
+        off."""
+        self._wanted.set()
+        return self._is_regular
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._wanted.wait()
+        self._wanted = trio.Event()
 
     async def scrub(self) -> int:
         """Make one pass, and return how many runs are damaged now. A second caller waits for the first."""

@@ -1,0 +1,148 @@
+"""Who may ask what on the administration port.
+
+    health    everybody. It tells whether the process can be used, and nothing of its content
+    read      everybody, if the process was told so or the cluster is open. Otherwise who proves to be a
+              principal with the right OPERATE (a bookie or an admin), or shows a token with the scope "read"
+              of such a principal
+    change    who proves to have the role "admin", always, in an open cluster too
+
+A proof is a token (``model.token``) in the header Authorization, or a certificate. A browser sends neither
+by itself: a page that makes the browser of an operator ask something cannot add the header without a
+permission that this server never gives, and a name that is pointed here (DNS rebinding) changes nothing of
+that. Cookies do not exist.
+
+A certificate is different: a browser that has one installed would use it for any page. So a change by
+certificate alone is refused if the request says that a page has caused it (Origin, Sec-Fetch-Site).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledgerlog.admin.http import Asked
+from ledgerlog.errors import LedgerLogError, WireError
+from ledgerlog.limits import ACCESS_LOOK_S
+from ledgerlog.meta.grants import read_grants
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.access import Right, Rights, may_administer, rights_of
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.principal import Principal
+from ledgerlog.model.token import Token, TokenScope
+from ledgerlog.net.prover import Prover
+
+__all__ = ["AdminGate", "Needs", "RequestRefused"]
+
+_HOW = "'ledgerlog access token' makes one; send it as 'Authorization: Bearer TOKEN'"
+
+
+class Needs(enum.Enum):
+    """What a request needs."""
+
+    NOTHING = enum.auto()
+    READ = enum.auto()
+    CHANGE = enum.auto()
+
+
+@attrs.frozen
+class RequestRefused(Exception):
+    """The request is refused."""
+
+    status: int
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class AdminGate:
+    """Decides about requests. Each decision reads the grants anew, so a revocation holds at once."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prover: Prover,
+        *,
+        now_s: Callable[[], float],
+        reads_are_open: bool | None = None,
+    ) -> None:
+        """Create it.
+
+        Args:
+            store: The cluster's metadata store.
+            prover: Who this process is, and whom it can verify.
+            now_s: The wall clock, in seconds since 1970.
+            reads_are_open: Whether everybody may read. None: only while the cluster is not closed.
+        """
+        self._store = store
+        self._prover = prover
+        self._now_s = now_s
+        self._reads_are_open = reads_are_open
+
+    async def check(self, asked: Asked, needs: Needs) -> Principal | None:
+        """Let a request pass.
+
+        Returns:
+            Who asks; None if nobody was proven.
+
+        Raises:
+            RequestRefused: It may not be answered.
+        """
+        if needs is Needs.NOTHING:
+            return None
+        if needs is Needs.READ and self._are_reads_open:
+            return None
+        principal = self._proven(asked, needs)
+        rights = await self._rights(principal)
+        if needs is Needs.READ and Right.OPERATE not in rights.everywhere:
+            raise RequestRefused(403, f"{principal} has no role that may read this: a bookie or an admin may")
+        if needs is Needs.CHANGE and not may_administer(rights):
+            raise RequestRefused(403, f"{principal} does not have the role admin")
+        return principal
+
+    @property
+    def _are_reads_open(self) -> bool:
+        if self._reads_are_open is None:
+            return not self._prover.admission.is_required
+        return self._reads_are_open
+
+    def _proven(self, asked: Asked, needs: Needs) -> Principal:
+        header = asked.headers.get("authorization")
+        if header is not None:
+            return self._proven_by_token(header, needs)
+        if asked.principal is None:
+            raise RequestRefused(401, f"this needs a token, or a certificate: {_HOW}")
+        if needs is Needs.CHANGE and (
+            "origin" in asked.headers or asked.headers.get("sec-fetch-site", "none") != "none"
+        ):
+            raise RequestRefused(403, "a page in a browser caused this: give a token as well")
+        return asked.principal
+
+    def _proven_by_token(self, header: str, needs: Needs) -> Principal:
+        kind, _, text = header.partition(" ")
+        if kind.lower() != "bearer":
+            raise RequestRefused(401, f"the header Authorization has another form: {_HOW}")
+        try:
+            token, proof = Token.decode_untrusted(text.strip())
+        except WireError as wrong:
+            raise RequestRefused(401, str(wrong)) from None
+        if not token.is_proven(proof, self._prover.secrets_of(token.principal)):
+            raise RequestRefused(401, "the token was not made with the secret that this process knows")
+        if token.expires_s <= self._now_s():
+            raise RequestRefused(401, "the token has expired, by the clock of this machine")
+        if needs is Needs.CHANGE and token.scope is not TokenScope.CHANGE:
+            raise RequestRefused(403, "the token is good for reading only: make one with --change")
+        return token.principal
+
+    async def _rights(self, principal: Principal) -> Rights:
+        try:
+            with trio.fail_after(ACCESS_LOOK_S):
+                return rights_of(principal, await read_grants(self._store, principal))
+        except MetadataCorrupt as damage:
+            raise RequestRefused(403, f"the rights of {principal} are not known: {damage}") from None
+        except (LedgerLogError, trio.TooSlowError) as away:
+            why = str(away) or "the metadata store does not answer"
+            raise RequestRefused(503, f"the rights of {principal} are not known now: {why}") from None

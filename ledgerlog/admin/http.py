@@ -1,0 +1,199 @@
+"""HTTP/1.1 over a listener, by h11: the only module that knows its bytes.
+
+A request has a bounded header and a bounded body, both must be complete within a deadline, and the answer has
+a deadline too. At most ``limits.ADMIN_CONNECTIONS`` connections are open. If one more comes, the oldest that
+waits for its next request is closed; if there is none, the newcomer is. So connections that say nothing keep
+nobody out. A request that is no HTTP gets 400, and its connection ends.
+
+A connection never ends the server, whatever its peer sends. An exception of ``answer`` that is no
+LedgerLogError is a bug, and does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+import attrs
+import h11
+import trio
+
+from ledgerlog import limits
+from ledgerlog.concurrency.complaints import Complaints
+from ledgerlog.errors import LedgerLogError, Unauthenticated
+from ledgerlog.model.principal import Principal
+from ledgerlog.net.transport import ConnectionLost, Listener, Stream
+
+__all__ = ["Answer", "Asked", "serve_http"]
+
+logger = logging.getLogger(__name__)
+
+_TEXT = "text/plain; charset=utf-8"
+_READ_BYTES = 4096
+_QUERY_FIELDS_MAX = 16
+
+
+@attrs.frozen
+class Asked:
+    """A request."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    """By their names in lower case. If a name comes twice, the last one counts."""
+    peer: str
+    principal: Principal | None
+    """Who the peer proved to be by its certificate; None: nobody."""
+
+
+@attrs.frozen
+class Answer:
+    """The answer to a request."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = _TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def text(cls, status: int, *lines: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+        """An answer for a person."""
+        return cls(status, "".join(f"{line}\n" for line in lines).encode(), headers=headers)
+
+
+async def serve_http(listener: Listener, answer: Callable[[Asked], Awaitable[Answer]]) -> None:
+    """Serve requests until cancelled.
+
+    Args:
+        listener: Where clients connect. The caller closes it.
+        answer: Finds the answer to a request. If it raises a LedgerLogError, the client gets 503.
+
+    Raises:
+        ConnectionLost: The listener broke.
+    """
+    idle: dict[Stream, None] = {}
+    count = 0
+    complaints = Complaints(logger)
+
+    async def serve(stream: Stream) -> None:
+        nonlocal count
+        try:
+            await _Connection(stream, answer, idle).run()
+        except (ConnectionLost, trio.TooSlowError) as lost:
+            logger.debug("client=%s: %s", stream.peer, lost)
+        except Unauthenticated as refused:
+            complaints.tell(f"client={stream.peer}: {refused}")
+        finally:
+            count -= 1
+            idle.pop(stream, None)
+            stream.close()
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            stream = await listener.accept()
+            if count >= limits.ADMIN_CONNECTIONS:
+                oldest = next(iter(idle), None)
+                if oldest is None:
+                    complaints.tell(f"client={stream.peer}: refused: {count} connections are at work")
+                    stream.close()
+                    continue
+                del idle[oldest]
+                oldest.close()
+            count += 1
+            nursery.start_soon(serve, stream)
+
+
+class _Connection:
+    def __init__(
+        self, stream: Stream, answer: Callable[[Asked], Awaitable[Answer]], idle: dict[Stream, None]
+    ) -> None:
+        self._stream = stream
+        self._answer = answer
+        self._idle = idle
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.ADMIN_HEADER_BYTES_MAX)
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+
+    async def run(self) -> None:
+        http = self._http
+        while True:
+            self._idle[self._stream] = None
+            try:
+                with trio.fail_after(limits.ADMIN_REQUEST_S):
+                    asked = await self._receive()
+            except h11.RemoteProtocolError as wrong:
+                await self._send(Answer.text(wrong.error_status_hint, str(wrong)))
+                return
+            self._idle.pop(self._stream, None)
+            if asked is None:
+                return
+            with trio.fail_after(limits.ADMIN_ANSWER_S):
+                try:
+                    answer = await self._answer(asked)
+                except LedgerLogError as trouble:
+                    answer = Answer.text(503, f"{type(trouble).__name__}: {trouble}")
+                await self._send(answer, is_head=asked.method == "HEAD")
+            if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+                return
+            http.start_next_cycle()
+
+    async def _receive(self) -> Asked | None:
+        """Receive a request; None if the peer has finished. h11.RemoteProtocolError: it is none."""
+        request: h11.Request | None = None
+        body_bytes = 0
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                if self._http.they_are_waiting_for_100_continue:
+                    raise h11.RemoteProtocolError("no body is wanted", error_status_hint=417)
+                count = await self._stream.receive_into(self._buffer)
+                self._http.receive_data(bytes(self._buffer[:count]))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body_bytes += len(event.data)
+                if body_bytes > limits.ADMIN_BODY_BYTES_MAX:
+                    raise h11.RemoteProtocolError("the body is too large", error_status_hint=413)
+            elif isinstance(event, h11.EndOfMessage):
+                assert request is not None
+                return self._asked(request)
+            else:
+                return None  # The peer has closed its side.
+
+    def _asked(self, request: h11.Request) -> Asked:
+        try:
+            target = urlsplit(request.target.decode("ascii"))
+            query = dict(
+                parse_qsl(target.query, max_num_fields=_QUERY_FIELDS_MAX, strict_parsing=bool(target.query))
+            )
+        except ValueError as wrong:
+            raise h11.RemoteProtocolError(
+                f"the target is malformed: {wrong}", error_status_hint=400
+            ) from None
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+        return Asked(
+            request.method.decode("ascii"),
+            target.path,
+            query,
+            headers,
+            self._stream.peer,
+            self._stream.principal,
+        )
+
+    async def _send(self, answer: Answer, *, is_head: bool = False) -> None:
+        http = self._http
+        if http.our_state is not h11.IDLE and http.our_state is not h11.SEND_RESPONSE:
+            return
+        headers = [
+            ("content-type", answer.content_type),
+            ("content-length", str(len(answer.body))),
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            *answer.headers,
+        ]
+        parts = [http.send(h11.Response(status_code=answer.status, headers=headers))]
+        if answer.body and not is_head:
+            parts.append(http.send(h11.Data(data=answer.body)))
+        parts.append(http.send(h11.EndOfMessage()))
+        await self._stream.send_all([part for part in parts if part])

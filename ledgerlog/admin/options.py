@@ -1,0 +1,44 @@
+"""The options of both commands that open the administration port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["admin_options", "reads_are_open"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def admin_options(function: F) -> F:
+    """Add ``--admin`` and ``--admin-reads``."""
+    for option in (
+        click.option(
+            "--admin-reads",
+            type=click.Choice(["open", "proven"]),
+            help="Who may read metrics and configuration there: everybody, or who proves to be a bookie or "
+            "an admin. By default everybody, unless the cluster is closed.",
+        ),
+        click.option(
+            "--admin",
+            metavar="HOST:PORT",
+            help="Serve metrics, health and administration by HTTP there; port 0: any free one.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def reads_are_open(admin: str | None, admin_reads: str | None) -> bool | None:
+    """Return what ``--admin-reads`` says; None if it is not given.
+
+    Raises:
+        click.UsageError: It is given without ``--admin``.
+    """
+    if admin_reads is None:
+        return None
+    if admin is None:
+        raise click.UsageError("--admin-reads is of no use without --admin")
+    return admin_reads == "open"
