@@ -80,30 +80,33 @@ from ledgerlog.errors import (
 if TYPE_CHECKING:
     from ledgerlog.cluster import Cluster, connect
     from ledgerlog.election.election import Election, Leader, Term
+    from ledgerlog.ledger.accepted_loss import AcceptedLoss
     from ledgerlog.ledger.ledgers import Ledgers
     from ledgerlog.ledger.reader import LedgerReader
+    from ledgerlog.ledger.verify import LedgerVerification
     from ledgerlog.ledger.writer import LedgerWriter
     from ledgerlog.log.campaign import Campaign
     from ledgerlog.log.cursors import Cursor
-    from ledgerlog.log.log import Log
+    from ledgerlog.log.log import Log, LogInfo
     from ledgerlog.log.reader import LogReader
-    from ledgerlog.log.writer import LogWriter, Submission
+    from ledgerlog.log.sweep import Orphan
+    from ledgerlog.log.writer import LogWriter, Submission, WriterStatistics
     from ledgerlog.machine.directory import DirectorySnapshots
     from ledgerlog.machine.events import EventKind, ReplicaEvent
     from ledgerlog.machine.machine import StateMachine
-    from ledgerlog.machine.replica import Replica
+    from ledgerlog.machine.replica import Replica, ReplicaStatistics
     from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
     from ledgerlog.metrics.families import MetricSample
     from ledgerlog.model.command import Command
     from ledgerlog.model.credentials import TLS
     from ledgerlog.model.cursor import CursorState
     from ledgerlog.model.ids import Position
-    from ledgerlog.model.ledger import LedgerMetadata, LedgerState
+    from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
     from ledgerlog.model.policies import RetentionPolicy, RollPolicy
     from ledgerlog.model.producer import Dedupe
     from ledgerlog.model.quorum import Replication
     from ledgerlog.model.record import Ack, Record, RecordBatch
-    from ledgerlog.model.segments import Gap
+    from ledgerlog.model.segments import Gap, LogSegment
 
 __version__ = "0.1.0"
 
@@ -125,8 +128,11 @@ __all__ = [
     "Dedupe",
     "Gap",
     "Log",
+    "LogInfo",
     "LogReader",
+    "LogSegment",
     "LogWriter",
+    "Orphan",
     "Position",
     "Record",
     "RecordBatch",
@@ -134,6 +140,7 @@ __all__ = [
     "RetentionPolicy",
     "RollPolicy",
     "Submission",
+    "WriterStatistics",
     # state machines
     "Command",
     "DirectorySnapshots",
@@ -141,13 +148,17 @@ __all__ = [
     "LedgerSnapshots",
     "Replica",
     "ReplicaEvent",
+    "ReplicaStatistics",
     "SnapshotInfo",
     "SnapshotStore",
     "StateMachine",
     # ledgers
+    "AcceptedLoss",
+    "Fragment",
     "LedgerMetadata",
     "LedgerReader",
     "LedgerState",
+    "LedgerVerification",
     "LedgerWriter",
     "Ledgers",
     # errors
@@ -213,30 +224,33 @@ __all__ = [
 _HOMES = {
     "ledgerlog.cluster": ("Cluster", "connect"),
     "ledgerlog.election.election": ("Election", "Leader", "Term"),
+    "ledgerlog.ledger.accepted_loss": ("AcceptedLoss",),
     "ledgerlog.ledger.ledgers": ("Ledgers",),
     "ledgerlog.ledger.reader": ("LedgerReader",),
+    "ledgerlog.ledger.verify": ("LedgerVerification",),
     "ledgerlog.ledger.writer": ("LedgerWriter",),
     "ledgerlog.log.campaign": ("Campaign",),
     "ledgerlog.log.cursors": ("Cursor",),
-    "ledgerlog.log.log": ("Log",),
+    "ledgerlog.log.log": ("Log", "LogInfo"),
     "ledgerlog.log.reader": ("LogReader",),
-    "ledgerlog.log.writer": ("LogWriter", "Submission"),
+    "ledgerlog.log.sweep": ("Orphan",),
+    "ledgerlog.log.writer": ("LogWriter", "Submission", "WriterStatistics"),
     "ledgerlog.machine.directory": ("DirectorySnapshots",),
     "ledgerlog.machine.events": ("EventKind", "ReplicaEvent"),
     "ledgerlog.machine.machine": ("StateMachine",),
-    "ledgerlog.machine.replica": ("Replica",),
+    "ledgerlog.machine.replica": ("Replica", "ReplicaStatistics"),
     "ledgerlog.machine.snapshots": ("LedgerSnapshots", "SnapshotInfo", "SnapshotStore"),
     "ledgerlog.metrics.families": ("MetricSample",),
     "ledgerlog.model.command": ("Command",),
     "ledgerlog.model.credentials": ("TLS",),
     "ledgerlog.model.cursor": ("CursorState",),
     "ledgerlog.model.ids": ("Position",),
-    "ledgerlog.model.ledger": ("LedgerMetadata", "LedgerState"),
+    "ledgerlog.model.ledger": ("Fragment", "LedgerMetadata", "LedgerState"),
     "ledgerlog.model.policies": ("RetentionPolicy", "RollPolicy"),
     "ledgerlog.model.producer": ("Dedupe",),
     "ledgerlog.model.quorum": ("Replication",),
     "ledgerlog.model.record": ("Ack", "Record", "RecordBatch"),
-    "ledgerlog.model.segments": ("Gap",),
+    "ledgerlog.model.segments": ("Gap", "LogSegment"),
 }
 """The module of each name that is imported at its first use. A test compares it with the imports above."""
 

@@ -86,7 +86,7 @@ class Ledgers:
             counts=self._counts,
         )
         self._counts.ledgers_created += 1
-        self._nursery.start_soon(writer.run, name=f"ledger writer {stored.ledger_id}")
+        self._nursery.start_soon(writer._run, name=f"ledger writer {stored.ledger_id}")
         self._environment.mark("ledger: created")
         return writer
 

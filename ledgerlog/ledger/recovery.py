@@ -31,7 +31,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.ranges import read_range
 from ledgerlog.ledger.repair_tasks import may_lack_copies
-from ledgerlog.ledger.slots import SlotSinks
+from ledgerlog.ledger.slots import SlotOwner, SlotSinks
 from ledgerlog.limits import APPEND_DEADLINE_S, REACH_ASK_S, REACH_LOOK_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
@@ -140,7 +140,14 @@ class _Recovery:
         self._deadline_s = deadline_s
         self._key = core.metadata.key
         self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
-        self._slots = SlotSinks(core, self, pool, core.replication)
+        owner = SlotOwner(
+            on_add_refused=self.on_add_refused,
+            on_bookie_lost=self.on_bookie_lost,
+            on_bookie_connected=self.on_bookie_connected,
+            encode=self.encode,
+            act=self.act,
+        )
+        self._slots = SlotSinks(core, owner, pool, core.replication)
         self._reach = Reach(core.replication)
         self._wake = trio.Event()
         self._refused_at: dict[BookieId, float] = {}

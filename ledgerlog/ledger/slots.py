@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import attrs
 import trio
 
 from ledgerlog.ledger.core.pending import Send
@@ -36,22 +37,16 @@ class SlotCore(Protocol):
     def take_sends(self, bookie: BookieId, /) -> list[Send]: ...
 
 
-class SlotOwner(Protocol):
-    """The shell around the machine. Connections call these synchronous methods in their own tasks."""
+@attrs.frozen(kw_only=True)
+class SlotOwner:
+    """What the shell around the machine does. Connections call these functions in their own tasks."""
 
-    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status, /) -> None: ...
-
-    def on_bookie_lost(self, bookie: BookieId, why: str, /) -> None: ...
-
-    def on_bookie_connected(self, bookie: BookieId, /) -> None: ...
-
-    def encode(self, send: Send, slot: int, /) -> Sequence[Buffer]: ...
-
-    def act(self) -> None:
-        """Look at the core's state again.
-
-        A confirmation arrived, or another method of this class was called."""
-        ...
+    on_add_refused: Callable[[BookieId, int, int, Status], None]
+    on_bookie_lost: Callable[[BookieId, str], None]
+    on_bookie_connected: Callable[[BookieId], None]
+    encode: Callable[[Send, int], Sequence[Buffer]]
+    act: Callable[[], None]
+    """Look at the core's state again: a confirmation arrived, or another of these functions was called."""
 
 
 class SlotSink:

@@ -39,6 +39,7 @@ class LedgerVerification:
     entry that any of its bookies holds."""
 
     ledger_id: int
+    """The id of the ledger."""
     entries: int
     """How many entries were checked."""
     under_replicated: list[int]

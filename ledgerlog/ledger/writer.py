@@ -55,7 +55,7 @@ from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.repair_tasks import may_lack_copies
-from ledgerlog.ledger.slots import SlotSinks
+from ledgerlog.ledger.slots import SlotOwner, SlotSinks
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
     ENTRY_BYTES_MAX,
@@ -120,7 +120,14 @@ class LedgerWriter:
         metadata = core.metadata
         self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
         self._key = metadata.key
-        self._slots = SlotSinks(core, self, pool, metadata.replication)
+        owner = SlotOwner(
+            on_add_refused=self._on_add_refused,
+            on_bookie_lost=self._on_bookie_lost,
+            on_bookie_connected=self._on_bookie_connected,
+            encode=self._encode,
+            act=self._act,
+        )
+        self._slots = SlotSinks(core, owner, pool, metadata.replication)
         self._pool = pool
         self._reach = Reach(core.replication)
         self._confirmed = Watermark(NO_ENTRY)
@@ -438,7 +445,7 @@ class LedgerWriter:
 
     # --- SlotOwner: reports of the connections --------------------------------------------------
 
-    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
+    def _on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
         """Handle the refusal of an add. The connection calls it.
 
         Args:
@@ -466,7 +473,7 @@ class LedgerWriter:
         self._refused_at[bookie] = trio.current_time()
         self._failed(bookie, f"it refuses adds: {status.name}")
 
-    def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
+    def _on_bookie_lost(self, bookie: BookieId, why: str) -> None:
         """Handle the loss of a bookie's connection. The connection calls it.
 
         Args:
@@ -477,7 +484,7 @@ class LedgerWriter:
         self._failed_because[bookie] = why
         self._failed(bookie, why)
 
-    def on_bookie_connected(self, bookie: BookieId) -> None:
+    def _on_bookie_connected(self, bookie: BookieId) -> None:
         """Handle a new connection with a bookie: send again what the bookie did not confirm.
 
         The connection calls it.
@@ -497,7 +504,7 @@ class LedgerWriter:
             self._directory.quarantine(bookie)
             self._wake.set()
 
-    def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
+    def _encode(self, send: Send, slot: int) -> Sequence[Buffer]:
         """Encode an add that is due. The connection calls it before it sends the add.
 
         Args:
@@ -510,7 +517,7 @@ class LedgerWriter:
         core = self._core
         return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)
 
-    def act(self) -> None:
+    def _act(self) -> None:
         """Do what the core's state asks for. Connections call it after they have changed that state."""
         core = self._core
         if core.failure is None:
@@ -547,11 +554,11 @@ class LedgerWriter:
 
     # --- the two tasks ------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Maintain the ledger until it is over. The client runs this in its nursery."""
         try:
             self._follow()
-            self.act()
+            self._act()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_metadata)
                 await self._maintain()
@@ -619,7 +626,7 @@ class LedgerWriter:
                 logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
                 self._follow()
                 self._tell_lac_again()
-            self.act()
+            self._act()
             self._wake.set()  # Another bookie may have failed in the meantime.
 
     async def _maintain(self) -> None:
@@ -636,7 +643,7 @@ class LedgerWriter:
             if core.intent is not None:
                 self._intent_wanted.set()
             elif core.is_over:
-                self.act()
+                self._act()
             with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else self._next_look_s()):
                 await self._wake.wait()
 

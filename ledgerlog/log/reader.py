@@ -194,7 +194,7 @@ class LogReader:
                 self._next_offset = record.offset + 1
                 return record
 
-    def batches(self) -> Batches:
+    def batches(self) -> AsyncIterator[RecordBatch]:
         """Iterate by the batch, for example for a replay.
 
         Both ways of iterating share one place in the log. If you take a few records one by one and then a

@@ -65,7 +65,7 @@ from ledgerlog.log.leader_name import LeaderName
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.core.replica import ReplicaCore
-from ledgerlog.machine.events import EventKind, Events, Listeners
+from ledgerlog.machine.events import EventKind, Listeners, ReplicaEvent
 from ledgerlog.machine.leading import Leading, catch_up
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.snapshot_manager import SnapshotManager
@@ -238,7 +238,7 @@ class Replica(Generic[M]):
             restores=self._snapshot_manager.restores,
         )
 
-    def events(self) -> Events:
+    def events(self) -> AsyncIterator[ReplicaEvent]:
         """Return an async iterator over the events from now on. It ends with the replica."""
         return self._listeners.add()
 

@@ -54,7 +54,9 @@ class Fragment:
     """A range of a ledger's entries with one ensemble: from ``first_entry`` to the next fragment's start."""
 
     first_entry: int
+    """The first entry of the range."""
     ensemble: tuple[BookieId, ...]
+    """The bookies over which the range is striped, by slot."""
 
 
 @attrs.frozen

@@ -74,6 +74,7 @@ class LogSegment(NamedTuple):
     """One ledger of a log. It is a named tuple, because each takeover decodes the whole list."""
 
     ledger_id: int
+    """The id of the ledger."""
     epoch: int
     """The epoch of the leader that made the ledger."""
     first_offset: int | None
@@ -84,13 +85,16 @@ class LogSegment(NamedTuple):
     byte_length: int | None = None
     """Bytes of its records, without headers; None until it is counted."""
     first_ms: int | None = None
+    """The time of its first record in ms since 1970; None until it is counted, and if it is empty."""
     last_ms: int | None = None
+    """The time of its last record, in the same way."""
     lost_before: int = 0
     """The size of the gap between the segment before it and ``first_offset``, in offsets. Bookies lost the
     gap's records, and an operator accepted the loss. No other record gets these offsets."""
 
     @property
     def is_counted(self) -> bool:
+        """Whether the ledger is closed and its records are counted."""
         return self.record_count is not None
 
     @property
@@ -112,6 +116,11 @@ class LogSegment(NamedTuple):
         return AttachedLedger(self.first_offset, self.epoch, self.last_ms)
 
     def with_counts(self, counts: SegmentCounts) -> LogSegment:
+        """Return the segment of the same ledger, counted.
+
+        Args:
+            counts: What was counted.
+        """
         return LogSegment(
             self.ledger_id,
             self.epoch,

@@ -172,7 +172,7 @@ CLIENTS = (
     mutant(
         "a_writer_without_the_right_looks_for_other_bookies",
         "grants",
-        "LedgerWriter.on_add_refused",
+        "LedgerWriter._on_add_refused",
         "status is Status.PERMISSION_DENIED",
         "False",
         f"{_TEST_CLIENT}::test_an_append_without_the_right_fails_for_certain",

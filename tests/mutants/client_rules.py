@@ -234,7 +234,7 @@ MUTANTS = (
     mutant(
         "a_fence_is_a_failure_like_others",
         "A.1, D12",
-        "LedgerWriter.on_add_refused",
+        "LedgerWriter._on_add_refused",
         "status is Status.FENCED",
         "False",
         f"{_TEST_CLOSING}::test_a_writer_whose_ledger_is_recovered_acknowledges_nothing_more",
@@ -250,7 +250,7 @@ MUTANTS = (
     mutant(
         "the_lac_is_told_before_it_is_confirmed",
         "C LacIsCommitted",
-        "LedgerWriter.encode",
+        "LedgerWriter._encode",
         "core.lac",
         "send.last",
         f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",

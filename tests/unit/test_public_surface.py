@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +289,52 @@ def test_every_command_takes_what_scripts_give_it(command: Command) -> None:
     assert needed <= set(command.options), "nothing more has to be given"
     if "--uri" in command.options:
         assert options["--uri"].envvar == "LEDGERLOG_URI"
+
+
+FOR_THE_LIBRARY = frozenset(
+    {"AttachedLedger", "BookieDirectory", "LedgerClient", "MetadataStore", "OutOfReach"}
+)
+"""Types of members that are for the library itself and its tools; the docstrings say so."""
+
+
+def test_everything_that_a_public_object_returns_is_exported() -> None:
+    """A program that annotates what it gets needs the name."""
+    hidden = set()
+    for owner in ledgerlog.__all__:
+        thing = getattr(ledgerlog, owner)
+        module = sys.modules[thing.__module__]
+        for name, annotation in _returned(thing, Path(module.__file__ or "").read_text()):
+            for node in ast.walk(annotation):
+                if isinstance(node, ast.Name):
+                    found = getattr(module, node.id, None)
+                    is_ours = inspect.isclass(found) and found.__module__.split(".")[0] == "ledgerlog"
+                    if is_ours and found.__name__ not in FOR_THE_LIBRARY.union(ledgerlog.__all__):
+                        hidden.add(f"{owner}.{name} returns {found.__name__}")
+    assert hidden == set()
+
+
+def _returned(thing: Any, source: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the public members of a class, or the function itself, each with what it returns."""
+    for node in ast.parse(source).body:
+        if getattr(node, "name", None) != thing.__name__:
+            continue
+        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+            match each:
+                case ast.FunctionDef(name=name, returns=ast.expr() as returns) if name[0] != "_":
+                    yield name, returns
+                case ast.AsyncFunctionDef(name=name, returns=ast.expr() as returns) if name[0] != "_":
+                    yield name, returns
+                case ast.AnnAssign(target=ast.Name(name), annotation=annotation) if name[0] != "_":
+                    yield name, annotation
+
+
+def test_what_connections_and_cores_call_is_on_no_public_object() -> None:
+    inner = re.compile(r"(on|take)_\w+|act|run")
+    public = [(name, getattr(ledgerlog, name)) for name in ledgerlog.__all__]
+    members = [
+        f"{name}.{member}" for name, thing in public if inspect.isclass(thing) for member in dir(thing)
+    ]
+    assert [member for member in members if inner.fullmatch(member.partition(".")[2])] == []
 
 
 def test_every_public_name_is_imported_from_its_home_at_its_first_use() -> None:

@@ -81,9 +81,6 @@ BLOCKING = Plan(
             "ledgerlog.ledger.writer:LedgerWriter",
             base="ledgerlog.blocking.base:HeldLedger",
             left_out={
-                "connections and the client's nursery call it": (
-                    "act encode on_add_refused on_bookie_connected on_bookie_lost run"
-                ),
                 "what ``append`` is made of, for callers in the loop": (
                     "frames_outstanding has_room last_add_pushed out_of_reach push set_progress_callback "
                     "set_reach_callback wait_confirmed wait_room"
