@@ -25,6 +25,7 @@ from bookie.core.fullness import DiskSpace, Fullness, FullnessPolicy
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.engine import Engine
 from ledgerlog.errors import StorageError
+from ledgerlog.event_log import DISK_READ_ONLY, DISK_ROOMY, DISK_SHORT, tell
 from ledgerlog.limits import MIB
 from ledgerlog.model.ids import BookieId
 
@@ -85,19 +86,22 @@ class DiskWatch:
 
     def _tell(self, was: Fullness, spaces: dict[str, DiskSpace]) -> None:
         if self.fullness is Fullness.READ_ONLY:
-            what = "its disk is nearly full: read-only from now on, until space was freed"
+            event, what = (
+                DISK_READ_ONLY,
+                "its disk is nearly full: read-only from now on, until space was freed",
+            )
         elif was is Fullness.READ_ONLY:
-            what = "its disk has room: writable again"
+            event, what = DISK_ROOMY, "its disk has room: writable again"
         elif self.fullness is Fullness.SHORT:
-            what = "its disk is short of space"
+            event, what = DISK_SHORT, "its disk is short of space"
         else:
-            what = "its disk is no longer short of space"
-        logger.log(
-            logging.WARNING if self.fullness > was else logging.INFO,
-            "bookie=%s: %s; %s",
-            self._bookie_id,
-            what,
-            "; ".join(
+            event, what = DISK_ROOMY, "its disk is no longer short of space"
+        tell(
+            logger,
+            event,
+            f"bookie=%(bookie)s: {what}; %(spaces)s",
+            bookie=self._bookie_id,
+            spaces="; ".join(
                 f"{path}: {space.free // MIB} of {space.total // MIB} MiB free, read-only below "
                 f"{self._policy.read_only_below(space.total) // MIB}, writable from "
                 f"{self._policy.writable_from(space.total) // MIB}"

@@ -37,6 +37,7 @@ from bookie.server.node import BookieNode
 from ledgerlog.concurrency.gathering import race
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import StorageError
+from ledgerlog.event_log import INDEX_HEALS, tell
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,12 @@ async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Await
                 raise
         if is_over:
             return
-        logger.error("bookie=%s: it stops and makes its index again", node.bookie_id)
+        tell(
+            logger,
+            INDEX_HEALS,
+            "bookie=%(bookie)s: it stops and makes its index again",
+            bookie=node.bookie_id,
+        )
         again_at = node.listens_at
         heals_from = trio.current_time() + _AT_MOST_EVERY_S
 

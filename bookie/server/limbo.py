@@ -56,6 +56,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     StorageError,
 )
+from ledgerlog.event_log import LIMBO_OVER, LIMBO_WAITS, tell
 from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
 from ledgerlog.model.id_ranges import joined
 from ledgerlog.model.ids import BookieId
@@ -202,7 +203,13 @@ class LimboRepair:
         await self._repair_all(peers, listed)
         self._tell_why()
         if not marks.now.limbo:
-            logger.info("bookie=%s: nothing is in limbo any more; copied=%d", self._bookie_id, self.copied)
+            tell(
+                logger,
+                LIMBO_OVER,
+                "bookie=%(bookie)s: nothing is in limbo any more; copied=%(copied)d",
+                bookie=self._bookie_id,
+                copied=self.copied,
+            )
         return bool(marks.now.limbo)
 
     def _tell_why(self) -> None:
@@ -218,7 +225,13 @@ class LimboRepair:
         ]
         if len(why) > _TOLD_LEDGERS:
             lines.append(f"and {len(why) - _TOLD_LEDGERS} more ledgers")
-        logger.warning("bookie=%s: some ledgers stay in limbo: %s", self._bookie_id, "; ".join(lines))
+        tell(
+            logger,
+            LIMBO_WAITS,
+            "bookie=%(bookie)s: some ledgers stay in limbo: %(why)s",
+            bookie=self._bookie_id,
+            why="; ".join(lines),
+        )
 
     async def _repair_all(self, peers: Peers, ledger_ids: list[int]) -> None:
         """Repair the ledgers. Those that are whole leave limbo while the others are still being repaired."""

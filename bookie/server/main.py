@@ -58,6 +58,7 @@ from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.event_log import log_to_stderr
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
@@ -177,6 +178,13 @@ def main() -> None:
     default="info",
     show_default=True,
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How lines of the log are written: for people, or one JSON object a line.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(
     path: str,
@@ -197,6 +205,7 @@ def run(
     admin: str | None,
     admin_reads: str | None,
     log_level: str,
+    log_format: str,
     as_json: bool,
 ) -> None:
     """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP.
@@ -229,11 +238,7 @@ def run(
         placement = _parse_labels(labels)
         may_read = reads_are_open(admin, admin_reads)
         credentials = with_secret_beside(given_credentials(), uri)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_stderr(log_level.upper(), log_format)
 
     with _failures():
         descriptors = raise_limit()

@@ -75,6 +75,7 @@ from bookie.storage.upkeep.salvage import drop_set_aside, find_set_aside
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.event_log import BOOKIE_SERVING, BOOKIE_STOPPING, tell
 from ledgerlog.meta.session_counts import SessionCounts
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
@@ -428,7 +429,13 @@ async def _serving(
         service.start_soon(
             follow_draining, store, node.cookie, partial(node.set_read_only, wanted_by="draining")
         )
-        logger.info("bookie=%s: serving at %s", node.bookie_id, node.address)
+        tell(
+            logger,
+            BOOKIE_SERVING,
+            "bookie=%(bookie)s: serving at %(address)s",
+            bookie=node.bookie_id,
+            address=node.address,
+        )
         is_cancelled = False
         try:
             yield
@@ -446,7 +453,13 @@ async def _serving(
 
 
 async def _drain(node: BookieNode, served: trio.Event) -> None:
-    logger.info("bookie=%s: stopping; clients=%d", node.bookie_id, node.server.connections)
+    tell(
+        logger,
+        BOOKIE_STOPPING,
+        "bookie=%(bookie)s: stopping; clients=%(clients)d",
+        bookie=node.bookie_id,
+        clients=node.server.connections,
+    )
     with trio.move_on_after(limits.BOOKIE_DRAIN_S) as patience:
         node.server.stop()
         await served.wait()

@@ -53,6 +53,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     MetadataUnavailable,
 )
+from ledgerlog.event_log import BOOKIE_DISPLACED, BOOKIE_REGISTERED, tell
 from ledgerlog.meta.settle import go_on
 from ledgerlog.meta.store import (
     Create,
@@ -283,11 +284,13 @@ class Registration:
             self._is_in_doubt = False
             if not is_kept:
                 self._session, self._node = session, (path, versions[-1])
-                logger.info(
-                    "bookie=%s: registered as %s at %s",
-                    self._info.bookie_id,
-                    "read-only" if path == self._read_only else "writable",
-                    self._info.address,
+                tell(
+                    logger,
+                    BOOKIE_REGISTERED,
+                    "bookie=%(bookie)s: registered as %(state)s at %(address)s",
+                    bookie=self._info.bookie_id,
+                    state="read-only" if path == self._read_only else "writable",
+                    address=self._info.address,
                 )
             return None
         raise MetadataUnavailable(
@@ -323,11 +326,14 @@ class Registration:
                 backoff.reset()
                 if stranger is not None:
                     if not is_displaced:
-                        logger.error(
-                            "bookie=%s: another process has registered under this id, at %s; it is left "
-                            "there. Stop the one that serves a copy of the other's directory",
-                            self._info.bookie_id,
-                            _address_of(stranger, self._info.bookie_id),
+                        tell(
+                            logger,
+                            BOOKIE_DISPLACED,
+                            "bookie=%(bookie)s: another process has registered under this id, at "
+                            "%(address)s; it is left there. Stop the one that serves a copy of the other's "
+                            "directory",
+                            bookie=self._info.bookie_id,
+                            address=_address_of(stranger, self._info.bookie_id),
                         )
                     is_displaced = True
                     await trio.sleep(_BACK_OFF_S)

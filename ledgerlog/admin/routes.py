@@ -23,6 +23,7 @@ import trio
 from ledgerlog.admin.gate import AdminGate, Needs, RequestRefused
 from ledgerlog.admin.http import Answer, Asked
 from ledgerlog.concurrency.complaints import Complaints
+from ledgerlog.event_log import ADMIN_CHANGE, tell
 from ledgerlog.metrics.families import Measurement
 from ledgerlog.metrics.prometheus import expose
 
@@ -104,13 +105,14 @@ class Administration:
             )
         if route.needs is Needs.CHANGE:
             asked_for = "&".join(f"{name}={value}" for name, value in asked.query.items())
-            logger.warning(
-                "%s: %s%s by %s at client=%s",
-                self.name,
-                what,
-                f"?{asked_for}" if asked_for else "",
-                principal,
-                asked.peer,
+            tell(
+                logger,
+                ADMIN_CHANGE,
+                "%(process)s: %(what)s by %(by)s at client=%(client)s",
+                process=self.name,
+                what=f"{what}?{asked_for}" if asked_for else what,
+                by=str(principal),
+                client=asked.peer,
             )
         return answer
 

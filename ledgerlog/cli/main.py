@@ -27,6 +27,7 @@ from ledgerlog.cli.complaints import complaint, os_complaint
 from ledgerlog.cli.output import telling_of_output
 from ledgerlog.cli.running import Interrupted
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.event_log import log_to_stderr
 from ledgerlog.standard_streams import open_standard_streams
 
 __all__ = ["cli", "main"]
@@ -156,14 +157,20 @@ def _discard_stdout() -> None:
 )
 @click.version_option(__version__, prog_name="ledgerlog")
 @click.option("-v", "--verbose", count=True, help="Log progress to standard error; twice for more.")
-def cli(verbose: int) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="How the log is written: for people, or one JSON object a line. With json, warnings are logged "
+    "without -v too.",
+)
+def cli(verbose: int, log_format: str) -> None:
     """A replicated, durable log: logs, the ledgers below them, bookies, clusters, measurements."""
     root = logging.getLogger()
     if verbose:
-        logging.basicConfig(
-            level=logging.INFO if verbose == 1 else logging.DEBUG,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        )
+        log_to_stderr(logging.INFO if verbose == 1 else logging.DEBUG, log_format)
+    elif log_format == "json":
+        log_to_stderr(logging.WARNING, log_format)
     elif not root.handlers:
         # The module that handles a fault reports it in one line. Without a handler, Python prints warnings.
         root.addHandler(logging.NullHandler())

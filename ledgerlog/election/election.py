@@ -39,6 +39,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
 )
+from ledgerlog.event_log import ELECTION_OVER, ELECTION_WON, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import (
     ELECTION_STEP_DOWN_S,
@@ -519,14 +520,28 @@ class _Stand:
             self._led_as = core.me
             self._client.environment.mark("election: leading")
             self._term = Term(core.leading, self._candidate)
-            logger.info("election=%s: %s leads in term %d", self._name, self._candidate, core.leading)
+            tell(
+                logger,
+                ELECTION_WON,
+                "election=%(election)s: %(candidate)s leads in term %(term)d",
+                election=self._name,
+                candidate=self._candidate,
+                term=core.leading,
+            )
             self._led.set()
         if core.lost is not None:
             self._end(core.lost)
 
     def _end(self, why: str) -> None:
         if self._term is not None and not self._term.is_over:
-            logger.info("election=%s: term %d is over: %s", self._name, self._term.number, why)
+            tell(
+                logger,
+                ELECTION_OVER,
+                "election=%(election)s: term %(term)d is over: %(why)s",
+                election=self._name,
+                term=self._term.number,
+                why=why,
+            )
             self._term._end(why)
         self.scope.cancel()
 

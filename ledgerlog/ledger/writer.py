@@ -47,6 +47,7 @@ from ledgerlog.errors import (
     SessionExpired,
     WriteQuorumUnavailable,
 )
+from ledgerlog.event_log import ENSEMBLE_CHANGED, LEDGER_BOOKIE_FAILED, OUT_OF_REACH, tell
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core import writer as core_writer
 from ledgerlog.ledger.core.pending import Send
@@ -500,7 +501,14 @@ class LedgerWriter:
     def _failed(self, bookie: BookieId, why: str) -> None:
         if self._core.on_bookie_failed(bookie):
             self._counts.bookies_failed += 1
-            logger.warning("ledger=%d bookie=%s failed: %s", self.ledger_id, bookie, why)
+            tell(
+                logger,
+                LEDGER_BOOKIE_FAILED,
+                "ledger=%(ledger)d bookie=%(bookie)s failed: %(why)s",
+                ledger=self.ledger_id,
+                bookie=bookie,
+                why=why,
+            )
             self._directory.quarantine(bookie)
             self._wake.set()
 
@@ -623,7 +631,14 @@ class LedgerWriter:
             after = core.pending.ensemble
             if before != after:
                 self._counts.ensemble_changes += 1
-                logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
+                tell(
+                    logger,
+                    ENSEMBLE_CHANGED,
+                    "ledger=%(ledger)d ensemble changed from %(before)s to %(after)s",
+                    ledger=self.ledger_id,
+                    before=before,
+                    after=after,
+                )
                 self._follow()
                 self._tell_lac_again()
             self._act()
@@ -672,8 +687,12 @@ class LedgerWriter:
         self._slots.look_for_signs(reach, spares, self._directory.quarantine)
         if reach.out_of_reach != before:
             if reach.out_of_reach is not None:
-                logger.warning(
-                    "ledger=%d no ack quorum is in reach: it takes %s", self.ledger_id, reach.out_of_reach
+                tell(
+                    logger,
+                    OUT_OF_REACH,
+                    "ledger=%(ledger)d no ack quorum is in reach: it takes %(bookies)s",
+                    ledger=self.ledger_id,
+                    bookies=str(reach.out_of_reach),
                 )
             self._tell_reach()
 

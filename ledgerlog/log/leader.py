@@ -43,6 +43,7 @@ from ledgerlog.errors import (
     PermissionDenied,
     WriteQuorumUnavailable,
 )
+from ledgerlog.event_log import LOG_LEADERSHIP_LOST, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import (
@@ -488,6 +489,14 @@ class LogLeader:
         counts, unknown = self._client.counts, self.queue.unknown_count
         if not self._over.is_set() and self.core.failure is not None:
             counts.leaderships_lost += 1
+            tell(
+                logger,
+                LOG_LEADERSHIP_LOST,
+                "log=%(log)s: the leadership in epoch %(epoch)d ended: %(why)s",
+                log=self.core.name,
+                epoch=self.core.epoch,
+                why=str(self.core.failure),
+            )
         failure = self.core.end(ends, short)
         counts.unknown_records += self.queue.unknown_count - unknown
         if self.answered.failure is None:

@@ -12,6 +12,7 @@ because perhaps no task waits for that record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -21,6 +22,7 @@ import trio
 from ledgerlog.concurrency.nurseries import background, is_cancelled
 from ledgerlog.counts import ClientCounts
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, LostLeadership
+from ledgerlog.event_log import LOG_TAKEN_OVER, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
 from ledgerlog.log.core.producers import Producers
@@ -31,6 +33,8 @@ from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe
 
 __all__ = ["WriterOptions", "lead"]
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +75,7 @@ async def lead(
         options: The arguments of ``Log.writer``; None for the defaults.
     """
     options = options or WriterOptions()
+    began_all = trio.current_time()
     with _counted(client.counts):
         metadata, version, ledger = await take_over(
             client, registry, name, incarnation, dedupe=options.switches_dedupe
@@ -98,6 +103,15 @@ async def lead(
         producers=producers,
     )
     writer = LogWriter(name, leader, options.producer)
+    tell(
+        logger,
+        LOG_TAKEN_OVER,
+        "log=%(log)s: taken over in epoch %(epoch)d, ledger=%(ledger)d, in %(seconds).3f s",
+        log=name,
+        epoch=metadata.epoch,
+        ledger=ledger.ledger_id,
+        seconds=trio.current_time() - began_all,
+    )
     client.counts.begin_leading(writer, writer._describe)
     outstanding = 0
     try:

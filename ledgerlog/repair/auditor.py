@@ -42,6 +42,7 @@ from ledgerlog.concurrency.gathering import gather, gather_each
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.election.election import Election
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.event_log import BOOKIES_GONE, COPIES_MISSING, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.placement import rack_of
 from ledgerlog.ledger.metadata import LedgerRegistry
@@ -430,14 +431,17 @@ class Auditor:
             if await self._queue.post(ledger_id, misplaced=narrow):
                 logger.info("auditor=%s: ledger=%d lies in too few racks", self.name, ledger_id)
         if gone:
-            logger.info(
-                "auditor=%s: lost=%s drained=%s affected=%d new tasks=%d of ledgers=%d",
-                self.name,
-                ",".join(sorted(lost)) or "none",
-                ",".join(sorted(gone - lost)) or "none",
-                len(found.affected),
-                made,
-                found.ledgers,
+            tell(
+                logger,
+                BOOKIES_GONE,
+                "auditor=%(auditor)s: lost=%(lost)s drained=%(drained)s affected=%(affected)d new "
+                "tasks=%(made)d of ledgers=%(ledgers)d",
+                auditor=self.name,
+                lost=",".join(sorted(lost)) or "none",
+                drained=",".join(sorted(gone - lost)) or "none",
+                affected=len(found.affected),
+                made=made,
+                ledgers=found.ledgers,
             )
         await self._queue.tidy(found.named)
         self._record = attrs.evolve(
@@ -478,12 +482,14 @@ class Auditor:
 
     async def _check_once(self, settings: RepairSettings) -> None:
         async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
-            logger.warning(
-                "auditor=%s: ledger=%d incomplete on=%s damaged on=%s",
-                self.name,
-                ledger_id,
-                ",".join(faults.incomplete) or "none",
-                ",".join(faults.damaged) or "none",
+            tell(
+                logger,
+                COPIES_MISSING,
+                "auditor=%(auditor)s: ledger=%(ledger)d incomplete on=%(incomplete)s damaged on=%(damaged)s",
+                auditor=self.name,
+                ledger=ledger_id,
+                incomplete=",".join(faults.incomplete) or "none",
+                damaged=",".join(faults.damaged) or "none",
             )
             await self._queue.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
 

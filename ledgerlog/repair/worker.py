@@ -34,6 +34,7 @@ import trio
 from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.concurrency.core.rate import TokenBucket
 from ledgerlog.errors import IncompatibleVersion, LedgerLogError
+from ledgerlog.event_log import REPAIR_PAUSED, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.meta.settle import follow, go_on
@@ -218,7 +219,13 @@ class Worker:
         before, settings = self._settings, await self._in_force.read()
         self._settings = settings
         if settings.paused != self.pacer.is_paused:
-            logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
+            tell(
+                logger,
+                REPAIR_PAUSED,
+                f"worker=%(worker)s: {'paused' if settings.paused else 'resumed'}",
+                worker=self.name,
+                paused=settings.paused,
+            )
         self._set_pace()
         if settings != before:
             self._try_again()  # For example, the grace period of a writer may be over now.

@@ -57,7 +57,7 @@ VOCABULARY = (
     "ledgerlog.counts",
     "ledgerlog.model",
 )
-CONCURRENCY = ("ledgerlog.concurrency",)
+CONCURRENCY = ("ledgerlog.concurrency", "ledgerlog.event_log")  # What every shell may use.
 BELOW_LEDGER = (
     *VOCABULARY,
     *CONCURRENCY,
@@ -95,6 +95,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # Nurseries, gathering and racing, watermarks, paces. They lie just above the vocabulary, so all may use
     # them.
     "ledgerlog.concurrency": VOCABULARY,
+    # Lines in the log that machines can rely on.
+    "ledgerlog.event_log": (),
     # Whether the packages of an extra are installed, and how to install them.
     "ledgerlog.optional_packages": (),
     # Makes directories whose entries survive a power cut.

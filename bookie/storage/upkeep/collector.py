@@ -56,6 +56,7 @@ from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
 from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.event_log import LEDGERS_GONE, tell
 
 logger = logging.getLogger(__name__)
 
@@ -201,13 +202,16 @@ class Collector:
         if len(fresh) <= MASS_LEDGERS or len(fresh) * MASS_SHARE <= held:
             self._suspected = array("Q")
             return gone
-        logger.warning(
-            "collection: %d of %d ledgers are gone from the metadata store, first=%d last=%d; they are "
-            "deleted if the next pass finds the same. If nobody deleted them, look at the metadata store now",
-            len(fresh),
-            held,
-            fresh[0],
-            fresh[-1],
+        tell(
+            logger,
+            LEDGERS_GONE,
+            "collection: %(gone)d of %(held)d ledgers are gone from the metadata store, first=%(first)d "
+            "last=%(last)d; they are deleted if the next pass finds the same. If nobody deleted them, look "
+            "at the metadata store now",
+            gone=len(fresh),
+            held=held,
+            first=fresh[0],
+            last=fresh[-1],
         )
         confirmed = array("Q", (ledger_id for ledger_id in gone if self._is_suspected(ledger_id)))
         self._suspected = fresh

@@ -44,6 +44,7 @@ from bookie.storage.upkeep.compaction import Compactor, verify_frame
 from bookie.storage.upkeep.replacing import DamagedRun, Replacer
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageError
+from ledgerlog.event_log import ROTTEN, tell
 from ledgerlog.limits import MIB
 from ledgerlog.wire.entries import Entries
 
@@ -211,8 +212,14 @@ class Scrubber:
             before = self.rotten.get((run.ledger_id, run.first))
             self.rotten[run.ledger_id, run.first] = DamagedRun(run, str(damage))
             if before is None or before.run != run:
-                logger.error(
-                    "rotten: ledger=%d entries=%d..%d: %s", run.ledger_id, run.first, run.last, damage
+                tell(
+                    logger,
+                    ROTTEN,
+                    "rotten: ledger=%(ledger)d entries=%(first)d..%(last)d: %(why)s",
+                    ledger=run.ledger_id,
+                    first=run.first,
+                    last=run.last,
+                    why=str(damage),
                 )
             return False
         finally:
