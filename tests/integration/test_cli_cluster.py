@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,12 @@ import trio
 from running_cluster import LEDGERLOG, RunningCluster, ledgerlog, ledgerlog_ok, running_cluster, start_cluster
 
 from bookie.server.options import read_config
-from ledgerlog.blocking.portal import Portal
 from ledgerlog.cli import local_cluster as local_clusters
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed, open_children
 from ledgerlog.cluster import connect
 from ledgerlog.errors import StorageLocked
 from tests.waiting import PATIENCE_S
-from tests.zookeepers import SHARED_PROCESSES
 
 pytestmark = pytest.mark.processes
 
@@ -31,18 +29,6 @@ MB = 1_000_000
 async def cluster(tmp_path: Path) -> AsyncIterator[RunningCluster]:
     async with running_cluster(tmp_path / "cluster") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for the tests that harm none of its processes; each makes logs of its own."""
-    portal = Portal()
-    try:
-        running, _ = portal.enter(running_cluster(tmp_path_factory.mktemp("shared") / "cluster"))
-        SHARED_PROCESSES.add(running.child.pid)
-        yield running
-    finally:
-        portal.close()
 
 
 async def read_line(child: Child) -> bytes:
