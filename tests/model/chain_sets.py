@@ -8,7 +8,7 @@ SMALL = [
     # Two leaders and a roll of the first or the second, with two records anywhere.
     C(records=2, rolls=1),
     # Answers of compare-and-sets that are lost, or come after all.
-    C(records=1, rolls=1, lost=1),
+    C(takeovers=1, seals=1, records=1, rolls=1, lost=1),
     # A crash or a cancellation anywhere, also between the making of a ledger and the write that lists it.
     C(records=1, rolls=1, crash=1),
     # Ledgers that fail, that are truncated away, leaders that leave, logs that are ended.
@@ -21,6 +21,7 @@ SMALL = [
 ]
 
 WIDE = [
+    C(records=1, rolls=1, lost=1),
     # Rolls of both leaders that overlap, and two rolls of one.
     C(records=1, rolls=2),
     C(records=2, rolls=2),

@@ -16,7 +16,7 @@ SMALL = [
     # Striped: coverage, classes, batches that a slot holds nothing of.
     C((3, 2, 2), entries=1, bookies=3),
     # Ensemble changes by the owner and, in private, by the recoverer.
-    C((2, 2, 1), entries=2, bookies=3, recoverers=0, close=True, fail=1, change=1, give_up=1),
+    C((2, 2, 1), entries=1, bookies=3, recoverers=0, close=True, fail=1, change=1, give_up=1),
     C((2, 2, 2), entries=1, bookies=3, fail=1, change=1),
     # Guaranteed mode with both ways of pinning.
     C((2, 2, 1), entries=1, bookies=3, guaranteed=True, fail=1, change=1),
@@ -44,6 +44,7 @@ CHANGED = [
 """One writer, one recoverer and two, one change of the ensemble by any of them, in all three modes."""
 
 WIDE = [
+    C((2, 2, 1), entries=2, bookies=3, recoverers=0, close=True, fail=1, change=1, give_up=1),
     C((2, 2, 1), entries=2, bookies=2, close=True, lost=1),
     C((2, 2, 1), entries=3, bookies=2),
     C((2, 2, 2), entries=2, bookies=2),

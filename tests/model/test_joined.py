@@ -15,7 +15,7 @@ from tests.model.configuration import Configuration
 from tests.model.joined_sets import SMALL, WALKED
 from tests.model.joined_world import JoinedConfiguration, JoinedWorld
 
-WALKS = 60
+WALKS = 20
 
 ONE_LEDGER = JoinedConfiguration(takeovers=2, records=1, rolls=0, disks=1)
 ROLLED = JoinedConfiguration(shape=(1, 1, 1), takeovers=1, records=1, rolls=1, accepts=1, disks=1)

@@ -36,7 +36,9 @@ STATES_MAX = 150_000
 
 SEARCHED = [
     Configuration((2, 2, 2), entries=1, bookies=2, crash=1),
-    Configuration((2, 2, 2), entries=1, bookies=2, crash=1, recoverers=2),
+    pytest.param(
+        Configuration((2, 2, 2), entries=1, bookies=2, crash=1, recoverers=2), marks=pytest.mark.soak
+    ),
 ]
 WALKED = [
     Configuration((3, 3, 2), entries=3, bookies=4, recoverers=2, crash=1, fail=2, change=2, fence=1, read=2),

@@ -18,7 +18,7 @@ from tests.model.sets import SMALL, WALKED
 from tests.model.structure import clone, picture
 from tests.scenarios import mutants
 
-WALKS = 40
+WALKS = 15
 
 STRIPED = Configuration((3, 2, 2), entries=4, bookies=5, recoverers=2, fail=2, change=2, read=1)
 PLAIN = WALKED[0]
