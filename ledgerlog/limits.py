@@ -82,6 +82,10 @@ LOG_WINDOW_BYTES = 32 * MIB
 LOG_READ_AHEAD_BYTES = 8 * MIB
 """How many bytes a log reader fetches ahead of the record that you read; one request always fits."""
 
+TAIL_KEPT_BYTES = 4 * MIB
+"""About how many bytes of the newest records of a log that is followed are kept for all its followers in a
+process, from each open ledger."""
+
 LOG_ROLL_BYTES = 1024 * MIB
 """A log goes on in a new ledger at about this many bytes of records."""
 

@@ -14,6 +14,7 @@ from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.tail import LedgerTails
 from ledgerlog.limits import APPEND_DEADLINE_S
 from ledgerlog.meta.session_counts import SessionCounts
 from ledgerlog.meta.store import MetadataStore
@@ -46,6 +47,8 @@ class LedgerClient:
     """What this client has done."""
     sessions: SessionCounts
     """The sessions with the metadata store."""
+    tails: LedgerTails = attrs.field(factory=LedgerTails)
+    """The ends of ledgers that several readers follow."""
 
 
 @asynccontextmanager

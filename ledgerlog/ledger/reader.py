@@ -135,7 +135,7 @@ class LedgerReader:
                     await self._poll_any(top - 1)
                 if self._lac < top:
                     self._unconfirmed = top
-        return self._readable()
+        return self.readable
 
     async def _ask_end(self, reasons: dict[BookieId, str]) -> dict[int, int]:
         """Read the metadata and ask the last ensemble in it. Repeat until the answers fit the metadata.
@@ -150,7 +150,9 @@ class LedgerReader:
             if self.metadata.is_closed or self.metadata.last_fragment.ensemble == asked:
                 return held
 
-    def _readable(self) -> int:
+    @property
+    def readable(self) -> int:
+        """The last entry that you can read, as far as this reader knows; -1 if there is none."""
         return self._end() if self.is_closed else self._lac
 
     def _end(self) -> int:
@@ -233,7 +235,7 @@ class LedgerReader:
             await trio.lowlevel.checkpoint()
         else:
             await race(self._follow_metadata, partial(self._poll_any, entry_id))
-        return self._readable()
+        return self.readable
 
     async def _follow_metadata(self) -> None:
         """Return when the ledger is closed or has a new last ensemble."""
@@ -345,7 +347,7 @@ class LedgerReader:
     async def _check_range(self, first: int, last: int) -> None:
         if not 0 <= first <= last:
             raise InvalidArgument(f"entries {first}..{last} are not a range")
-        readable = self._readable()
+        readable = self.readable
         if last > readable:
             readable = await self.last_add_confirmed()
         if last > readable:

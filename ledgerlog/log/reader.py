@@ -1,10 +1,11 @@
 """Reading a log: its records in order, across its ledgers, fetched ahead of their user.
 
 One task fetches. It reads ranges of entries, decodes them by the batch, and puts the batches into a buffer of
-at most ``limits.LOG_READ_AHEAD_BYTES``. The user's iteration takes them out. The task goes from ledger to
-ledger by itself. It reads an open ledger up to its LAC, so it never shows a record that could still be lost.
-With ``follow``, it waits at the end of an open ledger for a higher LAC. At the end of a closed ledger, it
-waits until the log's record lists the next ledger.
+at most ``limits.LOG_READ_AHEAD_BYTES``. The user's iteration takes them out. Readers of this process that
+follow the same ledger share the waiting, the reading and the decoding (``ledger.tail``). The task goes from
+ledger to ledger by itself. It reads an open ledger up to its LAC, so it never shows a record that could still
+be lost. With ``follow``, it waits at the end of an open ledger for a higher LAC. At the end of a closed
+ledger, it waits until the log's record lists the next ledger.
 
 **Order.** Every entry carries the offset of its first record. That offset must be the one that the reader
 expects, so the reader skips no record and shows none twice. There is one exception: two ledgers were open
@@ -54,6 +55,7 @@ from ledgerlog.errors import (
     Truncated,
 )
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.tail import LedgerTail
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.positions import (
     NOT_ON_BOOKIES,
@@ -73,7 +75,7 @@ from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import Record, RecordBatch, milliseconds
 from ledgerlog.model.segments import LogSegment
-from ledgerlog.wire.records import decode_entry
+from ledgerlog.wire.records import EntryHeader, decode_entry
 
 __all__ = ["Batches", "LogReader", "Start", "check_start", "open_reader"]
 
@@ -85,6 +87,9 @@ _RECORD_COST_BYTES = 48
 records are tiny."""
 
 _NO_RECORDS: Iterator[Record] = iter(())
+
+_Entry = tuple[EntryHeader, RecordBatch, int]
+"""A decoded entry: its header, its records, and the bytes that they take."""
 
 
 def check_start(start: Start, until: int | None) -> None:
@@ -278,6 +283,21 @@ class LogReader:
     async def _read_segment(self, segment: LogSegment, entry_id: int) -> bool:
         """Read one ledger from an entry to its end; False if reading ends with it."""
         reader = await self._client.ledgers.open(segment.ledger_id)
+
+        def decode(entry_id: int, payload: bytes) -> tuple[_Entry, int]:
+            header, batch = decode_entry(
+                payload, ledger_id=segment.ledger_id, entry_id=entry_id, spliced=segment.spliced
+            )
+            size = max(len(payload), header.byte_length)
+            return (header, batch, size), size + _RECORD_COST_BYTES * len(batch)
+
+        if not self._follow:
+            return await self._read_ledger(segment, entry_id, LedgerTail(reader, decode))
+        with self._client.tails.follow(segment.ledger_id, segment.spliced, reader, decode) as tail:
+            return await self._read_ledger(segment, entry_id, tail)
+
+    async def _read_ledger(self, segment: LogSegment, entry_id: int, tail: LedgerTail[_Entry]) -> bool:
+        reader = tail.reader
         last = await reader.last_add_confirmed()
         if entry_id == 0 and segment.first_offset is not None and self._offset > segment.first_offset:
             # The place was found in the archive file, and bookies answer again. In the ledger it may lie
@@ -288,9 +308,8 @@ class LogReader:
             entry_id, self._offset = place.entry_id, place.offset
         while True:
             while entry_id <= last:
-                payloads = await reader.read_batch(entry_id, last, bytes_max=READ_REPLY_BYTES_TARGET)
-                for payload in payloads:
-                    if not self._deliver(segment, entry_id, payload):
+                for entry in await tail.read(entry_id, last):
+                    if not self._deliver(segment, entry_id, entry):
                         return True
                     entry_id += 1
                     if self._is_full:
@@ -306,7 +325,7 @@ class LogReader:
             elif not self._follow:
                 return await self._is_continued(segment)
             else:
-                last = await reader.wait_beyond(entry_id - 1)
+                last = await tail.wait_beyond(entry_id - 1)
                 if last < entry_id and not reader.is_closed and await self._is_continued(segment):
                     return True
 
@@ -317,11 +336,9 @@ class LogReader:
         following = self._after(segment)
         return following is not None and await continues(self._client.ledgers, following, self._offset)
 
-    def _deliver(self, segment: LogSegment, entry_id: int, payload: bytes) -> bool:
+    def _deliver(self, segment: LogSegment, entry_id: int, entry: _Entry) -> bool:
         """Put the records of one entry into the buffer; False if the ledger does not continue the log."""
-        header, batch = decode_entry(
-            payload, ledger_id=segment.ledger_id, entry_id=entry_id, spliced=segment.spliced
-        )
+        header, batch, size = entry
         if header.first_offset != self._offset:
             if entry_id == 0 and not segment.is_counted and header.first_offset > self._offset:
                 return False
@@ -334,7 +351,6 @@ class LogReader:
         self._offset = header.end_offset
         if header.timestamp_ms < self._not_before_ms or header.is_checkpoint:
             return True
-        size = max(len(payload), header.byte_length)
         self._put(batch.between(self._first_offset, self._until), size)
         return True
 

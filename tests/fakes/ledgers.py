@@ -28,6 +28,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     RecoveryFailed,
 )
+from ledgerlog.ledger.tail import LedgerTails
 from ledgerlog.limits import LONG_POLL_S, WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
@@ -59,6 +60,7 @@ class Client:
     ledgers: Ledgers
     environment: Environment
     default_replication: Replication
+    tails: LedgerTails = attrs.Factory(LedgerTails)
 
 
 @attrs.define(eq=False)
@@ -268,6 +270,10 @@ class LedgerReader:
     @property
     def is_closed(self) -> bool:
         return self.metadata.is_closed
+
+    @property
+    def readable(self) -> int:
+        return self._ledger.readable
 
     def _check(self) -> None:
         if self.ledger_id not in self._world.ledgers:

@@ -283,9 +283,17 @@ MUTANTS = (
         f"{_TEST_RULES}::test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_replica_that_is_behind",
     ),
     mutant(
+        "each_follower_asks_for_itself",
+        "shared tails",
+        "LedgerTail.wait_beyond",
+        "await self._polling.wait_round()",
+        "not self._polling._is_taken",
+        "tests/shells/test_shared_tails.py::test_forty_followers_ask_no_more_than_one",
+    ),
+    mutant(
         "an_open_ledger_is_read_beyond_its_lac",
         "A.7, C ReadStable",
-        "LedgerReader._readable",
+        "LedgerReader.readable",
         "self._lac",
         "max(self._lac, self._unconfirmed)",
         f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",

@@ -1,0 +1,202 @@
+"""Reading a ledger in order, and sharing the work among all who follow its end.
+
+A ``LedgerTail`` waits for entries, reads them and decodes each once. It keeps the newest ones for the other
+followers of the ledger in this process, up to ``limits.TAIL_KEPT_BYTES``. So a hundred followers cost the
+bookies what one costs, and each of them pays for handing the records out and nothing else.
+
+No task of its own does the work. The first follower that needs news asks for all, and the others wait for it
+(``_Turn``). If its task is cancelled, or its attempt fails, the next one asks. So a failure comes out of
+the call of the follower whose attempt failed, and every follower finds out for itself.
+
+A follower that falls behind the kept entries reads by itself, as if there were no others, until it has caught
+up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.ledger.reader import LedgerReader
+from ledgerlog.limits import READ_REPLY_BYTES_TARGET, TAIL_KEPT_BYTES
+
+__all__ = ["LedgerTail", "LedgerTails"]
+
+T = TypeVar("T")
+
+_DECODED_BYTES_MAX = 2 * READ_REPLY_BYTES_TARGET
+"""About how many decoded bytes one call of ``read`` returns. Decoded entries may be larger than the reply
+that brought them."""
+
+
+class _Turn:
+    """Something that one task at a time does for all who wait for it."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        """How often it was done."""
+        self._is_taken = False
+        self._over = trio.lowlevel.ParkingLot()
+
+    async def wait_round(self) -> bool:
+        """Return True if the caller shall do it now: it then calls ``taken``. Return False after another task
+        did it."""
+        rounds = self.rounds
+        while self._is_taken:
+            await self._over.park()
+        return rounds == self.rounds
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Do it in the body. A body that fails does not count."""
+        assert not self._is_taken
+        self._is_taken = True
+        try:
+            yield
+            self.rounds += 1
+        finally:
+            self._is_taken = False
+            self._over.unpark_all()
+
+
+class LedgerTail(Generic[T]):
+    """The entries of a ledger in order, for one task or for several.
+
+    Args:
+        reader: Reads the ledger.
+        decode: Makes of an entry's id and payload what ``read`` returns, and says how many bytes that takes.
+        kept_bytes_max: How many bytes of decoded entries to keep for others.
+    """
+
+    def __init__(
+        self, reader: LedgerReader, decode: Callable[[int, bytes], tuple[T, int]], *, kept_bytes_max: int = 0
+    ) -> None:
+        self.reader = reader
+        self.followers = 0
+        self._decode = decode
+        self._kept_bytes_max = kept_bytes_max
+        self._kept: deque[tuple[T, int]] = deque()
+        """The newest decoded entries, with their sizes."""
+        self._kept_bytes = 0
+        self._next = 0
+        """The entry after the last kept one."""
+        self._raw: deque[bytes] = deque()
+        """The payloads from ``_next`` on that were read and not decoded yet."""
+        self._polling = _Turn()
+        self._reading = _Turn()
+
+    async def wait_beyond(self, entry_id: int) -> int:
+        """Do ``LedgerReader.wait_beyond``, once for all who wait at the same time."""
+        reader = self.reader
+        if reader.is_closed or reader.readable > entry_id:
+            return await reader.wait_beyond(entry_id)  # It returns at once.
+        if await self._polling.wait_round():
+            with self._polling.taken():
+                return await reader.wait_beyond(entry_id)
+        return reader.readable
+
+    async def read(self, first: int, last: int) -> list[T]:
+        """Return decoded entries from ``first`` on: at least one, and none after ``last``.
+
+        Args:
+            first: The first entry, at least 0.
+            last: The last entry that may be returned. It can be read.
+
+        Raises:
+            LedgerLogError: The errors of ``LedgerReader.read_batch``, and those of ``decode`` for the entry
+                ``first``.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            kept_first = self._next - len(self._kept)
+            if kept_first <= first < self._next:
+                return self._take_kept(first - kept_first, last - first + 1)
+            if first < self._next:
+                return await self._read_alone(first, min(last, kept_first - 1))
+            if await self._reading.wait_round():
+                with self._reading.taken():
+                    return await self._read_for_all(first, last)
+
+    def _take_kept(self, at: int, count: int) -> list[T]:
+        kept = self._kept
+        return [kept[index][0] for index in range(at, min(len(kept), at + count))]
+
+    async def _read_alone(self, first: int, last: int) -> list[T]:
+        payloads = await self.reader.read_batch(first, last, bytes_max=READ_REPLY_BYTES_TARGET)
+        found, _ = self._decoded(first, deque(payloads))
+        return [item for item, _ in found]
+
+    async def _read_for_all(self, first: int, last: int) -> list[T]:
+        if first != self._next or not self._raw:
+            payloads = await self.reader.read_batch(first, last, bytes_max=READ_REPLY_BYTES_TARGET)
+            if first != self._next:
+                self._kept.clear()
+                self._kept_bytes = 0
+            self._next, self._raw = first, deque(payloads)
+        found, size = self._decoded(first, self._raw, last)
+        self._next += len(found)
+        if self._kept_bytes_max:
+            self._kept.extend(found)
+            self._kept_bytes += size
+            while self._kept_bytes > self._kept_bytes_max:
+                self._kept_bytes -= self._kept.popleft()[1]
+        return [item for item, _ in found]
+
+    def _decoded(
+        self, first: int, payloads: deque[bytes], last: int | None = None
+    ) -> tuple[list[tuple[T, int]], int]:
+        """Take payloads out and decode them, at least one, and no more than a reply should hold."""
+        found: list[tuple[T, int]] = []
+        size = 0
+        while payloads and size < _DECODED_BYTES_MAX and (last is None or first + len(found) <= last):
+            try:
+                item = self._decode(first + len(found), payloads[0])
+            except LedgerLogError:
+                if not found:
+                    payloads.clear()
+                    raise
+                break  # The next call, which begins with this entry, raises.
+            payloads.popleft()
+            found.append(item)
+            size += item[1]
+        return found, size
+
+
+class LedgerTails:
+    """The tails that several followers in this process share."""
+
+    def __init__(self) -> None:
+        self._tails: dict[Hashable, LedgerTail[Any]] = {}
+
+    @contextmanager
+    def follow(
+        self,
+        ledger_id: int,
+        kind: Hashable,
+        reader: LedgerReader,
+        decode: Callable[[int, bytes], tuple[T, int]],
+    ) -> Iterator[LedgerTail[T]]:
+        """Share the tail of a ledger with everybody who follows it, for the body of the ``with``.
+
+        Args:
+            ledger_id: The ledger.
+            kind: What ``decode`` makes of the entries. Followers with equal kinds share a tail.
+            reader: Reads the ledger, if nobody follows it yet.
+            decode: As for ``LedgerTail``, if nobody follows the ledger yet.
+        """
+        key = (ledger_id, kind)
+        tail = self._tails.get(key)
+        if tail is None:
+            tail = self._tails[key] = LedgerTail(reader, decode, kept_bytes_max=TAIL_KEPT_BYTES)
+        tail.followers += 1
+        try:
+            yield tail
+        finally:
+            tail.followers -= 1
+            if not tail.followers:
+                del self._tails[key]

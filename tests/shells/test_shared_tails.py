@@ -1,0 +1,153 @@
+"""Followers of one log in a process share the work: they ask once, and each still sees every record."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ledgerlog.cluster import Cluster, connect
+from ledgerlog.errors import EntryCorrupt
+from ledgerlog.ledger.tail import LedgerTail
+from ledgerlog.log.log import Log
+from ledgerlog.model.quorum import Replication
+
+RECORDS = 20
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with connect("memory:?bookies=3") as cluster:
+        yield cluster
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.scope = trio.CancelScope()
+        self.at_tail = trio.Event()
+
+    async def run(self, log: Log) -> None:
+        with self.scope:
+            async with log.read(follow=True) as records:
+                async for record in records:
+                    self.seen.append(record.data)
+                    self.at_tail.set()
+
+
+def answered(cluster: Cluster) -> int:
+    return sum(each.requests_answered for each in cluster.client.pool.statistics().connections)
+
+
+async def asked_for_each_record(cluster: Cluster, name: str, followers: int) -> float:
+    log = await cluster.create_log(name, replication=Replication(3, 3, 2))
+    them = [Follower() for _ in range(followers)]
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"first")
+        for each in them:
+            nursery.start_soon(each.run, log)
+        for each in them:
+            await each.at_tail.wait()
+        await wait_all_tasks_blocked()
+        before = answered(cluster)
+        for number in range(RECORDS):
+            await writer.append(b"%d" % number)
+            while any(len(each.seen) < number + 2 for each in them):
+                await wait_all_tasks_blocked()
+        asked = answered(cluster) - before
+        nursery.cancel_scope.cancel()
+    for each in them:
+        assert each.seen == [b"first", *(b"%d" % number for number in range(RECORDS))]
+    return asked / RECORDS
+
+
+async def test_forty_followers_ask_no_more_than_one(cluster: Cluster) -> None:
+    # A record costs a read and a poll of each bookie, and now and then the last confirmed entry comes late.
+    one = await asked_for_each_record(cluster, "one", 1)
+    forty = await asked_for_each_record(cluster, "forty", 40)
+    assert 1 <= forty <= one + 2, (one, forty)
+
+
+async def test_a_follower_that_asked_for_all_may_leave(cluster: Cluster) -> None:
+    log = await cluster.create_log("log", replication=Replication(3, 3, 2))
+    them = [Follower() for _ in range(6)]
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"0")
+        for each in them:
+            nursery.start_soon(each.run, log)
+        for each in them:
+            await each.at_tail.wait()
+        for number in range(1, 6):
+            await wait_all_tasks_blocked()
+            them[number - 1].scope.cancel()  # One of them is the one that asks now.
+            await wait_all_tasks_blocked()
+            await writer.append(b"%d" % number)
+            while len(them[-1].seen) <= number:
+                await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    for number, each in enumerate(them):
+        assert each.seen == [b"%d" % record for record in range(number + 1)]
+    assert not cluster.client.tails._tails, "nobody follows, so nothing is kept"
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whoever_falls_behind_reads_alone_and_misses_nothing(cluster: Cluster, seed: int) -> None:
+    random = Random(seed)
+    decoded = 0
+
+    def decode(entry_id: int, payload: bytes) -> tuple[tuple[int, bytes], int]:
+        nonlocal decoded
+        decoded += 1
+        return (entry_id, payload), len(payload)
+
+    async with await cluster.ledgers.create(replication=Replication(3, 3, 2)) as writer:
+        reader = await cluster.ledgers.open(writer.ledger_id)
+        tail = LedgerTail(reader, decode, kept_bytes_max=random.choice([0, 10, 100, 10_000]))
+        payloads = [random.randbytes(random.randrange(30)) for _ in range(60)]
+        expected = list(enumerate(payloads))
+
+        async def follow(pause: int) -> None:
+            seen: list[tuple[int, bytes]] = []
+            while len(seen) < len(payloads):
+                last = await tail.wait_beyond(len(seen) - 1)
+                if last >= len(seen):
+                    found = await tail.read(len(seen), last)
+                    assert found
+                    assert len(found) <= last + 1 - len(seen)
+                    seen += found
+                for _ in range(random.randrange(pause + 1)):
+                    await trio.lowlevel.checkpoint()
+            assert seen == expected
+
+        async with trio.open_nursery() as nursery:
+            for pause in (0, 0, 5, 50):
+                nursery.start_soon(follow, pause)
+            at = 0
+            while at < len(payloads):
+                count = random.randrange(1, 8)
+                await writer.append_many(payloads[at : at + count])
+                at += count
+                for _ in range(random.randrange(4)):
+                    await trio.lowlevel.checkpoint()
+    assert decoded >= len(payloads)
+
+
+async def test_the_entries_before_a_damaged_one_come_out_first(cluster: Cluster) -> None:
+    def decode(entry_id: int, payload: bytes) -> tuple[int, int]:
+        if payload == b"bad":
+            raise EntryCorrupt(1, entry_id, "it is bad")
+        return entry_id, len(payload)
+
+    async with await cluster.ledgers.create(replication=Replication(3, 3, 2)) as writer:
+        await writer.append_many([b"good", b"good", b"bad", b"good"])
+        tail = LedgerTail(await cluster.ledgers.open(writer.ledger_id), decode, kept_bytes_max=1_000)
+        last = await tail.reader.last_add_confirmed()
+        assert await tail.read(0, last) == [0, 1]
+        for _ in range(2):
+            with pytest.raises(EntryCorrupt):
+                await tail.read(2, last)
+        assert await tail.read(1, last) == [1]
+        assert await tail.read(3, last) == [3]
