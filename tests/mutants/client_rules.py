@@ -285,9 +285,9 @@ MUTANTS = (
     mutant(
         "each_follower_asks_for_itself",
         "shared tails",
-        "LedgerTail.wait_beyond",
-        "await self._polling.wait_round()",
-        "not self._polling._is_taken",
+        "LedgerTails.follow",
+        "key = (ledger_id, kind)",
+        "key = (ledger_id, kind, object())",
         "tests/shells/test_shared_tails.py::test_forty_followers_ask_no_more_than_one",
     ),
     mutant(
