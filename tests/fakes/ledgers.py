@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.watermark import Watermark, fresh
+from ledgerlog.counts import ClientCounts
 from ledgerlog.errors import (
     AppendUnknown,
     EntryNotFound,
@@ -61,6 +62,7 @@ class Client:
     environment: Environment
     default_replication: Replication
     tails: LedgerTails = attrs.Factory(LedgerTails)
+    counts: ClientCounts = attrs.Factory(ClientCounts)
 
 
 @attrs.define(eq=False)
