@@ -32,13 +32,13 @@ from bookie.storage.disk.real import RealDisk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.index.index import Indexes, MemoryIndexes
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import MIB, SHARED_DISK
+from ledgerlog.limits import KIB, MIB, SHARED_DISK
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
 
-STORAGE = StorageConfig(segment_bytes=16 * MIB, arenas=3, **SHARED_DISK)
+STORAGE = StorageConfig(segment_bytes=16 * MIB, first_segment_bytes=256 * KIB, arenas=3, **SHARED_DISK)
 """The storage of an embedded bookie. It is smaller than that of a separate bookie, because an embedded bookie
 shares its process with a service, and its disk with the machine."""
 

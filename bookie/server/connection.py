@@ -275,7 +275,7 @@ class Connection:
                     len(frames) == 1
                     and frames[0].header.kind == Kind.ADD
                     and frames[0].header.ledger_id in writable
-                    and engine.has_room
+                    and engine.has_room_for(len(frames[0].raw))
                     and not turns.is_over
                     and not buffer.is_mid_frame
                     and self._shared.fair.take(self._party, _cost_of(frames[0]))
@@ -318,7 +318,7 @@ class Connection:
             if frame.header.kind == Kind.ADD:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
                     continue
-                if not engine.has_room:
+                if not engine.has_room_for(len(frame.raw)):
                     await self._wait_room()
                 self._on_add(frame)
             else:

@@ -12,6 +12,14 @@ _MENDING_TEST = "tests/storage/test_read_repair.py"
 
 MUTANTS = (
     mutant(
+        "a_small_segment_has_room_for_frames_that_it_does_not_take",
+        "storage",
+        "Journal.has_room_for",
+        "commit.room - size >= active.image.size // 2",
+        "commit.room > 0",
+        "tests/storage/test_small_beginnings.py::test_the_largest_frame_is_taken_at_once",
+    ),
+    mutant(
         "no_reserve_is_kept",
         "rule 5",
         "FullnessPolicy.read_only_below",

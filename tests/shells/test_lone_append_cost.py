@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from raw_client import add
@@ -24,6 +25,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from bookie.server.server import BookieServer
 from bookie.storage.disk import real as real_disk
+from ledgerlog import embedded
 from ledgerlog.cluster import connect
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork
@@ -113,7 +115,11 @@ async def test_a_bookie_takes_one_step_and_five_system_calls(tmp_path: Path) -> 
         assert 1 - SLACK < spent[name] < 1 + SLACK, (name, spent, cost.steps_of)
 
 
-async def test_a_writer_and_its_bookies_take_one_step_each_and_one_for_each_answer(tmp_path: Path) -> None:
+async def test_a_writer_and_its_bookies_take_one_step_each_and_one_for_each_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No segment fills up during the test.
+    monkeypatch.setattr(embedded, "STORAGE", attrs.evolve(embedded.STORAGE, first_segment_bytes=0))
     async with (
         connect(f"file:{tmp_path}?bookies=3") as cluster,
         await cluster.ledgers.create(replication=Replication(3, 3, 2)) as ledger,

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from bookie.storage.disk import real as real_disk
-from bookie.storage.disk.real import INLINE_BYTES_MAX, INLINE_PENALTY, INLINE_S, RealDisk, RealFile, _Haste
+from bookie.storage.disk.real import (
+    INLINE_BYTES_MAX,
+    INLINE_PENALTY,
+    INLINE_S,
+    INLINE_SLOW_WRITES,
+    RealDisk,
+    RealFile,
+    _Haste,
+)
 
 
 def test_small_writes_are_made_in_the_loop_while_the_disk_is_quick() -> None:
@@ -19,12 +27,28 @@ def test_small_writes_are_made_in_the_loop_while_the_disk_is_quick() -> None:
     assert not haste.allows(INLINE_BYTES_MAX + 4096)
 
 
-def test_a_slow_write_sends_the_next_ones_to_the_thread_and_then_one_is_tried_again() -> None:
+def test_slow_writes_send_the_next_ones_to_the_thread_and_then_one_is_tried_again() -> None:
     haste = _Haste()
-    assert haste.allows(4096)
-    haste.on_written(INLINE_S * 2)
+    for _ in range(INLINE_SLOW_WRITES):
+        assert haste.allows(4096)
+        haste.on_written(INLINE_S * 2)
+    for _ in range(3):
+        assert not any(haste.allows(4096) for _ in range(INLINE_PENALTY))
+        assert haste.allows(4096)
+        haste.on_written(INLINE_S * 2)  # Still slow: one is enough now.
     assert not any(haste.allows(4096) for _ in range(INLINE_PENALTY))
     assert haste.allows(4096)
+    haste.on_written(INLINE_S / 2)
+    assert haste.allows(4096)
+
+
+def test_a_write_that_was_late_once_does_not_make_the_disk_slow() -> None:
+    haste = _Haste()
+    for _ in range(10):
+        assert haste.allows(4096)
+        haste.on_written(INLINE_S * 50)  # The process waited for a processor.
+        assert haste.allows(4096)
+        haste.on_written(INLINE_S / 2)
 
 
 async def test_either_way_the_bytes_are_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,10 @@ If the file system of a directory has no bounds, nothing is kept. The size is at
 because on a small disk the bookie's files are small too. If a crash comes while the file is made, it leaves a
 file with another name, ``PATH/ballast.new``. That file is given up together with the ballast, and removed
 when the ballast is taken.
+
+**A small bookie** needs little to start and to stop. So the file may be smaller at first (``begin_small``).
+It gets its whole size when the bookie makes a file of half that size. The free room that large files must
+leave is the same from the beginning.
 """
 
 from __future__ import annotations
@@ -62,6 +66,8 @@ class Ballast:
     def __init__(self, disk: Disk, directory: str, size: int = BALLAST_BYTES) -> None:
         self.size = size
         """The intended size in bytes. On a small disk less is kept."""
+        self._small: int | None = None
+        """The size of the file while the bookie is small; None once it has made a large file."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/ballast"
@@ -71,6 +77,10 @@ class Ballast:
         self._lock = trio.Lock()
         self._was_given_up = False
         self._is_ending = False
+
+    def begin_small(self, size: int) -> None:
+        """Take no more than ``size`` bytes before the bookie makes a large file."""
+        self._small = size
 
     async def run(self, changed: Callable[[], trio.Event], *, interval_s: float) -> None:
         """Take the ballast again when there is room for it, for ever.
@@ -117,6 +127,8 @@ class Ballast:
         Raises:
             DiskFull: A file of ``size`` bytes would use room that must be kept.
         """
+        if 2 * size > self.size:
+            self._small = None
         free, kept = await self._look()
         if not kept or self._is_ending:
             return
@@ -155,7 +167,7 @@ class Ballast:
         """Take the whole ballast if some of it is missing and twice its size is free."""
         free, size = await self._look()
         if free >= 2 * size and not self._is_ending:
-            await self._take(size)
+            await self._take(size if self._small is None else min(size, self._small))
 
     async def _take(self, size: int) -> None:
         async with self._lock:

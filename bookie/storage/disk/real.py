@@ -12,10 +12,11 @@ exception.
 
 **Small writes on a quick disk skip the hop** (``_Haste``). For a single append of a few hundred bytes, the
 hop costs about as much as the write: two wake-ups between processors. So a write of up to INLINE_BYTES_MAX is
-made in the event loop itself, as long as the disk answers within INLINE_S. If a write takes longer, the next
-INLINE_PENALTY writes go to the thread. So a slow disk holds up the loop for at most one such write in
-INLINE_PENALTY + 1. Large groups always go to the thread, because the loop can gather the next group during
-the write.
+made in the event loop itself, as long as the disk answers within INLINE_S. If INLINE_SLOW_WRITES in a row
+take longer, the next INLINE_PENALTY writes go to the thread, and then one is tried in the loop again. So a
+slow disk holds up the loop for at most one such write in INLINE_PENALTY + 1. A single late one proves
+nothing: on a busy machine, a quick write is late if its process has to wait for a processor. Large groups
+always go to the thread, because the loop can gather the next group during the write.
 
 **Writes that no caller waits for** (``write_behind``: entry logs) are made in the same way, one piece at a
 time, in one of trio's threads. So they run beside the journal's writes. Each piece is synced by itself.
@@ -61,12 +62,14 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-INLINE_BYTES_MAX = 16 * 1024
-"""The largest write that may be made in the event loop."""
+INLINE_BYTES_MAX = 32 * 1024
+"""The largest write that may be made in the event loop: an entry of 16 KiB and its block fit."""
 INLINE_S = 0.002
 """A write in the event loop that takes more seconds than this is slow."""
+INLINE_SLOW_WRITES = 2
+"""So many slow writes in a row mean that the disk is slow."""
 INLINE_PENALTY = 128
-"""How many writes go to the thread after a slow one."""
+"""How many writes go to the thread while the disk is slow, until one is tried in the loop again."""
 
 _READERS = 4
 _PAGE_BYTES = 4096
@@ -160,6 +163,8 @@ class _Haste:
 
     def __init__(self) -> None:
         self._penalty = 0
+        self._slow = 0
+        """How many of the last writes in the event loop were slow, without a quick one between them."""
 
     def allows(self, size: int) -> bool:
         """Decide about one write of ``size`` bytes. Call this once for each write that could also go to the
@@ -175,7 +180,11 @@ class _Haste:
 
     def on_written(self, took_s: float) -> None:
         """A write in the event loop took ``took_s`` seconds."""
-        if took_s > INLINE_S:
+        if took_s <= INLINE_S:
+            self._slow = 0
+            return
+        self._slow += 1
+        if self._slow >= INLINE_SLOW_WRITES:
             self._penalty = INLINE_PENALTY
 
 

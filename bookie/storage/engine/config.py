@@ -11,11 +11,12 @@ Memory:
 - about 20 MiB for the buffers of LevelDB;
 - if ``journal_write_data`` is off, ``arenas * segment_bytes`` more, for entries that are in no file yet.
 
-Disk: the bookie allocates each segment whole, and one of them in advance. While it refuses ordinary adds, it
-still has to write; ``disk_reserve_bytes`` stay free for that. It may have to rewrite, sorted, up to ``arenas
-* segment_bytes`` that it accepted before. Fences and recovery adds need a segment or two. Compaction makes a
-log of ``log_bytes_max`` before it removes the files that the log replaces. Once the reserve is used up, only
-the free rest of the existing segments is left.
+Disk: the bookie allocates each segment whole, and one of them in advance (unless the first ones are small:
+``first_segment_bytes``). While it refuses ordinary adds, it still has to write; ``disk_reserve_bytes`` stay
+free for that. It may have to rewrite, sorted, up to ``arenas * segment_bytes`` that it accepted before.
+Fences and recovery adds need a segment or two. Compaction makes a log of ``log_bytes_max`` before it removes
+the files that the log replaces. Once the reserve is used up, only the free rest of the existing segments is
+left.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ LARGEST_FRAME_BYTES = FRAME_BYTES_MAX + 4
 """The largest frame of the protocol, including its length field."""
 
 
+GROWTH = 8
+"""If the first segment is small, each one has so many times the bytes of the one before it."""
+
+
 @attrs.frozen(kw_only=True)
 class StorageConfig:
     """The settings of one bookie's storage.
@@ -46,6 +51,10 @@ class StorageConfig:
 
     segment_bytes: int = 64 * MIB
     """Bytes of a journal segment, a multiple of 4096. Existing segments keep their size."""
+    first_segment_bytes: int = 0
+    """Bytes of the first segment after a start, a multiple of 4096. If it is small, no other segment is made
+    before half of it is used, and each one has ``GROWTH`` times the bytes of the one before it, at least room
+    for two of the largest frames. So a bookie that stores little takes little room. 0: ``segment_bytes``."""
     arenas: int = 3
     """Number of segments held in memory, including the one being written. At least 2."""
     frame_bytes_max: int = LARGEST_FRAME_BYTES
@@ -132,6 +141,12 @@ class StorageConfig:
                 f"a frame of {self.frame_bytes_max} bytes does not fit a segment of {self.segment_bytes}: "
                 f"at most {largest} do"
             )
+        first = self.first_segment_bytes
+        if first and (first % PAGE_BYTES or not 4 * PAGE_BYTES <= first <= self.segment_bytes):
+            raise InvalidArgument(
+                f"first_segment_bytes is {first}: it must be a multiple of {PAGE_BYTES}, at least four, and "
+                f"at most segment_bytes"
+            )
         if self.arenas < 2:
             raise InvalidArgument("at least 2 arenas are needed: one is written while another is prepared")
         if self.ledgers_max < 1 or self.segment_records_max < 1 or self.group_bytes_max < 1:
@@ -149,6 +164,18 @@ class StorageConfig:
             raise InvalidArgument("intervals must be positive")
         self.space_policy(is_journal_apart=False)
         self.fullness_policy()
+
+    @property
+    def starts_small(self) -> bool:
+        """Whether the first segment after a start is smaller than others."""
+        return 0 < self.first_segment_bytes < self.segment_bytes
+
+    def bytes_after(self, segment_bytes: int) -> int:
+        """Return the size of the segment behind one of ``segment_bytes``."""
+        if not self.starts_small:
+            return self.segment_bytes
+        least = 2 * self.frame_bytes_max // MIB * MIB + MIB  # With room for the tables of its blocks.
+        return min(self.segment_bytes, max(GROWTH * segment_bytes, least))
 
     def fullness_policy(self) -> FullnessPolicy:
         """Return the settings that decide how full a disk may become."""

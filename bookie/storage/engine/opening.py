@@ -93,6 +93,10 @@ def random_nonce() -> bytes:
     return os.urandom(NONCE_BYTES)
 
 
+_FEW_FILES = 16
+"""With fewer files of entries than this, a bookie that starts small is small: so is its index."""
+
+
 @asynccontextmanager
 async def open_engine(
     directory: StorageDirectory,
@@ -137,6 +141,10 @@ async def open_engine(
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
         try:
+            files = [*await ground.catalogue.segments(), *await ground.catalogue.logs()]
+            if config.starts_small and len(files) < _FEW_FILES:
+                for ballast in directory.ballasts:
+                    ballast.begin_small(config.first_segment_bytes)
             # Make it durable before the first request, so that the next start knows whether a crash may have
             # lost entries.
             is_unsynced = not config.journal_write_data
@@ -228,7 +236,8 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
     except IndexBehind as missing:
         why = f"{missing.why}. If it was not lost, {ground.index.if_behind}"
         raise StorageCorrupt(missing.path, missing.offset, why) from missing
-    active = await _next_segment(segments, arenas, replayed, ground.new_nonce, config.segment_bytes)
+    size = config.first_segment_bytes or config.segment_bytes
+    active = await _next_segment(segments, arenas, replayed, ground.new_nonce, size)
     try:
         commit = GroupCommit(
             durable=replayed.end.sequence, image=active.image, group_bytes_max=config.group_bytes_max

@@ -22,6 +22,10 @@ that write is ever acknowledged.
 for two of the largest frames. So in ordinary operation no add is refused. If the disk has no room for another
 segment, ``is_disk_full`` is set and the supply tries again from time to time. From then on, ordinary adds are
 refused. The rest of the existing segments is the reserve for fences and recovery.
+
+**Small beginnings** (``StorageConfig.first_segment_bytes``). While the current segment is a small one, no
+next segment is made before an add would use more than half of it (``has_room_for``). Then adds wait until the
+next one is there. It takes any frame.
 """
 
 from __future__ import annotations
@@ -100,6 +104,8 @@ class Journal:
         self._new_nonce = new_nonce
         self._is_disk_full = False
         self._next: JournalSegment | None = None
+        self._is_next_wanted = not config.starts_small
+        """Whether to make the next segment now. Only a small segment leaves time for that."""
         self._wake = trio.Event()
         self._is_awake = True
         self._is_held = False
@@ -128,11 +134,13 @@ class Journal:
         """
         commit = self.commit
         if self.active.records >= self._config.segment_records_max and not commit.leave_segment():
+            self._want_next()
             return None
         offset = commit.append(kind, body)
         if commit.image is not self.active.image:
             self._roll()
         if offset is None:
+            self._want_next()
             return None
         self.active.records += 1
         if not self._is_awake and not self._is_held:
@@ -196,6 +204,7 @@ class Journal:
         self.active.final_sequence = self.commit.sequence - 1
         self.sealed.append(self.active)
         self.active = following
+        self._is_next_wanted = following.image.size >= self._config.segment_bytes
         self.residents[following.number] = following
         self.progress.unpark_all()
 
@@ -211,14 +220,28 @@ class Journal:
 
     @property
     def has_room(self) -> bool:
-        """Whether the journal can take another batch of adds."""
-        commit = self.commit
+        """Whether the journal can take another add, of any size."""
+        return self.has_room_for(self._config.frame_bytes_max)
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether the journal can take another add of ``size`` bytes. If not, it makes room."""
+        commit, active = self.commit, self.active
         if commit.pending_bytes >= BOOKIE_INFLIGHT_BYTES:
             return False
-        return self._next is not None or (
-            commit.room >= 2 * self._config.frame_bytes_max
-            and self.active.records < self._config.segment_records_max
-        )
+        if self._next is not None:
+            return True
+        if active.records < self._config.segment_records_max:
+            if self._is_next_wanted and commit.room >= 2 * self._config.frame_bytes_max:
+                return True
+            if not self._is_next_wanted and commit.room - size >= active.image.size // 2:
+                return True
+        self._want_next()
+        return False
+
+    def _want_next(self) -> None:
+        if not self._is_next_wanted:
+            self._is_next_wanted = True
+            self.progress.unpark_all()
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -332,7 +355,7 @@ class Journal:
             StorageError: The disk failed.
         """
         while True:
-            if self._next is None:
+            if self._next is None and self._is_next_wanted:
                 view = await self._free_arena(forgetter)
                 segment = await self._new_segment(self.active.number + 1, view)
                 self._next = segment
@@ -352,7 +375,7 @@ class Journal:
             del self.residents[oldest.number]
             self._disk.close(oldest.file)
             self._arenas.give_back(oldest.image.view)
-        return await self._arenas.take()
+        return await self._arenas.take(self._config.bytes_after(self.active.image.size))
 
     async def _new_segment(self, number: int, view: memoryview) -> JournalSegment:
         while True:
