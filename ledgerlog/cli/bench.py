@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import click
 
-from ledgerlog.cli.bench_cluster import open_bench_cluster
+from ledgerlog.cli.bench_cluster import BenchCluster, open_bench_cluster
+from ledgerlog.cli.bench_edges import STAMP_BYTES, EdgeRun, follow_runs, idle_runs, isolation_runs
 from ledgerlog.cli.bench_failover import FAULTS, PARTS, FailoverRound, failover_rounds
 from ledgerlog.cli.bench_figures import rounded
 from ledgerlog.cli.bench_plot import check_can_plot, plot_writes
@@ -33,6 +35,8 @@ from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
 from ledgerlog.model.quorum import Replication
 
 __all__ = ["bench"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -180,6 +184,229 @@ def _cpu(cpu_us: dict[str, Any]) -> tuple[str, str, str]:
     if cpu_us["bookies"] is None:
         return f"{cpu_us['client']:.2f}", "-", "-"
     return f"{cpu_us['client']:.2f}", f"{sum(cpu_us['bookies'].values()):.2f}", f"{cpu_us['sum']:.2f}"
+
+
+_seconds_option = click.option(
+    "--seconds",
+    type=FiniteNumber(0.1),
+    default=3.0,
+    show_default=True,
+    help="How long each run is measured.",
+)
+
+
+def _rate_option(default: int) -> Callable[[F], F]:
+    return click.option(
+        "--rate",
+        type=FiniteNumber(1),
+        default=default,
+        show_default=True,
+        help="How many records are written a second.",
+    )
+
+
+def _size_option(least: int, default: int) -> Callable[[F], F]:
+    return click.option(
+        "--size",
+        type=WholeNumber(least, RECORD_BYTES_MAX),
+        default=default,
+        show_default=True,
+        help="Bytes of a record.",
+    )
+
+
+@bench.command("lone")
+@click.option(
+    "--size",
+    "sizes",
+    default="100,1024,16384",
+    show_default=True,
+    callback=numbers(1, ENTRY_BYTES_MAX),
+    help="Bytes of an entry, several with commas.",
+)
+@_seconds_option
+@replication_options
+@bench_uri_option
+@json_option
+def bench_lone(
+    sizes: tuple[int, ...],
+    seconds: float,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Append one entry after the other; compare with a synced write and a round trip of this machine."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+    plan = WritePlan(
+        api="ledger", sizes=sizes, windows=(), seconds=seconds, rate=None, replication=replication
+    )
+    done: list[WriteRun] = []
+
+    async def body() -> None:
+        with progress_bar("measuring", None):
+            async with open_bench_cluster(uri, bookies=replication.ensemble) as cluster:
+                async for each in write_runs([cluster], plan):
+                    done.append(each)
+                    if as_json:
+                        print_json(rounded(attrs.asdict(each)))
+
+    run(body)
+    if not as_json:
+        _print_writes(done, with_baseline=True)
+
+
+@bench.command("followers")
+@click.option(
+    "--followers", type=WholeNumber(1), default=100, show_default=True, help="How many follow the log."
+)
+@_rate_option(100)
+@_size_option(STAMP_BYTES, 100)
+@_seconds_option
+@replication_options
+@bench_uri_option
+@json_option
+def bench_followers(
+    followers: int,
+    rate: float,
+    size: int,
+    seconds: float,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Follow one log with many readers of this process while it is written."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+
+    async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
+        await follow_runs(
+            cluster,
+            report,
+            followers=followers,
+            rate=rate,
+            size=size,
+            seconds=seconds,
+            replication=replication,
+        )
+
+    _measure_edges(measure, uri, replication, as_json)
+
+
+@bench.command("isolation")
+@click.option(
+    "--readers", type=WholeNumber(1), default=1, show_default=True, help="Processes that replay a log."
+)
+@_rate_option(1000)
+@_size_option(1, 1024)
+@_seconds_option
+@replication_options
+@bench_uri_option
+@json_option
+def bench_isolation(
+    readers: int,
+    rate: float,
+    size: int,
+    seconds: float,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Write at a fixed rate, alone and beside readers of a backlog; compare the latencies."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+
+    async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
+        where = uri if cluster.local is None else cluster.local.uri
+        assert where is not None
+        await isolation_runs(
+            cluster,
+            where,
+            report,
+            readers=readers,
+            rate=rate,
+            size=size,
+            seconds=seconds,
+            replication=replication,
+        )
+
+    _measure_edges(measure, uri, replication, as_json)
+
+
+@bench.command("idle")
+@click.option("--logs", type=WholeNumber(1), default=1000, show_default=True, help="How many logs are open.")
+@_seconds_option
+@replication_options
+@bench_uri_option
+@json_option
+def bench_idle(
+    logs: int,
+    seconds: float,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the CPU time of a cluster in which nothing happens, without and with open logs."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+
+    async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
+        await idle_runs(cluster, report, logs=logs, seconds=seconds, replication=replication)
+
+    _measure_edges(measure, uri, replication, as_json)
+
+
+def _measure_edges(
+    measure: Callable[[BenchCluster, Callable[[EdgeRun], None]], Awaitable[None]],
+    uri: str | None,
+    replication: Replication,
+    as_json: bool,
+) -> None:
+    done: list[EdgeRun] = []
+
+    def report(each: EdgeRun) -> None:
+        done.append(each)
+        if as_json:
+            print_json(rounded(attrs.asdict(each)))
+
+    async def body() -> None:
+        with progress_bar("measuring", None):
+            async with open_bench_cluster(uri, bookies=replication.ensemble) as cluster:
+                await measure(cluster, report)
+
+    run(body)
+    if as_json:
+        return
+    columns = (
+        *("mode", "count", "bytes", "written", "records/s", "missing", "p50 ms", "p99 ms"),
+        *("CPU us: client", "bookies", "sum", "% of a core", "replays"),
+    )
+    rows = [
+        (
+            each.mode,
+            each.count,
+            "" if each.size is None else each.size,
+            each.written,
+            f"{each.records_per_s:,.0f}",
+            each.missing,
+            "" if each.p50_ms is None else f"{each.p50_ms:.2f}",
+            "" if each.p99_ms is None else f"{each.p99_ms:.2f}",
+            *_cpu(each.cpu_us),
+            "" if each.core_percent is None else f"{sum(each.core_percent.values()):.2f}",
+            "" if each.replays is None else each.replays,
+        )
+        for each in done
+    ]
+    title = f"replication {replication}; CPU in microseconds a record, or a second of idleness"
+    print_table(columns, rows, title=title, numbers=columns[1:])
 
 
 @bench.command("read")

@@ -93,3 +93,40 @@ async def test_takeover_is_measured_for_logs_and_for_ledgers(shared: RunningClus
         ("ledger", 50),
     ]
     assert all(run["median_ms"] > 0 for run in runs)
+
+
+async def test_lone_appends_are_measured_for_themselves() -> None:
+    (run,) = await bench("lone", "--size", "100", "--seconds", "0.3")
+    assert (run["mode"], run["window"]) == ("lone", 1)
+    assert 0 < run["p50_ms"] <= run["p99_ms"]
+    assert run["cpu_us"]["sum"] > 0
+
+
+async def test_every_record_reaches_every_follower_and_is_counted(temporary: Path) -> None:
+    (run,) = await bench("followers", "--followers", "7", "--rate", "50", "--seconds", "0.5")
+    assert run["mode"] == "followers"
+    assert run["records"] == 7 * run["written"] > 0
+    assert run["missing"] == 0
+    assert 0 < run["p50_ms"] <= run["p99_ms"]
+    assert run["records_per_s"] > 0 < run["cpu_us"]["sum"]
+    assert os.listdir(temporary) == []
+
+
+async def test_a_writer_is_measured_alone_and_beside_readers(temporary: Path) -> None:
+    alone, beside = await bench("isolation", "--rate", "200", "--seconds", "0.5")
+    assert [alone["mode"], beside["mode"]] == ["alone", "with_readers"]
+    assert (alone["replays"], beside["count"]) == (None, 1)
+    for run in (alone, beside):
+        assert run["records"] > 0
+        assert 0 < run["p50_ms"] <= run["p99_ms"]
+    assert os.listdir(temporary) == []
+
+
+async def test_idleness_is_measured_without_and_with_open_logs(temporary: Path) -> None:
+    connected, logs = await bench("idle", "--logs", "3", "--seconds", "0.3")
+    assert [connected["mode"], logs["mode"]] == ["connected", "logs"]
+    assert (connected["count"], logs["count"]) == (0, 3)
+    for run in (connected, logs):
+        assert sorted(run["core_percent"]) == ["bookie-1", "bookie-2", "bookie-3", "client"]
+        assert run["cpu_us"]["sum"] >= 0
+    assert os.listdir(temporary) == []

@@ -142,6 +142,10 @@ repair run --uri
 bench write --json
 bench read --json
 bench takeover --json
+bench lone --json
+bench followers --followers --json
+bench isolation --json
+bench idle --json
 simulate --seeds --json
 """
 
