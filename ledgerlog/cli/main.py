@@ -41,6 +41,7 @@ COMMANDS: dict[str, Callable[[], ModuleType]] = {
     "ledger": lambda: import_module("ledgerlog.cli.ledger"),
     "log": lambda: import_module("ledgerlog.cli.log"),
     "metadata": lambda: import_module("ledgerlog.cli.metadata"),
+    "monitoring": lambda: import_module("ledgerlog.cli.monitoring"),
     "repair": lambda: import_module("ledgerlog.cli.repair"),
     "simulate": lambda: import_module("ledgerlog.cli.simulate"),
     "spark": lambda: import_module("ledgerlog.cli.spark"),
