@@ -67,9 +67,7 @@ def test_systemd_accepts_a_unit_and_finds_it_hardened(unit: Path, tmp_path: Path
     assert graded.returncode == 0, graded.stdout[-400:]
 
 
-def test_the_services_of_the_compose_file_start_commands_that_there_are_on_ports_of_this_machine_only() -> (
-    None
-):
+def test_the_services_of_the_compose_file_start_commands_that_there_are_on_ports_of_this_machine() -> None:
     services = compose()["services"]
     seen = 0
     for name, service in services.items():
