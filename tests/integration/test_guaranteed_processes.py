@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.processes
 
 GUARANTEED = Replication(ensemble=3, write_quorum=3, ack_quorum=2, guaranteed=True)
-ENTRIES = 50_000
+ENTRIES = 20_000
 BATCH = 100
 CLOSE_S = PATIENCE_S
 
@@ -86,11 +86,11 @@ async def test_a_guaranteed_ledger_closes_whole_though_two_of_five_bookies_were_
 ) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=5) as local:
         writer = await local.cluster.ledgers.create(replication=GUARANTEED)
-        await write(writer, 15_000)
+        await write(writer, 6_000)
         dead = await kill(local, writer, [0, 1] if at_once else [0])
         sent_before = [writer.last_add_pushed]
         if not at_once:
-            await write(writer, 35_000)
+            await write(writer, 14_000)
             dead += await kill(local, writer, [1])
             sent_before.append(writer.last_add_pushed)
         await write(writer, ENTRIES)
@@ -120,11 +120,11 @@ async def test_without_a_spare_bookie_a_guaranteed_ledger_stays_open_until_one_i
     async with local_cluster(tmp_path / "cluster", bookies=3) as local:
         ledgers = local.cluster.ledgers
         writer = await ledgers.create(replication=GUARANTEED)
-        await write(writer, 5_000)
+        await write(writer, 3_000)
         (dead,) = await kill(local, writer, [0])
-        await write(writer, 10_000)
+        await write(writer, 6_000)
         await writer.flush()
-        assert writer.last_add_confirmed == 9_999, "appends are acknowledged at the ack quorum all the same"
+        assert writer.last_add_confirmed == 5_999, "appends are acknowledged at the ack quorum all the same"
         with pytest.raises(WriteQuorumUnavailable):
             await writer.close(timeout_s=0.5)
         assert (await ledgers.metadata(writer.ledger_id)).state is LedgerState.OPEN
@@ -139,6 +139,6 @@ async def test_without_a_spare_bookie_a_guaranteed_ledger_stays_open_until_one_i
         await local.start_serving(dead)
         with trio.fail_after(CLOSE_S):
             closed = await ledgers.recover(writer.ledger_id)
-        assert closed.last_entry == 9_999
-        assert (await verify(local, writer.ledger_id, 10_000)).under_replicated == []
-        await check_content(local, writer.ledger_id, 10_000)
+        assert closed.last_entry == 5_999
+        assert (await verify(local, writer.ledger_id, 6_000)).under_replicated == []
+        await check_content(local, writer.ledger_id, 6_000)
