@@ -296,12 +296,15 @@ def test_ctrl_c_interrupts_a_wait_and_the_connection_goes_on(cluster: blocking.C
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGINT)
 
+        def wait() -> None:
+            thread.start()
+            next(records)
+
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             thread = threading.Thread(target=interrupt)
-            thread.start()
             with pytest.raises(KeyboardInterrupt):
-                next(records)
+                wait()
             thread.join()
         finally:
             signal.signal(signal.SIGINT, previous)

@@ -24,6 +24,8 @@ from ledgerlog.wire.frame import Kind
 from tests.commands import run_command
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 LONE = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
 
 
@@ -127,7 +129,6 @@ async def answers(cluster: library.Cluster, bookie_id: str) -> bool:
     return True
 
 
-@pytest.mark.limit_s(300)
 async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_fails(
     tmp_path: Path,
 ) -> None:

@@ -169,7 +169,7 @@ async def loop(path: Path, rounds: int, *, config: str, one_at_a_time: bool) -> 
             except BaseException:
                 print(f"round {number}, seed {seed}", file=sys.stderr)
                 raise
-        with trio.fail_after(60 + rounds):
+        with trio.fail_after(PATIENCE_S + rounds):
             await check(local, written, sorted(written.ledgers))
         for bookie_id in local.bookie_ids:
             said = local.log_path(bookie_id).read_text(encoding="utf-8")
