@@ -32,6 +32,7 @@ __all__ = [
     "open_prover",
     "secret_beside",
     "with_secret_beside",
+    "with_secret_named",
 ]
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def with_secret_beside(credentials: Credentials, uri: ClusterUri) -> Credentials
     return attrs.evolve(credentials, secret_file=path) if exists(path) else credentials
 
 
-def _with_secret_named(credentials: Credentials, admission: Admission) -> Credentials:
+def with_secret_named(credentials: Credentials, admission: Admission) -> Credentials:
     """Add the secret file that the cluster's record names, if it is there and no other proof is given."""
     if credentials.secret_file is not None or credentials.tls is not None or not exists(admission.file):
         return credentials
@@ -153,7 +154,7 @@ async def open_prover(
         MetadataUnavailable: The metadata store cannot be reached.
     """
     admission = await STORED_ADMISSION.read(store)
-    prover = Prover.of(_with_secret_named(credentials, admission))
+    prover = Prover.of(with_secret_named(credentials, admission))
     prover.admit(admission)
     prover.check_own()
     if prover.admission.by is ProvenBy.NOTHING and credentials.tls is None:

@@ -39,7 +39,7 @@ from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.tls import network_of
-from ledgerlog.proving import open_prover, with_secret_beside
+from ledgerlog.proving import open_prover, with_secret_beside, with_secret_named
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
@@ -95,6 +95,7 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
     try:
         uri = parse_uri(part.uri)
         credentials = with_secret_beside(Credentials.completed(os.environ), uri)
+        credentials = with_secret_named(credentials, part.admission)
         scan = open_scan(
             part,
             network_of(credentials, cluster=part.cluster),

@@ -114,9 +114,17 @@ MUTANTS = (
         "a_named_secret_is_not_looked_for",
         "identity",
         "open_prover",
-        "_with_secret_named(credentials, admission)",
+        "with_secret_named(credentials, admission)",
         "credentials",
         f"{_MAKING}::test_a_cluster_of_one_machine_names_the_file_of_its_secret_and_processes_use_it",
+    ),
+    mutant(
+        "a_task_of_spark_does_not_look_for_a_named_secret",
+        "identity",
+        "source.read_part",
+        "credentials = with_secret_named(credentials, part.admission)",
+        "",
+        "tests/spark/test_spark_on_zookeeper.py::test_tables_and_streams_on_zookeeper",
     ),
     mutant(
         "a_changed_secret_file_is_never_read_again",
