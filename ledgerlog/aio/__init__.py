@@ -33,9 +33,11 @@ from ledgerlog.aio.faces import (
     Log,
     LogReader,
     LogWriter,
+    Replica,
     Submission,
     Term,
 )
+from ledgerlog.aio.replicas import LedgerSnapshots
 
 __all__ = [
     "Campaign",
@@ -43,11 +45,13 @@ __all__ = [
     "Cursor",
     "Election",
     "LedgerReader",
+    "LedgerSnapshots",
     "LedgerWriter",
     "Ledgers",
     "Log",
     "LogReader",
     "LogWriter",
+    "Replica",
     "Submission",
     "Term",
     "connect",

@@ -17,11 +17,12 @@ from ledgerlog.aio.base import (
     LeadershipEntered,
 )
 from ledgerlog.aio.reading import AioEntries, AioRecords
+from ledgerlog.aio.replicas import AioReplica, M
 from ledgerlog.crossing.fetching import Fetched, fetch
 from ledgerlog.election.election import Election as AsyncElection
 from ledgerlog.election.election import Leader
 from ledgerlog.election.election import Term as AsyncTerm
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import LedgerLogError, ReplicaStopped
 from ledgerlog.ledger.ledgers import Ledgers as AsyncLedgers
 from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.log.campaign import Campaign as AsyncCampaign
@@ -32,6 +33,8 @@ from ledgerlog.log.reader import Start
 from ledgerlog.log.writer import LogWriter as AsyncLogWriter
 from ledgerlog.log.writer import Submission as AsyncSubmission
 from ledgerlog.log.writer import WriterStatistics
+from ledgerlog.machine.replica import ReplicaStatistics
+from ledgerlog.machine.snapshots import SnapshotInfo
 from ledgerlog.metrics.families import MetricSample
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import LedgerMetadata
@@ -52,6 +55,7 @@ __all__ = [
     "Log",
     "LogReader",
     "LogWriter",
+    "Replica",
     "Submission",
     "Term",
 ]
@@ -1564,3 +1568,144 @@ class Term(AioTerm):
 
         Cancelling: abandons the wait."""
         await self._run(self._inner.wait_over)
+
+
+class Replica(AioReplica[M]):
+    """A replica of a state machine in this process.
+
+    Enter it with ``async with``, once. Any number of tasks may use it. Entering restores the newest
+    snapshot and starts to follow the log. If that fails, it raises LogNotFound, MetadataUnavailable or
+    ReplicaStopped. Leaving finishes the proposals that were taken, within
+    ``limits.LOG_CLOSE_TIMEOUT_S``, and gives the leadership up.
+
+    Args:
+        log: The log.
+        machine: The state machine, in its initial state. Only the replica may change it.
+        election: Decides which replica leads. None: this replica leads at once. Then it must be the
+            only one, or all others must have ``leads=False``.
+        snapshots: Where snapshots are kept. None: there are none, and each start applies the whole log.
+        leads: Whether this replica may lead. If not, it only follows.
+        snapshot_every: Take a snapshot after this many records, at least 1.
+        snapshots_kept: How many snapshots to keep, at least 1.
+        truncate: Whether to truncate the log behind the oldest kept snapshot. None: do so if the store
+            of snapshots is shared.
+
+    Raises:
+        InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, or ``truncate`` is set
+            without ``snapshots``.
+
+    Example:
+        ```python
+        replica = ledgerlog.aio.Replica(
+            log,
+            Counter(),
+            election=cluster.election("counter", candidate="10.0.0.7:8080"),
+            snapshots=ledgerlog.aio.LedgerSnapshots(cluster),
+        )
+        async with replica:
+            await replica.wait_leading()
+            await replica.propose(b"5")
+        ```
+
+    The machine runs in trio's loop: in another thread than yours, unless you connected with
+    ``guest=True``. Touch it only through ``propose`` and ``read``."""
+
+    def __repr__(self) -> str:
+        return f"<aio {self._inner!r}>"
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first record that is not applied here."""
+        return self._inner.next_offset
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this replica takes proposals now."""
+        return self._inner.is_leading
+
+    @property
+    def failure(self) -> ReplicaStopped | None:
+        """Why the replica has stopped; None while it runs."""
+        return self._inner.failure
+
+    def statistics(self) -> ReplicaStatistics:
+        """Return counts and the present place of the replica. Cheap; not a checkpoint."""
+        return self._inner.statistics()
+
+    def new_request_id(self) -> str:
+        """Return a new id for one request. Use it again if you propose that request again.
+
+        The id contains the log's next offset. So if a retry comes too late to be recognised, it is
+        refused (RequestExpired) and not executed twice."""
+        return self._inner.new_request_id()
+
+    async def propose(self, command: bytes, *, request_id: str | None = None) -> bytes:
+        """Propose a command, and wait until it is durable and applied here.
+
+        Only the leader takes proposals.
+
+        Args:
+            command: The command for ``StateMachine.apply``. It must fit into one record (almost 4 MiB).
+            request_id: Names the request, in at most 128 bytes of text. If you propose the same id
+                again, here or at any other replica, the command is not executed again, and you get the
+                first outcome. An id of your own is remembered for ``limits.REPLICA_REQUESTS`` requests,
+                or fewer if their results are large. An id of ``new_request_id`` is refused once it may
+                be forgotten.
+                None: the command is a request of its own.
+
+        Returns:
+            The result of ``StateMachine.apply``.
+
+        Raises:
+            NotLeader: This replica does not lead; the command was not written. Propose it to
+                ``NotLeader.leader``.
+            AppendUnknown: The command may or may not be in the log. Propose it again with the same id.
+            CommandFailed: ``apply`` raised. The command is in the log, and this is its result.
+            RequestExpired: The id is too old to know whether the request was executed before. This call
+                did not execute it.
+            LogSealed: The log is sealed; the command was not written.
+            RecordTooLarge: The command is too large; it was not written.
+            InvalidArgument: ``command`` or ``request_id`` is malformed; the command was not written.
+            ReplicaStopped: The replica has stopped. The command was not written through this call.
+
+        Cancelling: the command may or may not be in the log. Propose it again with the same id."""
+        return await self._run(lambda: self._inner.propose(command, request_id=request_id))
+
+    async def wait_applied(self, offset: int) -> None:
+        """Wait until the record at an offset is applied here. You can then read your own writes here.
+
+        Args:
+            offset: The offset of the record.
+
+        Raises:
+            ReplicaStopped: The replica has stopped."""
+        await self._run(lambda: self._inner.wait_applied(offset))
+
+    async def wait_leading(self) -> None:
+        """Wait until this replica takes proposals.
+
+        Raises:
+            ReplicaStopped: The replica has stopped.
+            LogSealed: The log is sealed. No more commands can be proposed.
+            InvalidArgument: The replica has ``leads=False``; it will never lead.
+            LostLeadership: Another replica took the log over. Without an election, this one stays a
+                follower."""
+        await self._run(self._inner.wait_leading)
+
+    async def leader(self) -> str | None:
+        """Return the candidate name of the leader; None if no leader is known or there is no election."""
+        return await self._run(self._inner.leader)
+
+    async def snapshot(self) -> SnapshotInfo:
+        """Take a snapshot now, and wait until it is durable.
+
+        If another snapshot is being taken, wait for that first.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            InvalidArgument: The replica has no store for snapshots.
+            LedgerLogError: The store failed; the message says how. The snapshot is not listed.
+            ReplicaStopped: The replica has stopped."""
+        return await self._run(self._inner.snapshot)

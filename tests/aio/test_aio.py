@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -468,5 +469,42 @@ def test_a_service_leads_a_log_whenever_it_is_elected(guest: bool) -> None:
                         each.cancel()
             with pytest.raises(ConnectionClosed):
                 await first.append(b"late")
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_machine_is_called_by_one_thread_and_replicas_agree(guest: bool) -> None:
+    class Words(ledgerlog.StateMachine):
+        def __init__(self) -> None:
+            self.words: list[bytes] = []
+            self.threads: set[int] = set()
+
+        def apply(self, command: ledgerlog.Command) -> None:
+            self.threads.add(threading.get_ident())
+            self.words.append(command.data)
+
+        def snapshot(self) -> Iterable[bytes]:
+            yield b" ".join(self.words)
+
+        def restore(self, chunks: Iterable[bytes]) -> None:
+            self.words = b"".join(chunks).split()
+
+    def seen(machine: Words) -> tuple[set[int], list[bytes]]:
+        return machine.threads | {threading.get_ident()}, list(machine.words)
+
+    async def main() -> None:
+        async with aio.connect("memory:?bookies=1", guest=guest) as cluster:
+            log = await cluster.create_log("log")
+            async with aio.Replica(log, Words()) as leader, aio.Replica(log, Words(), leads=False) as other:
+                await leader.wait_leading()
+                for word in (b"a", b"b", b"c"):
+                    await leader.propose(word)
+                await other.wait_applied(leader.next_offset - 1)
+                assert await leader.digest() == await other.digest()
+                threads, words = await leader.read(seen)
+                assert words == [b"a", b"b", b"c"]
+                assert len(threads) == 1
+                assert (threads == {threading.get_ident()}) is guest
 
     run(main)

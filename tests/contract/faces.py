@@ -19,6 +19,7 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import ModuleType
 from typing import Any, Protocol
 
 import trio
@@ -38,6 +39,8 @@ class Face(Protocol):
     """One way to use the library."""
 
     name: str
+    api: ModuleType
+    """The module of the face."""
 
     def connect(self, uri: str) -> AbstractAsyncContextManager[Any]:
         """Connect by this face."""
@@ -54,6 +57,7 @@ class Face(Protocol):
 
 class TrioFace:
     name = "trio"
+    api = ledgerlog
 
     def connect(self, uri: str) -> AbstractAsyncContextManager[Any]:
         return ledgerlog.connect(uri)
@@ -78,6 +82,8 @@ class TrioFace:
 
 
 class AioFace:
+    api = ledgerlog.aio
+
     def __init__(self, name: str, *, guest: bool = False, is_uvloop: bool = False) -> None:
         self.name = name
         self._guest = guest
@@ -100,6 +106,7 @@ class AioFace:
 
 class BlockingFace:
     name = "blocking"
+    api = ledgerlog.blocking
 
     @asynccontextmanager
     async def connect(self, uri: str) -> AsyncIterator[Any]:

@@ -5,7 +5,7 @@ Each test is one async function that each face runs in its own way; see ``tests.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -15,6 +15,7 @@ import pytest
 
 import ledgerlog
 from ledgerlog.errors import (
+    CommandFailed,
     ConnectionClosed,
     CursorConflict,
     InvalidArgument,
@@ -30,6 +31,7 @@ from ledgerlog.errors import (
     OutOfSequence,
     PropertiesConflict,
     RecordTooLarge,
+    ReplicaStopped,
     Truncated,
     TruncationPinned,
 )
@@ -415,3 +417,70 @@ async def test_an_error_of_the_body_gives_the_lead_up_and_comes_out(face: Face, 
         with pytest.raises(InvalidArgument, match="stands already"):
             async with election.leadership():
                 pass
+
+
+# --- state machines -------------------------------------------------------------------------------
+
+
+class Counter(ledgerlog.StateMachine):
+    def __init__(self) -> None:
+        self.total = 0
+
+    def apply(self, command: ledgerlog.Command) -> bytes:
+        self.total += int(command.data)
+        return b"%d" % self.total
+
+    def snapshot(self) -> Iterable[bytes]:
+        yield b"%d" % self.total
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        self.total = int(b"".join(chunks))
+
+
+@on(ELECTING)
+async def test_replicas_follow_lead_and_hand_over(face: Face, cluster: Any) -> None:
+    log = await cluster.create_log("log")
+
+    def replica(name: str) -> Any:
+        return face.api.Replica(
+            log,
+            Counter(),
+            election=cluster.election("log", candidate=name),
+            snapshots=face.api.LedgerSnapshots(cluster),
+            truncate=True,
+        )
+
+    first = replica("1st")
+    async with first:
+        events = first.events()
+        await first.wait_leading()
+        assert first.is_leading
+        assert await first.propose(b"5") == b"5"
+        request = first.new_request_id()
+        assert await first.propose(b"2", request_id=request) == b"7"
+        assert await first.propose(b"2", request_id=request) == b"7"
+        with pytest.raises(CommandFailed):
+            await first.propose(b"many")
+        with pytest.raises(InvalidArgument):
+            await first.propose("text")
+        assert await first.read(lambda machine: machine.total, consistency="linear") == 7
+        assert (await first.snapshot()).next_offset == first.next_offset
+        assert first.statistics().snapshots == 1
+        assert (await anext(events)).kind is ledgerlog.EventKind.LEADING
+    assert [event.kind async for event in events] != [], "they end with the replica"
+    with pytest.raises(ReplicaStopped):
+        await first.propose(b"1")
+    with pytest.raises(InvalidArgument, match="entered once"):
+        await first.__aenter__()
+    async with AsyncExitStack() as stack:
+        second = await stack.enter_async_context(replica("2nd"))
+        assert second.statistics().restores == 1
+        await second.wait_leading()
+        third = await stack.enter_async_context(replica("3rd"))
+        with pytest.raises(NotLeader) as caught:
+            await third.propose(b"1")
+        assert caught.value.leader == await third.leader() == "2nd"
+        assert await second.propose(b"3") == b"10"
+        await third.wait_applied(second.next_offset - 1)
+        assert await third.read(lambda machine: machine.total) == 10
+        assert (second.failure, third.failure) == (None, None)

@@ -168,6 +168,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog.loops",
         "ledgerlog.election",
+        "ledgerlog.machine",
         "ledgerlog.metrics.families",
         "ledgerlog.cluster",
         "ledgerlog.crossing",

@@ -216,7 +216,8 @@ class _Face:
 
     def _class(self, mirror: Mirror) -> str:
         source = self._sources[mirror.name]
-        if source.node.bases:
+        variables = _type_variables(source.node)
+        if variables is None or (variables and not mirror.base):
             raise Undecided(f"{mirror.original} has a base class: what it inherits would be left out")
         members = source.members()
         if gone := mirror.names_left_out - members.keys():
@@ -225,6 +226,9 @@ class _Face:
         if mirror.base:
             base = self._import(mirror.base)
             by_hand = frozenset(Source.of(mirror.base).members()) - {"__init__"}
+            if variables:
+                home = mirror.base.partition(":")[0]
+                base += f"[{', '.join(self._import(f'{home}:{each}') for each in variables)}]"
         else:
             face = self._import(f"{self._plan.support}:{self._plan.face}")
             base = f"{face}[{self._inner(mirror.name)}]"
@@ -375,6 +379,17 @@ def _as_giver_of_a_context(node: Function, what: str) -> Function:
         returns=ast.Subscript(ast.Name(_MANAGER), given),
     )
     return ast.fix_missing_locations(giver)
+
+
+def _type_variables(node: ast.ClassDef) -> list[str] | None:
+    """The ``M`` of ``class C(Generic[M])``, and none of ``class C``; None for a class with other bases."""
+    match node.bases:
+        case []:
+            return []
+        case [ast.Subscript(ast.Name("Generic"), ast.Name(name))]:
+            return [name]
+        case _:
+            return None
 
 
 def _held_by(mirror: Mirror) -> str:

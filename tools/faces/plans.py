@@ -144,10 +144,9 @@ def _mirror(name: str) -> Mirror:
 
 
 _AIO_LEFT_OUT = {
-    "Replica": "its state machine is called by trio: run a replica in a trio program",
-    "DirectorySnapshots": "only a replica uses it",
-    "LedgerSnapshots": "only a replica uses it",
-    "SnapshotStore": "only a replica uses it",
+    "DirectorySnapshots": "only the replica calls it, in trio's loop: programs give it the library's own",
+    "LedgerSnapshots": "only the replica calls it; `ledgerlog.aio.LedgerSnapshots` makes one of a face",
+    "SnapshotStore": "only the replica calls it, in trio's loop",
 }
 
 AIO = Plan(
@@ -204,9 +203,20 @@ AIO = Plan(
             },
         ),
         Mirror("ledgerlog.election.election:Term", base="ledgerlog.aio.base:AioTerm"),
+        Mirror(
+            "ledgerlog.machine.replica:Replica",
+            base="ledgerlog.aio.replicas:AioReplica",
+            notes={
+                "": "The machine runs in trio's loop: in another thread than yours, unless you connected "
+                "with ``guest=True``. Touch it only through ``propose`` and ``read``."
+            },
+        ),
     ),
     classes_left_out=_AIO_LEFT_OUT,
-    words=_WORDS_OF_WHAT_IS_LEFT_OUT,
+    words=(
+        *_WORDS_OF_WHAT_IS_LEFT_OUT,
+        (r"ledgerlog\.(Replica|LedgerSnapshots)\(", r"ledgerlog.aio.\1("),
+    ),
     stand_ins=_STAND_INS,
     foreign=r"\b(trio\.|nursery)\b",
 )

@@ -1,0 +1,151 @@
+"""Replicas of state machines for asyncio.
+
+The replica, its machine and its store of snapshots run under trio. Only trio calls the machine: ``apply``,
+``snapshot``, ``restore``, and the functions that are passed to ``read``. So they never run at the same time,
+and a machine needs no locks. Nothing of them crosses to the asyncio loop except bytes and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from types import TracebackType
+from typing import Generic, Literal, Self, TypeVar
+
+from ledgerlog import cluster
+from ledgerlog.aio.base import AioFace
+from ledgerlog.aio.bridge import Bridge, HeldContext
+from ledgerlog.election import election as elections
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import REPLICA_SNAPSHOT_RECORDS
+from ledgerlog.log import log as logs
+from ledgerlog.machine import replica, snapshots
+from ledgerlog.machine.events import ReplicaEvent
+from ledgerlog.machine.machine import StateMachine
+from ledgerlog.model.quorum import Replication
+
+__all__ = ["AioReplica", "LedgerSnapshots", "M"]
+
+M = TypeVar("M", bound=StateMachine)
+T = TypeVar("T")
+
+
+class LedgerSnapshots(snapshots.LedgerSnapshots):
+    """Snapshots in ledgers of a cluster, for ``Replica(snapshots=...)``. Every replica can read them.
+
+    Give it to a ``Replica``, which calls its methods in trio's loop. Do not call them yourself.
+
+    Args:
+        cluster: The cluster.
+        replication: The replication of the ledgers. None: the cluster's default.
+    """
+
+    def __init__(self, cluster: AioFace[cluster.Cluster], *, replication: Replication | None = None) -> None:
+        super().__init__(cluster._inner, replication=replication)
+
+
+class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
+    """What is written by hand of ``Replica``."""
+
+    def __init__(
+        self,
+        log: AioFace[logs.Log],
+        machine: M,
+        *,
+        election: AioFace[elections.Election] | None = None,
+        snapshots: snapshots.SnapshotStore | None = None,
+        leads: bool = True,
+        snapshot_every: int = REPLICA_SNAPSHOT_RECORDS,
+        snapshots_kept: int = 2,
+        truncate: bool | None = None,
+    ) -> None:
+        inner = replica.Replica(
+            log._inner,
+            machine,
+            election=None if election is None else election._inner,
+            snapshots=snapshots,
+            leads=leads,
+            snapshot_every=snapshot_every,
+            snapshots_kept=snapshots_kept,
+            truncate=truncate,
+        )
+        super().__init__(log._portal, inner)
+        self._held: HeldContext[replica.Replica[M]] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._held is not None:
+            raise InvalidArgument("a replica is entered once: make another one")
+        _, self._held = await self._portal.enter(self._inner)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        await self._held.leave(error)
+
+    def events(self) -> AsyncIterator[ReplicaEvent]:
+        """Return an async iterator over the events from now on. It ends with the replica."""
+        return _Events(self._portal, self._inner)
+
+    async def digest(self) -> tuple[int, str]:
+        """Return ``next_offset`` and a digest of the whole state there.
+
+        All replicas at the same offset have the same digest. This takes a snapshot of the machine in one
+        step.
+        """
+
+        async def take() -> tuple[int, str]:
+            return self._inner.digest()
+
+        return await self._run(take)
+
+    async def read(self, fn: Callable[[M], T], *, consistency: Literal["local", "linear"] = "local") -> T:
+        """Call a function with the machine, and return its result.
+
+        Args:
+            fn: Gets the machine. It runs where the machine does, in trio's loop, so keep it short. It must
+                not change the machine, nor keep parts of it that commands change.
+            consistency: ``local``: read the present state of this replica, which may be an old state of the
+                log. ``linear``: read a state with every command that was acknowledged before the call, by any
+                leader. Only the leader can do that.
+
+        Returns:
+            The result of ``fn``.
+
+        Raises:
+            NotLeader: The read is ``linear`` and this replica does not lead. Ask ``NotLeader.leader``.
+            AppendUnknown: The read is ``linear`` and the leadership ended. Ask again.
+            LogSealed: The read is ``linear`` and the log is sealed.
+            InvalidArgument: ``consistency`` is neither ``local`` nor ``linear``.
+            ReplicaStopped: The replica has stopped.
+        """
+        return await self._run(partial(self._inner.read, fn, consistency=consistency))
+
+
+class _Events(Generic[M]):
+    """The events of a replica. The iterator of trio begins when this one is made, and its steps cross to
+    trio."""
+
+    def __init__(self, portal: Bridge, inner: replica.Replica[M]) -> None:
+        self._portal = portal
+        self._inner = inner
+        self._events: AsyncIterator[ReplicaEvent] | None = None
+        portal.check()
+        portal.tell_trio(self._begin)
+
+    def _begin(self) -> None:
+        self._events = self._inner.events()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReplicaEvent:
+        event = await self._portal.run(self._next)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def _next(self) -> ReplicaEvent | None:
+        assert self._events is not None, "it begins before its first step"
+        return await anext(self._events, None)
