@@ -326,9 +326,14 @@ def test_a_cancellation_from_elsewhere_goes_on_through_a_leadership(guest: bool)
     async def main() -> None:
         async with a_bridge(guest) as bridge:
             lead = Lead(bridge)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01), lead.entered():
+
+            async def wait_in_its_body() -> None:
+                async with asyncio.timeout(None) as limit, lead.entered():
+                    limit.reschedule(0)  # Once it is entered.
                     await asyncio.sleep(PATIENCE_S)
+
+            with pytest.raises(TimeoutError):
+                await wait_in_its_body()
             assert lead.is_left
 
     run(main)
