@@ -38,9 +38,14 @@ SINK_BYTES = 4 * MIB
 
 
 class LineCutter:
-    """Cuts chunks of bytes into lines."""
+    """Cuts chunks of bytes into lines.
 
-    def __init__(self) -> None:
+    Args:
+        line_bytes_max: The longest line.
+    """
+
+    def __init__(self, *, line_bytes_max: int = RECORD_BYTES_MAX) -> None:
+        self._line_bytes_max = line_bytes_max
         self._pieces: list[bytes] = []
         self._held = 0
         self._lines = 0
@@ -65,11 +70,11 @@ class LineCutter:
         if rest:
             self._pieces.append(rest)
             self._held += len(rest)
-        if lines and max(map(len, lines)) > RECORD_BYTES_MAX:
-            at = next(i for i, line in enumerate(lines) if len(line) > RECORD_BYTES_MAX)
+        if lines and max(map(len, lines)) > self._line_bytes_max:
+            at = next(i for i, line in enumerate(lines) if len(line) > self._line_bytes_max)
             self._fail(at, len(lines[at]))
             lines = lines[:at]
-        elif self._held > RECORD_BYTES_MAX:
+        elif self._held > self._line_bytes_max:
             self._fail(len(lines), self._held)
         self._lines += len(lines)
         return lines
@@ -82,7 +87,7 @@ class LineCutter:
 
     def _fail(self, index: int, size: int) -> None:
         self._pieces, self._held = [], 0
-        self.failure = RecordTooLarge(size, RECORD_BYTES_MAX, f"record (line {self._lines + index + 1})")
+        self.failure = RecordTooLarge(size, self._line_bytes_max, f"record (line {self._lines + index + 1})")
 
 
 class LineJoiner:

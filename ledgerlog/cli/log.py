@@ -22,12 +22,14 @@ from ledgerlog.cli.log_retention import (
 )
 from ledgerlog.cli.options import (
     OFFSET,
+    confirmed,
     connect,
     json_option,
     log_name_argument,
     replication_of,
     replication_options,
     uri_option,
+    yes_option,
 )
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.running import run
@@ -256,6 +258,59 @@ def _archive_fields(record: ArchivedFile | None) -> dict[str, Any] | None:
     }
 
 
+@log.command("stats")
+@log_name_argument
+@uri_option
+@json_option
+def log_stats(name: str, uri: str, as_json: bool) -> None:
+    """Print how much the log NAME holds, and how fast it grew.
+
+    Bytes and times are of the ledgers that are closed; the open one is counted when it is closed."""
+
+    async def body() -> LogInfo:
+        async with connect(uri) as cluster:
+            return await (await cluster.open_log(name)).info()
+
+    stats = _stats_of(run(body))
+    if as_json:
+        print_json(stats)
+        return
+    lost = f", {stats['lost']} lost" if stats["lost"] else ""
+    print_line(
+        f"{name}: {stats['records']} records{lost} in {stats['ledgers']} ledgers, epoch {stats['epoch']}"
+    )
+    print_line(f"closed ledgers: {stats['closed_records']} records, {human_bytes(stats['closed_bytes'])}")
+    if stats["bytes_a_record"] is not None:
+        print_line(f"mean record: {human_bytes(stats['bytes_a_record'])}")
+    if stats["first_time"] is not None:
+        print_line(f"written from {stats['first_time']} to {stats['last_time']}")
+    if stats["records_per_s"] is not None:
+        print_line(f"mean rate: {stats['records_per_s']:,.1f} records/s")
+
+
+def _stats_of(info: LogInfo) -> dict[str, Any]:
+    counted = [segment for segment in info.segments if segment.is_counted]
+    records = sum(segment.record_count or 0 for segment in counted)
+    size = sum(segment.byte_length or 0 for segment in counted)
+    times = [ms for segment in counted for ms in (segment.first_ms, segment.last_ms) if ms is not None]
+    span_s = (max(times) - min(times)) / 1000 if times else 0.0
+    lost = sum(gap.end_offset - gap.first_offset for gap in info.gaps)
+    return {
+        "name": info.name,
+        "epoch": info.epoch,
+        "sealed": info.sealed,
+        "records": info.next_offset - info.first_offset - lost,
+        "lost": lost,
+        "ledgers": len(info.segments),
+        "closed_records": records,
+        "closed_bytes": size,
+        "bytes_a_record": size / records if records else None,
+        "first_time": moment(min(times)).isoformat(timespec="milliseconds") if times else None,
+        "last_time": moment(max(times)).isoformat(timespec="milliseconds") if times else None,
+        "records_per_s": records / span_s if span_s else None,
+    }
+
+
 @log.command("truncate")
 @log_name_argument
 @click.option("--before", type=OFFSET, required=True, help="The first offset that stays.")
@@ -280,10 +335,12 @@ def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: b
 
 @log.command("seal")
 @log_name_argument
+@yes_option
 @uri_option
 @json_option
-def log_seal(name: str, uri: str, as_json: bool) -> None:
+def log_seal(name: str, yes: bool, uri: str, as_json: bool) -> None:
     """Complete the log NAME: it takes no more records, for ever. A writer that it has now is stopped."""
+    confirmed(f"Seal the log {name} for ever", is_sure=yes)
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -345,10 +402,12 @@ def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str
     is_flag=True,
     help="Also if its record cannot be read. Its ledgers stay until `ledgerlog log sweep`.",
 )
+@yes_option
 @uri_option
 @json_option
-def log_delete(name: str, damaged: bool, uri: str, as_json: bool) -> None:
+def log_delete(name: str, damaged: bool, yes: bool, uri: str, as_json: bool) -> None:
     """Delete the log NAME and its ledgers, for good. A writer that it has now is stopped."""
+    confirmed(f"Delete the log {name} with all of its records", is_sure=yes)
 
     async def body() -> bool:
         async with connect(uri) as cluster:

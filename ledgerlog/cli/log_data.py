@@ -7,13 +7,16 @@ program is appended as soon as it is there, and a file is appended in pieces of 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
-from typing import Any, BinaryIO
+from collections.abc import AsyncIterable, Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, BinaryIO, Protocol
 
 import attrs
 import click
 import trio
 
+from ledgerlog.cli import record_formats
 from ledgerlog.cli.complaints import complaint
 from ledgerlog.cli.lines import UNTERMINATED, LineCutter, LineJoiner, Source, open_sink
 from ledgerlog.cli.options import (
@@ -22,6 +25,7 @@ from ledgerlog.cli.options import (
     json_option,
     log_name_argument,
     parse_start,
+    parse_time,
     parsed,
     uri_option,
 )
@@ -35,8 +39,10 @@ from ledgerlog.cli.output import (
     raw_output,
     to_json,
 )
+from ledgerlog.cli.record_formats import FrameCutter, JsonCutter
 from ledgerlog.cli.running import Interrupted, run, run_until_interrupted
-from ledgerlog.errors import LedgerLogError, RecordsLost
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, RecordsLost
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import Start
 from ledgerlog.log.writer import LogWriter
@@ -48,6 +54,27 @@ __all__ = ["log_append", "log_read"]
 _AT_ONCE = 20_000
 """The most records in one call. A chunk of empty lines has a million records, each with an
 acknowledgement."""
+
+
+class NotVacant(LedgerLogError):
+    """A writer may use the log, and the command was told not to depose it. Nothing was appended."""
+
+
+class _Cutter(Protocol):
+    """Cuts the input into records."""
+
+    failure: Any
+    """Why nothing is cut any more; None while all is well."""
+
+    @property
+    def holds_a_line(self) -> bool: ...
+
+    def cut(self, chunk: bytes) -> list[bytes]: ...
+
+    def finish(self) -> list[bytes]: ...
+
+
+_CUTTERS: dict[str, Callable[[], _Cutter]] = {"lines": LineCutter, "json": JsonCutter, "framed": FrameCutter}
 
 
 class AppendStopped(LedgerLogError):
@@ -89,20 +116,38 @@ class Appended:
     default="-",
     help="A file with a record a line; '-' is standard input.  [default: -]",
 )
+@click.option(
+    "--format",
+    "record_format",
+    type=click.Choice(list(_CUTTERS)),
+    default="lines",
+    show_default=True,
+    help="What the input is: a record a line; the objects of 'log read --json'; or the frames of 'log read "
+    "--framed' (a length of four bytes, little endian, before each record).",
+)
+@click.option(
+    "--if-vacant",
+    is_flag=True,
+    help="Fail instead of taking the log over from a writer that may still use it.",
+)
 @uri_option
 @json_option
-def log_append(name: str, file: BinaryIO, uri: str, as_json: bool) -> None:
+def log_append(
+    name: str, file: BinaryIO, record_format: str, if_vacant: bool, uri: str, as_json: bool
+) -> None:
     """Append the lines of a file, a record each, to the log NAME.
 
-    Takes the log over from the writer that it has now. Returns when every record is durable."""
+    Takes the log over from the writer that it has now, unless you say --if-vacant. Returns when every record
+    is durable."""
     done = Appended()
 
     async def body() -> None:
         source = Source(file)
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
+            epoch = await _vacant_epoch(cluster, log) if if_vacant else None
             with progress_bar(f"appending to {name}", source.size, is_bytes=True) as bar:
-                await _append(log, source, done, bar)
+                await _append(log, source, _CUTTERS[record_format](), done, bar, epoch)
 
     try:
         run(body)
@@ -119,8 +164,26 @@ def log_append(name: str, file: BinaryIO, uri: str, as_json: bool) -> None:
         print_line(f"{name}: {done} (epoch {done.epoch})")
 
 
-async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
-    cutter = LineCutter()
+async def _vacant_epoch(cluster: Cluster, log: Log) -> int:
+    """Return the epoch of a log that no writer uses.
+
+    Raises:
+        NotVacant: The log's last ledger is open: a writer uses it, or died a moment ago.
+    """
+    info = await log.info()
+    for segment in info.segments[-1:]:
+        with suppress(LedgerNotFound):  # Only the archive has it, so it is closed.
+            if not (await cluster.ledgers.metadata(segment.ledger_id)).is_closed:
+                raise NotVacant(
+                    f"log {log.name!r} may have a writer: its ledger {segment.ledger_id} is open, in epoch "
+                    f"{info.epoch}. Nothing was appended; to depose the writer, leave out --if-vacant"
+                )
+    return info.epoch
+
+
+async def _append(
+    log: Log, source: Source, cutter: _Cutter, done: Appended, bar: Bar, vacant_epoch: int | None
+) -> None:
     is_unterminated = False
     send, receive = trio.open_memory_channel[tuple[list[bytes], int]](0)
 
@@ -138,6 +201,11 @@ async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
 
     async with log.writer() as writer:
         done.epoch = writer.epoch
+        if vacant_epoch is not None and writer.epoch != vacant_epoch + 1:
+            raise NotVacant(
+                f"another writer took log {log.name!r} over at the same moment, and lost it again to this "
+                "command; nothing was appended"
+            )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             async for lines, position in receive:
@@ -169,30 +237,44 @@ async def _append_lines(writer: LogWriter, lines: list[bytes], done: Appended) -
     help="An offset, a position (ledger:entry:slot), a time in ISO 8601 (UTC if it names no zone), "
     "'earliest' or 'latest'.",
 )
+@click.option(
+    "--from-time",
+    callback=parsed(parse_time),
+    help="Begin at the first record written at this time or later, in ISO 8601. Instead of --start.",
+)
 @click.option("--until", type=OFFSET, help="Stop before this offset.")
 @click.option(
     "--follow", is_flag=True, help="Go on with new records until interrupted, or the log is sealed."
 )
 @click.option("--raw", is_flag=True, help="Print the records' bytes and nothing else, a record a line.")
+@click.option("--framed", is_flag=True, help="Print each record's length in four bytes, then its bytes.")
 @uri_option
 @json_option
 def log_read(
     name: str,
     start: Start,
+    from_time: datetime | None,
     until: int | None,
     follow: bool,
     raw: bool,
+    framed: bool,
     uri: str,
     as_json: bool,
 ) -> None:
     """Print the records of the log NAME.
 
-    If 'log append --input FILE' wrote to an empty log, --raw prints the same bytes.
+    If 'log append --input FILE' wrote to an empty log, --raw prints the same bytes. --json and --framed keep
+    every record, also with newlines in it; 'log append' takes both ('--format').
 
     If an operator accepted the loss of records ('log recover'), it says so on standard error, goes on after
     the gap, and exits with 1 at the end."""
-    if raw and as_json:
-        raise click.UsageError("--raw and --json exclude each other")
+    if raw + framed + as_json > 1:
+        raise click.UsageError("--raw, --framed and --json exclude each other")
+    if from_time is not None:
+        source = click.get_current_context().get_parameter_source("start")
+        if source is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError("--start and --from-time exclude each other")
+        start = from_time
 
     has_gaps = False
 
@@ -205,7 +287,9 @@ def log_read(
 
             async def copy(batches: AsyncIterable[RecordBatch]) -> None:
                 async for batch in batches:
-                    if raw:
+                    if framed:
+                        await sink.put(record_formats.framed(batch.payloads))
+                    elif raw:
                         await sink.put(joiner.join(batch.first_offset, batch.payloads))
                     else:
                         await sink.put(_text_of(batch, as_json).encode("utf-8", "surrogateescape"))

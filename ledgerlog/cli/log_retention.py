@@ -250,28 +250,32 @@ def _fields(state: CursorState) -> dict[str, Any]:
 @uri_option
 @json_option
 def cursor_list(name: str, uri: str, as_json: bool) -> None:
-    """Print the cursors of the log NAME."""
+    """Print the cursors of the log NAME, and their lag: how many records are behind each place."""
 
-    async def body() -> list[CursorState]:
+    async def body() -> tuple[list[CursorState], int]:
         async with connect(uri) as cluster:
-            return await (await cluster.open_log(name)).cursors()
+            log = await cluster.open_log(name)
+            # The end is read last, so no lag is below 0.
+            return await log.cursors(), (await log.info()).next_offset
 
-    states = run(body)
+    states, end = run(body)
     if as_json:
         for state in states:
-            print_json(_fields(state))
+            print_json({**_fields(state), "lag": max(0, end - state.offset)})
         return
     rows = [
         (
             state.name,
             state.offset,
+            max(0, end - state.offset),
             "pins" if state.pins else "",
             state.updated.isoformat(timespec="seconds"),
             " ".join(f"{key}={value}" for key, value in state.properties.items()),
         )
         for state in states
     ]
-    print_table(("cursor", "offset", "pins", "moved", "properties"), rows, numbers=("offset",))
+    columns = ("cursor", "offset", "lag", "pins", "moved", "properties")
+    print_table(columns, rows, numbers=("offset", "lag"))
 
 
 @cursor.command("set")

@@ -37,6 +37,7 @@ COMMANDS: dict[str, Callable[[], ModuleType]] = {
     "bench": lambda: import_module("ledgerlog.cli.bench"),
     "bookie": lambda: import_module("ledgerlog.cli.bookie"),
     "cluster": lambda: import_module("ledgerlog.cli.cluster"),
+    "completion": lambda: import_module("ledgerlog.cli.completion"),
     "demo": lambda: import_module("ledgerlog.cli.demo"),
     "ledger": lambda: import_module("ledgerlog.cli.ledger"),
     "log": lambda: import_module("ledgerlog.cli.log"),
@@ -157,6 +158,7 @@ def _discard_stdout() -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="ledgerlog")
+@click.option("--uri", help="The cluster, for every command that takes --uri.  [env: LEDGERLOG_URI]")
 @click.option("-v", "--verbose", count=True, help="Log progress to standard error; twice for more.")
 @click.option(
     "--log-format",
@@ -165,8 +167,9 @@ def _discard_stdout() -> None:
     help="How the log is written: for people, or one JSON object a line. With json, warnings are logged "
     "without -v too.",
 )
-def cli(verbose: int, log_format: str) -> None:
+def cli(verbose: int, log_format: str, uri: str | None) -> None:
     """A replicated, durable log: logs, the ledgers below them, bookies, clusters, measurements."""
+    del uri  # ``UriOption`` of a command reads it from the context.
     root = logging.getLogger()
     if verbose:
         log_to_stderr(logging.INFO if verbose == 1 else logging.DEBUG, log_format)

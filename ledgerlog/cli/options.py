@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import trio
 
 from ledgerlog.cluster import Cluster, open_cluster
 from ledgerlog.credential_options import credential_options, given_credentials
-from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataUnavailable
+from ledgerlog.errors import ClusterNotFound, InvalidArgument, LedgerLogError, MetadataUnavailable
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.reader import Start
 from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri
@@ -27,16 +30,20 @@ __all__ = [
     "WholeNumber",
     "bench_uri_option",
     "check_there",
+    "check_uri",
+    "confirmed",
     "connect",
     "json_option",
     "ledger_id_argument",
     "log_name_argument",
     "numbers",
     "parse_start",
+    "parse_time",
     "parsed",
     "replication_of",
     "replication_options",
     "uri_option",
+    "yes_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,7 +100,8 @@ def numbers(low: int, high: int) -> Callable[[click.Context, click.Parameter, st
     return parsed(parse)
 
 
-def _check_uri(text: str) -> str:
+def check_uri(text: str) -> str:
+    """Return a cluster URI. InvalidArgument: the text is none."""
     parse_uri(text)
     return text
 
@@ -117,13 +125,53 @@ def parse_start(text: str) -> Start:
         ) from None
 
 
-log_name_argument = click.argument("name", callback=parsed(check_log_name))
+def _named_logs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a log in a shell. If the cluster does not answer at once, complete nothing."""
+    uri = ctx.params.get("uri") or ctx.find_root().params.get("uri") or os.environ.get("LEDGERLOG_URI")
+    names: list[str] = []
+
+    async def find() -> None:
+        with trio.move_on_after(_COMPLETION_S):
+            async with connect(uri or "") as cluster:
+                names.extend(await cluster.logs(incomplete))
+
+    try:
+        if not isinstance(parse_uri(uri or ""), FileUri):  # Opening it would start its bookies.
+            with ctx.scope(cleanup=False):  # The credentials are in the options.
+                trio.run(find)
+    except (LedgerLogError, OSError, click.ClickException):
+        return []
+    return names
+
+
+_COMPLETION_S = 2.0
+log_name_argument = click.argument("name", callback=parsed(check_log_name), shell_complete=_named_logs)
 ledger_id_argument = click.argument("ledger_id", metavar="ID", type=WholeNumber(0, LEDGER_ID_MAX))
 OFFSET = WholeNumber(0, LEDGER_ID_MAX)
 
+
+def parse_time(text: str) -> datetime:
+    """Parse a time. InvalidArgument: the text is none."""
+    try:
+        return parse_moment(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is not a time (2026-01-31T12:00:00+00:00, UTC if it names no zone)"
+        ) from None
+
+
+class UriOption(click.Option):
+    """``--uri`` of a command. ``ledgerlog --uri URI COMMAND`` goes before the environment, too."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        given = ctx.find_root().params.get("uri")
+        return super().value_from_envvar(ctx) if given is None else given
+
+
 _uri = click.option(
     "--uri",
-    callback=parsed(_check_uri),
+    cls=UriOption,
+    callback=parsed(check_uri),
     envvar="LEDGERLOG_URI",
     required=True,
     show_envvar=True,
@@ -132,7 +180,8 @@ _uri = click.option(
 
 _bench_uri = click.option(
     "--uri",
-    callback=parsed(_check_uri),
+    cls=UriOption,
+    callback=parsed(check_uri),
     # If LEDGERLOG_URI is set, ignore it: a cluster in service is measured only if you name it.
     help="Measure on this cluster instead of a throw-away one. LEDGERLOG_URI is not looked at.",
 )
@@ -149,6 +198,25 @@ def bench_uri_option(function: F) -> F:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
+
+
+def confirmed(question: str, *, is_sure: bool) -> None:
+    """Ask before something that cannot be undone, if a person is there: standard input is a terminal.
+
+    Args:
+        question: The question, without a question mark.
+        is_sure: Whether ``--yes`` was given.
+
+    Raises:
+        click.Abort: The person said no.
+    """
+    if not is_sure and sys.stdin.isatty():
+        click.confirm(f"{question}?", abort=True, err=True)
+
+
+yes_option = click.option(
+    "--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked anyway."
+)
 
 
 def replication_options(function: F) -> F:

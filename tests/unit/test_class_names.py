@@ -11,7 +11,11 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FACES = {ROOT / "ledgerlog/blocking/faces.py", ROOT / "ledgerlog/aio/faces.py"}
+FACES = {
+    ROOT / "ledgerlog/blocking/faces.py",
+    ROOT / "ledgerlog/aio/faces.py",
+    ROOT / "ledgerlog/aio/replicas.py",
+}
 
 
 def test_each_public_class_has_a_name_of_its_own() -> None:

@@ -1,0 +1,198 @@
+"""The commands around records: formats that lose nothing, vacancy, lag, times, statistics, completion."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+from integration.test_cli_commands import Commands
+
+import ledgerlog
+from ledgerlog.cli.main import cli
+from ledgerlog.cli.record_formats import FrameCutter, JsonCutter, framed
+from ledgerlog.limits import RECORD_BYTES_MAX
+
+RECORDS = [
+    b"",
+    b"plain",
+    b"two\nlines\n",
+    b"\xff\x00\xfe",
+    "snow \u2603\u2028".encode(),
+    b'{"data": "x"}',
+    b"\r",
+]
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    made = Commands(f"file:{tmp_path}/data")
+    made.ok("log", "create", "orders")
+    made.ok("log", "create", "copy")
+    return made
+
+
+def write(commands: Commands, records: list[bytes]) -> None:
+    async def main() -> None:
+        async with ledgerlog.connect(commands.uri) as cluster:
+            log = await cluster.open_log("orders")
+            async with log.writer() as writer:
+                await writer.append_many(records)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(("shown", "taken"), [("--json", "json"), ("--framed", "framed")])
+def test_what_is_read_is_appended_without_loss(commands: Commands, shown: str, taken: str) -> None:
+    write(commands, RECORDS)
+    text = commands.ok("log", "read", "orders", shown)
+    done = commands.json("log", "append", "copy", "--format", taken, stdin=text)
+    assert done["records"] == len(RECORDS)
+    found = [
+        each["data"].encode() if "data" in each else base64.b64decode(each["data_base64"])
+        for each in commands.lines("log", "read", "copy")
+    ]
+    assert found == RECORDS
+    assert commands.ok("log", "read", "copy", "--framed") == framed(RECORDS)
+
+
+def test_a_line_that_is_no_record_is_named_and_those_before_it_are_in_the_log(commands: Commands) -> None:
+    for bad in (
+        b"[1]",
+        b"{",
+        b'{"data": 7}',
+        b'{"data_base64": "?"}',
+        b'{"data": "\\ud800"}',
+        b"[" * 100_000,
+    ):
+        said = commands.fails(
+            "log", "append", "orders", "--format", "json", stdin=b'{"data": "a"}\n' + bad + b"\n"
+        )
+        assert "line 2 is no record in JSON" in said
+        assert "1 record is in the log" in said
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 1000])
+def test_frames_are_cut_wherever_chunks_end(size: int) -> None:
+    text = framed(RECORDS)
+    cutter = FrameCutter()
+    found = [record for at in range(0, len(text), size) for record in cutter.cut(text[at : at + size])]
+    assert cutter.finish() == []
+    assert (found, cutter.failure) == (RECORDS, None)
+
+
+def test_a_frame_that_is_cut_off_or_too_long_is_refused() -> None:
+    cutter = FrameCutter()
+    assert cutter.cut(framed([b"a", b"bc"])[:-1]) == [b"a"]
+    cutter.finish()
+    assert "ends within record 2" in str(cutter.failure)
+    cutter = FrameCutter()
+    assert cutter.cut(framed([b"a"]) + (RECORD_BYTES_MAX + 1).to_bytes(4, "little")) == [b"a"]
+    assert "record (number 2)" in str(cutter.failure)
+
+
+def test_a_record_of_the_largest_size_fits_in_json_however_it_is_escaped() -> None:
+    record = b"\x01" * RECORD_BYTES_MAX
+    cutter = JsonCutter()
+    assert cutter.cut(json.dumps({"data": record.decode()}).encode() + b"\n") == [record]
+    assert cutter.cut(json.dumps({"data": record.decode() + "x"}).encode() + b"\n") == []
+    assert "over the limit" in str(cutter.failure)
+
+
+def test_an_append_that_must_not_depose_anybody_looks_first(commands: Commands, tmp_path: Path) -> None:
+    assert commands.json("log", "append", "orders", "--if-vacant", stdin=b"a\n")["epoch"] == 1
+    assert commands.json("log", "append", "orders", "--if-vacant", stdin=b"b\n")["epoch"] == 2
+
+    async def die_while_leading() -> None:
+        async with ledgerlog.connect(commands.uri) as cluster:
+            with trio.CancelScope() as scope:
+                async with (await cluster.open_log("orders")).writer() as writer:
+                    await writer.append(b"c")
+                    scope.cancel()
+                    await trio.sleep_forever()
+
+    trio.run(die_while_leading)
+    assert "may have a writer" in commands.fails("log", "append", "orders", "--if-vacant", stdin=b"d\n")
+    assert commands.json("log", "append", "orders", stdin=b"d\n")["first_offset"] == 3
+
+
+def test_a_cursor_is_listed_with_what_is_behind_it(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\nb\nc\n")
+    commands.ok("log", "cursor", "set", "orders", "consumer", "1")
+    (place,) = commands.lines("log", "cursor", "list", "orders")
+    assert (place["offset"], place["lag"]) == (1, 2)
+    assert "lag" in commands.ok("log", "cursor", "list", "orders").decode()
+
+
+def test_records_are_read_from_a_time(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\nb\n")
+    assert commands.ok("log", "read", "orders", "--raw", "--from-time", "2020-01-01") == b"a\nb\n"
+    assert commands.ok("log", "read", "orders", "--raw", "--from-time", "2100-01-01T00:00:00Z") == b""
+    assert "is not a time" in commands.misused("log", "read", "orders", "--from-time", "7")
+    said = commands.misused("log", "read", "orders", "--from-time", "2020-01-01", "--start", "0")
+    assert "exclude each other" in said
+
+
+def test_the_statistics_of_a_log_count_its_closed_ledgers(commands: Commands) -> None:
+    assert commands.json("log", "stats", "orders")["bytes_a_record"] is None
+    commands.ok("log", "append", "orders", stdin=b"ab\ncdef\n")
+    stats = commands.json("log", "stats", "orders")
+    assert (stats["records"], stats["closed_records"], stats["closed_bytes"]) == (2, 2, 6)
+    assert stats["bytes_a_record"] == 3
+    assert "2 records in 1 ledgers" in commands.ok("log", "stats", "orders").decode()
+
+
+def test_the_uri_may_stand_before_the_command_and_goes_before_the_environment(commands: Commands) -> None:
+    result = CliRunner().invoke(
+        cli, ["--uri", commands.uri, "log", "list"], env={"LEDGERLOG_URI": "file:/nowhere/at/all"}
+    )
+    assert (result.exit_code, result.stdout) == (0, "copy\norders\n")
+    result = CliRunner().invoke(cli, ["--uri", "no:such", "log", "list"], env={"LEDGERLOG_URI": commands.uri})
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("verb", ["seal", "delete"])
+def test_a_person_at_a_terminal_is_asked_before_what_cannot_be_undone(
+    commands: Commands, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as keyboard, os.fdopen(theirs, "r") as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert terminal.isatty()
+        for answer, is_done in ((b"n\n", False), (b"y\n", True)):
+            keyboard.write(answer)
+            with pytest.raises(SystemExit) as ended:
+                cli.main(["--uri", commands.uri, "log", verb, "orders"])
+            assert (ended.value.code == 0) is is_done
+    shown = commands.run("log", "show", "orders", "--json")
+    assert json.loads(shown.stdout)["sealed"] if verb == "seal" else shown.exit_code == 1
+    commands.ok("log", verb, "copy", "--yes")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_a_script_that_completes_commands(commands: Commands, shell: str) -> None:
+    assert "_LEDGERLOG_COMPLETE" in commands.ok("completion", shell).decode()
+
+
+def test_names_of_logs_are_completed_from_the_cluster(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path}/metadata"
+    assert CliRunner().invoke(cli, ["--uri", uri, "metadata", "init", "--open"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["--uri", uri, "log", "create", "orders"]).exit_code == 0
+
+    def completed(*words: str) -> list[str]:
+        environment = {
+            "_LEDGERLOG_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(("ledgerlog", *words)),
+            "COMP_CWORD": str(len(words)),
+            "LEDGERLOG_URI": uri,
+        }
+        result = CliRunner().invoke(cli, env=environment, prog_name="ledgerlog")
+        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+
+    assert completed("log", "show", "or") == ["orders"]
+    assert completed("log", "sh") == ["show"]
