@@ -47,6 +47,8 @@ RUN_HERE = {
 RUN_ELSEWHERE = {
     "docs/MACHINES.md": 1,  # by the test of that page
     "docs/SPARK.md": 5,  # The same calls on the session and the cluster that the tests of Spark share.
+    "docs/tutorial/1-first-log.md": 3,  # in test_tutorial.py, with what they print
+    "docs/tutorial/2-service.md": 2,
     "docs/ARCHIVE.md": 1,  # The same calls in tests/archive and tests/spark/test_spark_archive.py.
 }
 
@@ -223,7 +225,7 @@ def test_every_command_and_option_of_a_shell_is_there(page: str) -> None:
 
 
 def all_pages() -> list[str]:
-    return ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    return ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 
 
 def anchors(page: Path) -> set[str]:
