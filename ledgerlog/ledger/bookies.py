@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -97,6 +97,7 @@ class BookieDirectory:
         self._damage = ""
         """The damage of the stored policy that was already logged."""
         self._quarantine: dict[BookieId, float] = {}
+        self._callbacks: set[Callable[[], None]] = set()
         self._changed = trio.Event()
         self._asked = 0  # how many refreshes were begun
         self._seen = 0  # the number of the refresh that made the present view
@@ -359,6 +360,14 @@ class BookieDirectory:
             pass  # The last known address is the best guess.
         return None
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever the view changes. It must not raise."""
+        self._callbacks.add(callback)
+
+    def remove_on_change(self, callback: Callable[[], None]) -> None:
+        """Stop calling ``callback``."""
+        self._callbacks.discard(callback)
+
     async def wait_change(self) -> None:
         """Wait until the view changes."""
         await self._changed.wait()
@@ -405,6 +414,8 @@ class BookieDirectory:
             self._known |= writable | read_only
             changed, self._changed = self._changed, trio.Event()
             changed.set()
+            for callback in tuple(self._callbacks):
+                callback()
 
     async def _read_policy(self) -> PlacementPolicy | MetadataCorrupt:
         try:

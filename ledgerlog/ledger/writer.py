@@ -81,6 +81,9 @@ _LOOK_S = 0.5
 """Seconds between looks at the deadlines. The writer retries a bookie that refused an add, or chooses a
 doubtful bookie as a replacement, at most this often."""
 
+_REST_S = 30.0
+"""Seconds between looks of a writer to which nothing happens. Whatever needs one wakes it before."""
+
 _METADATA_RETRY_S = 0.2
 
 _BYTES = {bytes}
@@ -136,6 +139,7 @@ class LedgerWriter:
         self._drained = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
         self._settled_repair = trio.Event()  # set when nothing is left to file for repair
+        self._is_resting = False  # the maintaining task sleeps until something happens
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
@@ -260,6 +264,8 @@ class LedgerWriter:
             raise RecordTooLarge(max(map(len, payloads)), ENTRY_BYTES_MAX, "ledger entry")
         if core.last_add_pushed == core.lac:
             self._progress_at = trio.current_time()
+            if self._is_resting:
+                self._wake.set()  # From now on, somebody must look at the clock.
         first = core.append(payloads)
         if self._timed_entry == NO_ENTRY:
             self._timed_entry, self._timed_at = first, trio.current_time()
@@ -564,6 +570,7 @@ class LedgerWriter:
 
     async def _run(self) -> None:
         """Maintain the ledger until it is over. The client runs this in its nursery."""
+        self._directory.on_change(self._on_bookies_changed)
         try:
             self._follow()
             self._act()
@@ -580,6 +587,7 @@ class LedgerWriter:
             )
             self._slots.close()
             self._settled_repair.set()
+            self._directory.remove_on_change(self._on_bookies_changed)
 
     def _follow(self) -> None:
         pending = self._core.pending
@@ -659,11 +667,33 @@ class LedgerWriter:
                 self._intent_wanted.set()
             elif core.is_over:
                 self._act()
+            self._is_resting = self._may_rest()
             with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else self._next_look_s()):
                 await self._wake.wait()
+            self._is_resting = False
+
+    def _may_rest(self) -> bool:
+        """Whether nothing is under way that the clock decides. Then the next add, a lost bookie or a change
+        of the registrations wakes the writer, and an idle writer costs nothing."""
+        core = self._core
+        return (
+            core.failure is None
+            and core.is_drained
+            and core.intent is None
+            and not self._publish_due
+            and not self._refused_at
+            and not any(slot.failed for slot in core.pending.slots)
+            and trio.current_time() - self._progress_at >= _LOOK_S
+        )
+
+    def _on_bookies_changed(self) -> None:
+        if self._is_resting:
+            self._wake.set()
 
     def _next_look_s(self) -> float:
         core = self._core
+        if self._is_resting:
+            return _REST_S
         if core.failure is not None or core.lac == core.last_add_pushed:
             return _LOOK_S
         if self._is_stalled:

@@ -283,6 +283,22 @@ MUTANTS = (
         f"{_TEST_RULES}::test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_replica_that_is_behind",
     ),
     mutant(
+        "an_idle_writer_looks_at_the_clock",
+        "idle",
+        "LedgerWriter._next_look_s",
+        "return _REST_S",
+        "return _LOOK_S",
+        "tests/shells/test_idle_writers.py::test_writers_that_idle_for_minutes_hardly_wake_up",
+    ),
+    mutant(
+        "an_add_does_not_wake_a_writer_that_rests",
+        "idle",
+        "LedgerWriter.push",
+        "self._is_resting",
+        "False",
+        "tests/shells/test_client_reach.py::test_a_writer_that_rested_finds_out_as_soon_as_a_busy_one",
+    ),
+    mutant(
         "each_follower_asks_for_itself",
         "shared tails",
         "LedgerTails.follow",

@@ -206,3 +206,17 @@ async def test_who_is_not_there_or_is_somebody_else_gives_no_sign(clock: MockClo
         with pytest.raises(ConnectionLost):
             await stream.send_all([b"x"])
         listener.close()
+
+
+async def test_a_writer_that_rested_finds_out_as_soon_as_a_busy_one(clock: MockClock) -> None:
+    """An idle writer looks at no clock. Its next add must make it look again."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(10)
+        for bookie in writer.metadata.last_fragment.ensemble[:2]:
+            cluster.network.stall(client.host, bookie)
+        writer.push([b"y"])
+        with trio.fail_after(REACH_LOST_S + 1):
+            await eventually(lambda: writer.out_of_reach is not None)
+        await writer.aclose()
