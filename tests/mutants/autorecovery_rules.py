@@ -253,7 +253,7 @@ MUTANTS = (
     mutant(
         "damaged_task_stops_the_auditor",
         "rule 22",
-        "post_task.write",
+        "repair_tasks._wanted",
         'logger.error("%s; it is made anew", damage)',
         "raise damage",
         f"{_BOARD}::test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew",

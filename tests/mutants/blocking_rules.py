@@ -21,8 +21,8 @@ PORTAL = (
         "a_forked_child_closes_what_is_its_parents",
         "fork",
         "Portal.close",
-        "os.getpid() != self._pid or self._is_closed",
-        "self._is_closed",
+        "os.getpid() != self._pid or self._is_closed or self._loop.is_over",
+        "self._is_closed or self._loop.is_over",
         f"{_TEST}::test_a_forked_child_is_told_to_connect_anew",
     ),
     mutant(
@@ -85,8 +85,8 @@ PORTAL = (
         "a_body_that_failed_leaves_as_one_that_did_not",
         "contexts",
         "Held.leave",
-        "self._is_failed = error is not None",
-        "self._is_failed = False",
+        "partial(self.context.leave, is_failed=error is not None, at_once=hurried)",
+        "partial(self.context.leave, is_failed=False, at_once=hurried)",
         f"{_TEST}::test_a_ledger_whose_body_raised_is_left_for_recovery",
     ),
 )

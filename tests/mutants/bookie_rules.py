@@ -69,7 +69,7 @@ VERDICTS = (
         "wrong_key_fences",
         "rule 10",
         "BookieLedger.fence_refusal",
-        "None if compare_digest(key, self.key) else Status.UNAUTHORIZED",
+        "None if self.is_deleted or compare_digest(key, self.key) else Status.UNAUTHORIZED",
         "None",
         f"{_TEST_STATE}::test_a_wrong_key_is_refused_before_anything_else_and_changes_nothing",
         f"{_TEST_ENGINE}::test_rule_10_a_wrong_key_changes_nothing",
@@ -420,7 +420,7 @@ ADDS = (
     mutant(
         "a_stranger_may_announce_a_large_frame",
         "bookie identity",
-        "Connection._receive_hello",
+        "Connection._receive_first",
         "limits.HELLO_BYTES_MAX",
         "limits.FRAME_BYTES_MAX",
         "tests/shells/test_hostile_peers.py::test_what_is_no_small_hello_is_cut_off_at_once",

@@ -245,10 +245,9 @@ MUTANTS = (
         "rule 4",
         "BookieLedger.add_refusal",
         """
-        if self.is_deleted:
-            return Status.NO_SUCH_LEDGER
+        Status.NO_SUCH_LEDGER if is_recovery else Status.FENCED
         """,
-        "",
+        "None if is_recovery else Status.FENCED",
         f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
     ),
     mutant(
