@@ -156,8 +156,10 @@ class BookieConnection:
 
     @property
     def frames_received(self) -> int:
-        """How many frames of any kind have come from the bookie since the connection was made."""
-        return self._ended_frames + (0 if self._session is None else self._session.frames_received)
+        """How many frames of any kind have come from the bookie, over all sessions. Each session began with
+        the bookie's answer to HELLO."""
+        since = 0 if self._session is None else self._session.frames_received
+        return self._connects + self._ended_frames + since
 
     def break_off(self, why: str) -> None:
         """End the present session, for all its users. The attached sinks are notified as of any other loss.

@@ -96,6 +96,14 @@ MUTANTS = (
         f"{_TEST_REACHING}::test_two_of_four_bookies_cut_off_cost_little_more_than_a_second",
     ),
     mutant(
+        "a_new_connection_is_no_sign_of_life",
+        "A.9",
+        "BookieConnection.frames_received",
+        "self._connects + self._ended_frames + since",
+        "self._ended_frames + since",
+        "tests/shells/test_connection_lifecycle.py::test_each_connection_that_is_made_is_a_sign_of_life",
+    ),
+    mutant(
         "a_write_back_waits_for_the_deadline_of_a_bookie_that_hangs",
         "A.9",
         "_Recovery._write_back",

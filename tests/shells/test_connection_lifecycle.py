@@ -171,6 +171,16 @@ async def test_attempts_back_off_up_to_a_bound_with_chance_from_the_given_source
     assert await attempt_times(2, 20) != pytest.approx(times)
 
 
+async def test_each_connection_that_is_made_is_a_sign_of_life(scene: Scene) -> None:
+    """Otherwise a writer would break it off at once, for the silence before it."""
+    sink, peer = await scene.connected_sink()
+    assert scene.connection.frames_received == 1
+    peer.close()
+    await scene.bookie.next()
+    await sink.until("connected")
+    assert scene.connection.frames_received == 2
+
+
 async def test_a_bookie_that_moved_is_found_at_its_new_address(scene: Scene) -> None:
     sink, peer = await scene.connected_sink()
     elsewhere = ScriptedBookie(scene.bookie.network, await scene.bookie.network.listen("elsewhere:0"))
