@@ -421,7 +421,7 @@ SHELLS = (
     mutant(
         "a_reader_counts_packed_bytes",
         "logs",
-        "LogReader._deliver",
+        "LogReader._read_segment",
         "max(len(payload), header.byte_length)",
         "len(payload)",
         f"{_TEST_READER}::test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed",
@@ -429,7 +429,7 @@ SHELLS = (
     mutant(
         "a_reader_unpacks_a_whole_reply_at_once",
         "logs",
-        "LogReader._read_segment",
+        "LogReader._read_ledger",
         """
         if self._is_full:
             await self._wait_taken()  # Entries that were packed small take more than the reply.

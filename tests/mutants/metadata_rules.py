@@ -258,7 +258,7 @@ MUTANTS = (
         "hints may be closed between the kernel's word and the next step of who waits",
         "sqlite_changes.Hints.wait",
         "not self._inotify.closed and (hint := self._take())",
-        "hint := self._take()",
+        "(hint := self._take())",
         f"{_TEST_SQLITE}::test_hints_that_are_closed_as_they_become_readable_end_the_wait",
     ),
     mutant(
