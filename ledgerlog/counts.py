@@ -14,7 +14,10 @@ from collections.abc import Callable
 
 import attrs
 
-__all__ = ["BUCKETS_S", "ClientCounts", "Histogram", "LedLog"]
+__all__ = ["BUCKETS_S", "CURSORS_MAX", "ClientCounts", "Histogram", "LedLog"]
+
+CURSORS_MAX = 1000
+"""How many cursors a process remembers. Each is a series of its own in Prometheus."""
 
 BUCKETS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
@@ -93,6 +96,9 @@ class ClientCounts:
     bytes_appended: int = 0
     entries_appended: int = 0
     rolls: int = 0
+    cursors: dict[tuple[str, str], int] = attrs.Factory(dict)
+    """For each log and cursor that this process moves, its offset. At most ``CURSORS_MAX``: those that were
+    moved last."""
     led: dict[object, Callable[[], LedLog]] = attrs.Factory(dict)
     """For each leadership at work, a function that describes its log."""
 
@@ -107,6 +113,17 @@ class ClientCounts:
         self.bytes_appended += log.bytes_appended
         self.entries_appended += log.entries_appended
         self.rolls += log.rolls
+
+    def on_cursor(self, log: str, cursor: str, offset: int) -> None:
+        """Note that this process moved a cursor."""
+        self.cursors.pop((log, cursor), None)
+        self.cursors[log, cursor] = offset
+        if len(self.cursors) > CURSORS_MAX:
+            del self.cursors[next(iter(self.cursors))]
+
+    def forget_cursor(self, log: str, cursor: str) -> None:
+        """Note that a cursor is deleted."""
+        self.cursors.pop((log, cursor), None)
 
     def on_takeover_part(self, part: str, seconds: float) -> None:
         """Count how long a part of a takeover took."""

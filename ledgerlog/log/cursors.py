@@ -150,7 +150,9 @@ class Cursor:
                 raise
             return attrs.evolve(state, version=version)
 
-        return await settle(self._client.store, write, what=f"a move of {self._words}")
+        moved = await settle(self._client.store, write, what=f"a move of {self._words}")
+        self._client.counts.on_cursor(self._log_name, self._name, moved.offset)
+        return moved
 
     async def set(
         self, offset: int, *, properties: Mapping[str, str] | None = None, pins: bool | None = None
@@ -219,6 +221,7 @@ class Cursor:
                 f"{self._words} may have been deleted or not: the answer was lost, and others have written "
                 "the cursor since"
             )
+        self._client.counts.forget_cursor(self._log_name, self._name)
 
     @property
     def _words(self) -> str:

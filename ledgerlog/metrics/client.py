@@ -40,6 +40,8 @@ def client_measurements(client: LedgerClient) -> Iterator[Measurement]:
         yield Measurement(f.CLIENT_TAKEOVER_SECONDS, durations, (part,))
     yield Measurement(f.CLIENT_TAKEOVERS_FAILED, counts.takeovers_failed)
     yield Measurement(f.CLIENT_LEADERSHIPS_LOST, counts.leaderships_lost)
+    for cursor, offset in list(counts.cursors.items()):
+        yield Measurement(f.CLIENT_CURSOR_OFFSET, offset, cursor)
     for connection in client.pool.statistics().connections:
         labels = (connection.bookie_id,)
         yield Measurement(f.CLIENT_CONNECTED, int(connection.is_connected), labels)

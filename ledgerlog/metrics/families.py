@@ -352,6 +352,15 @@ CLIENT_FAILED_ATTEMPTS = _client(
     labels=("bookie",),
 )
 
+CLIENT_CURSOR_OFFSET = _client(
+    _GAUGE,
+    "cursor_offset",
+    "where the process has moved a cursor to; the leader's `ledgerlog_log_next_offset` less this is the "
+    "cursor's lag. A process shows the 1,000 cursors that it moved last",
+    "the lag is larger than your consumer may have",
+    labels=("log", "cursor"),
+)
+
 # --- the logs that a process leads ----------------------------------------------------------------
 
 

@@ -49,6 +49,22 @@ MUTANTS = (
         f"{_METRICS}::test_a_bookie_that_lost_its_session_says_so_until_it_is_registered_again",
     ),
     mutant(
+        "a_cursor_that_is_moved_again_counts_as_old",
+        "METRICS",
+        "ClientCounts.on_cursor",
+        "self.cursors.pop((log, cursor), None)",
+        "",
+        "tests/unit/test_counts.py",
+    ),
+    mutant(
+        "a_deleted_cursor_is_still_told",
+        "METRICS",
+        "Cursor.delete",
+        "self._client.counts.forget_cursor(self._log_name, self._name)",
+        "",
+        f"{_METRICS}::test_a_process_tells_where_it_has_moved_cursors_and_forgets_deleted_ones",
+    ),
+    mutant(
         "buckets_are_not_cumulative",
         "METRICS",
         "families.samples",

@@ -116,6 +116,21 @@ async def test_a_leadership_that_another_writer_ends_is_counted_as_lost_and_its_
         assert found["ledgerlog_client_takeover_seconds_count", "recover"] == 1
 
 
+async def test_a_process_tells_where_it_has_moved_cursors_and_forgets_deleted_ones(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        log = await Cluster("memory:", client.opened).create_log("orders", replication=R322)
+        async with log.writer() as writer:
+            await writer.append_many([b"record"] * 10)
+        await log.cursor("billing").set(3)
+        await log.cursor("billing").set(7)
+        await log.cursor("reports").set(1)
+        found = of_client(client)
+        assert found["ledgerlog_client_cursor_offset", "billing orders"] == 7
+        assert found["ledgerlog_client_cursor_offset", "reports orders"] == 1
+        await log.cursor("billing").delete()
+        assert ("ledgerlog_client_cursor_offset", "billing orders") not in of_client(client)
+
+
 async def test_records_whose_outcome_nobody_can_find_out_are_counted(clock: MockClock) -> None:
     async with open_cluster(3) as cluster, cluster.client(append_deadline_s=2.0) as client:
         log = await Cluster("memory:", client.opened).create_log("orders", replication=R322)

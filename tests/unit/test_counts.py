@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgerlog.counts import BUCKETS_S, ClientCounts, Histogram, LedLog
+from ledgerlog.counts import BUCKETS_S, CURSORS_MAX, ClientCounts, Histogram, LedLog
 from ledgerlog.metrics.families import CLIENT_APPEND_SECONDS, CLIENT_TAKEOVER_SECONDS, Measurement, samples
 
 
@@ -68,3 +68,14 @@ def test_what_a_leadership_has_appended_stays_in_the_sums_when_it_is_over() -> N
         2,
     )
     assert list(counts.led) == ["two"]
+
+
+def test_only_the_cursors_that_were_moved_last_are_remembered() -> None:
+    counts = ClientCounts()
+    for number in range(CURSORS_MAX):
+        counts.on_cursor("orders", f"c{number}", 0)
+    counts.on_cursor("orders", "c0", 5)
+    counts.on_cursor("orders", "another", 1)
+    assert len(counts.cursors) == CURSORS_MAX
+    assert counts.cursors["orders", "c0"] == 5
+    assert ("orders", "c1") not in counts.cursors
