@@ -59,7 +59,7 @@ MUTANTS = (
     mutant(
         "a_deleted_cursor_is_still_told",
         "METRICS",
-        "Cursor.delete",
+        "log.cursors.Cursor.delete",
         "self._client.counts.forget_cursor(self._log_name, self._name)",
         "",
         f"{_METRICS}::test_a_process_tells_where_it_has_moved_cursors_and_forgets_deleted_ones",
