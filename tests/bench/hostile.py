@@ -1,6 +1,6 @@
 """What a hostile peer of bookies does to a normal writer beside it.
 
-    python -m tests.bench.hostile [--bookies 1,3] [--seconds S] [--only NAME,...] [--json]
+    python -m tests.bench.hostile [--bookies 1,3] [--seconds S] [--only NAME,...] [--identity] [--json]
 
 A neighbour appends records of 1 KiB, 200 a second, each due at its time whatever became of the others. Its
 latency counts from then. It is measured alone, then beside each attack, and then alone again, each time on
@@ -12,13 +12,17 @@ For each attack: the neighbour's p50 and p99, the p99 as a multiple of the p99 a
 appends (and of the one ledger that it makes after the attack has begun), and the memory of the largest
 bookie.
 
-**Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like. In a
-cluster that identifies its clients only strangers are left to those who have no secret.
+**Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like; they add
+to ledgers of their own, which exist. In an open cluster both are whoever reaches the bookies. With
+``--identity`` the cluster is closed by a secret. Then strangers are all that is left to those who know none,
+and the clients' attacks are those of a program that was taken over: it has a principal of its own, and may
+write. The neighbour has another principal.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -39,9 +43,18 @@ import ledgerlog
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import FRAME_BYTES_MAX
+from ledgerlog.meta.grants import change_grants
+from ledgerlog.meta.uri import SqliteUri, parse_uri
+from ledgerlog.model.access import Grant, Role
+from ledgerlog.model.credentials import Credentials
+from ledgerlog.model.principal import Principal
+from ledgerlog.model.secret import Secrets
+from ledgerlog.net.secret_file import make_secret_file, read_secret_file
+from ledgerlog.proving import secret_beside
 from ledgerlog.wire.entries import Entries, encode_add
-from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, encode_head
-from ledgerlog.wire.hello import Hello, encode_hello
+from ledgerlog.wire.frame import NO_KEY, RECOVERY, Frame, FrameBuffer, Kind, encode_head
+from ledgerlog.wire.hello import NONCE_BYTES, Hello, decode_hello_untrusted, encode_hello
+from ledgerlog.wire.proof import ClientProof, encode_proof
 
 RATE = 200
 RECORD = bytes(1024)
@@ -51,8 +64,10 @@ BAR = 5.0
 HOSTILE_ADDRESS = "127.0.0.2"
 
 _BUILT = 4096
-_FIRST_OWN_LEDGER = 1 << 40
-"""Ledgers of the attacker; no cluster of this bench gives such ids out."""
+_UNKNOWN_LEDGER = 1 << 40
+"""No cluster of this bench gives such ids out."""
+
+_OWN_LEDGERS = 64
 
 
 # --- the neighbour --------------------------------------------------------------------------------
@@ -101,6 +116,20 @@ class Target:
     """Host, port and id."""
     ledger: int
     """A ledger of somebody else, with entries."""
+    own: list[tuple[int, str]]
+    """Ledgers of the attacker, with their keys in hexadecimal digits."""
+    secret: str
+    """The file with the attacker's secret. "": the cluster is open."""
+
+    def next_own(self) -> tuple[int, bytes]:
+        """Take turns over the attacker's ledgers."""
+        ledger, key = self.own[next(_turns) % len(self.own)]
+        return ledger, bytes.fromhex(key)
+
+
+_turns = itertools.count()
+_secrets: list[Secrets] = []
+"""The attacker's, if the cluster is closed."""
 
 
 @attrs.frozen
@@ -128,11 +157,34 @@ async def _stream(where: tuple[str, int, str]) -> trio.SocketStream:
 
 
 async def _greeted(where: tuple[str, int, str]) -> trio.SocketStream:
-    bookie_id = where[2]
     stream = await _stream(where)
-    await stream.send_all(encode_hello(Hello(bookie_id, None)))
-    await stream.receive_some(65536)
+    hello = Hello(where[2], None)
+    if not _secrets:
+        await stream.send_all(encode_hello(hello))
+        await stream.receive_some(65536)
+        return stream
+    principal = _secrets[0].principal
+    proof = ClientProof(principal, _secrets[0].of(principal), os.urandom(NONCE_BYTES))
+    raw = encode_hello(attrs.evolve(hello, claim=proof.claim))
+    await stream.send_all(raw)
+    answer = await _frame(stream)
+    challenge = decode_hello_untrusted(answer).challenge
+    if challenge is None:
+        raise OSError("the bookie does not ask for the proof")
+    await stream.send_all(encode_proof(proof.on_challenge(challenge, raw, bytes(answer.raw))))
+    await _frame(stream)
     return stream
+
+
+async def _frame(stream: trio.SocketStream) -> Frame:
+    buffer = FrameBuffer()
+    while not (frames := buffer.take_frames()):
+        received = await stream.receive_some(len(buffer.writable()))
+        if not received:
+            raise OSError("the bookie closed the connection")
+        buffer.writable()[: len(received)] = received
+        buffer.received(len(received))
+    return frames[0]
 
 
 async def _for_ever(
@@ -178,12 +230,11 @@ def _joined(frames: Iterator[bytes], size: int = 1 << 18) -> list[bytes]:
     return [*pieces, bytes(held)] if held else pieces
 
 
-def _adds(ledgers: int, entries: int, payload: bytes) -> Iterator[bytes]:
-    first = _FIRST_OWN_LEDGER + random.getrandbits(30)
-    for ledger in range(first, first + ledgers):
-        for entry in range(entries):
-            built = Entries.build(ledger, entry, [payload])
-            yield b"".join(encode_add(built, lac=entry - 1, lafr=-1, key=NO_KEY, recovery=False))
+def _adds(own: tuple[int, bytes], entries: int, payload: bytes) -> Iterator[bytes]:
+    ledger, key = own
+    for entry in range(entries):
+        built = Entries.build(ledger, entry, [payload])
+        yield b"".join(encode_add(built, lac=entry - 1, lafr=-1, key=key, recovery=False))
 
 
 @attack(is_stranger=True)
@@ -246,7 +297,8 @@ async def greeted_connections(target: Target) -> None:
 @attack()
 async def slow_large_frames(target: Target) -> None:
     """Begin 64 frames of the largest size, and send a few bytes of each a second."""
-    head = encode_head(Kind.ADD, count=1, ledger_id=_FIRST_OWN_LEDGER, first=0, last=0, index=bytes(8))
+    ledger, key = target.next_own()
+    head = encode_head(Kind.ADD, count=1, ledger_id=ledger, first=0, last=0, index=bytes(8), key=key)
 
     async def one(where: tuple[str, int, str]) -> None:
         async with await _greeted(where) as stream:
@@ -261,7 +313,7 @@ async def slow_large_frames(target: Target) -> None:
 @attack()
 async def small_frames(target: Target) -> None:
     """Adds of one byte, as many as go."""
-    pieces = _joined(_adds(20, _BUILT, b"x"))
+    pieces = _joined(_adds(target.next_own(), 20 * _BUILT, b"x"))
 
     async def one(where: tuple[str, int, str]) -> None:
         async with await _greeted(where) as stream:
@@ -273,11 +325,11 @@ async def small_frames(target: Target) -> None:
 @attack()
 async def small_frames_of_many(target: Target) -> None:
     """The same on 64 connections."""
-    pieces = _joined(_adds(20, _BUILT, b"x"), 1 << 16)
+    pieces = [_joined(_adds(target.next_own(), _BUILT, b"x"), 1 << 16) for _ in range(20)]
 
     async def one(where: tuple[str, int, str]) -> None:
         async with await _greeted(where) as stream:
-            await _pour(stream, lambda: iter(random.sample(pieces, len(pieces))))
+            await _pour(stream, lambda: iter(random.choice(pieces)))
 
     await _for_ever(target, 64, one)
 
@@ -287,7 +339,7 @@ async def _bulk(target: Target, count: int, each: int) -> None:
 
     async def one(where: tuple[str, int, str]) -> None:
         async with await _greeted(where) as stream:
-            await _pour(stream, lambda: _adds(1, 100_000, payload))
+            await _pour(stream, lambda: _adds(target.next_own(), 100_000, payload))
 
     await _for_ever(target, count, one)
 
@@ -305,12 +357,18 @@ async def bulk_of_many(target: Target) -> None:
 
 
 @attack()
-async def ever_new_ledgers(target: Target) -> None:
-    """One add to each of ever new ledgers."""
+async def unknown_ledgers(target: Target) -> None:
+    """One add to each of ever new ledgers that do not exist."""
 
     async def one(where: tuple[str, int, str]) -> None:
+        first = _UNKNOWN_LEDGER + random.getrandbits(30)
         async with await _greeted(where) as stream:
-            await _pour(stream, lambda: iter(_joined(_adds(20_000, 1, b"x"))))
+            await _pour(
+                stream,
+                lambda: iter(
+                    _joined(add for n in range(20_000) for add in _adds((first + n, NO_KEY), 1, b"x"))
+                ),
+            )
 
     await _for_ever(target, 1, one)
 
@@ -352,15 +410,15 @@ async def reads(target: Target) -> None:
 
 @attack()
 async def fences(target: Target) -> None:
-    """FENCE of ever new ledgers of the attacker's."""
+    """FENCE of ever new ledgers that do not exist."""
     await _requests(
-        target, 4, lambda n: encode_head(Kind.FENCE, request=n, ledger_id=_FIRST_OWN_LEDGER * 2 + n)
+        target, 4, lambda n: encode_head(Kind.FENCE, request=n, ledger_id=_UNKNOWN_LEDGER * 2 + n)
     )
 
 
 @attack()
 async def recovery_reads(target: Target) -> None:
-    """READs that fence, of ever new ledgers of the attacker's."""
+    """READs that fence, of ever new ledgers that do not exist."""
     await _requests(
         target,
         4,
@@ -369,11 +427,18 @@ async def recovery_reads(target: Target) -> None:
             flags=RECOVERY,
             count=1,
             request=n,
-            ledger_id=_FIRST_OWN_LEDGER * 3 + n,
+            ledger_id=_UNKNOWN_LEDGER * 3 + n,
             last=1,
             argument=1,
         ),
     )
+
+
+@attack()
+async def own_fences(target: Target) -> None:
+    """FENCE of ledgers of the attacker's own, again and again."""
+    ledger, key = target.next_own()
+    await _requests(target, 4, lambda n: encode_head(Kind.FENCE, request=n, ledger_id=ledger, key=key))
 
 
 @attack()
@@ -454,9 +519,30 @@ async def _see(cluster: LocalCluster, seconds: float) -> Seen:
     ran = await trio.run_process(
         [sys.executable, "-m", "tests.bench.hostile", "--neighbour", cluster.uri, "--seconds", str(seconds)],
         capture_stdout=True,
-        env=cluster.client_environment,
+        env=_environment_of(cluster, "neighbour"),
     )
     return _seen(json.loads(ran.stdout))
+
+
+def _secret_of(cluster: LocalCluster, name: str) -> Path:
+    return cluster.path / f"{name}.secret"
+
+
+def _environment_of(cluster: LocalCluster, name: str) -> dict[str, str]:
+    secret = _secret_of(cluster, name)
+    given = Credentials(secret_file=str(secret)) if secret.exists() else cluster.credentials
+    return given.environment_of_child(os.environ)
+
+
+async def _identify(cluster: LocalCluster) -> None:
+    """Give the neighbour and the attacker principals of their own, which may write everything."""
+    uri = parse_uri(cluster.uri)
+    assert isinstance(uri, SqliteUri)
+    secrets = read_secret_file(secret_beside(uri))
+    for name in ("neighbour", "attacker"):
+        principal = Principal("client", name)
+        make_secret_file(str(_secret_of(cluster, name)), secrets.derived(principal))
+        await change_grants(cluster.cluster.store, principal, lambda now: now.granted(Grant(Role.WRITER)))
 
 
 @contextmanager
@@ -504,24 +590,46 @@ async def _target(cluster: LocalCluster) -> Target:
     ) as writer:
         await writer.append_many([RECORD] * 4096)
         ledger = writer.ledger_id
+    own = []
+    for _ in range(_OWN_LEDGERS):
+        mine = await cluster.cluster.ledgers.create(
+            replication=ledgerlog.Replication(count, count, count // 2 + 1)
+        )
+        metadata = await cluster.cluster.ledgers.metadata(mine.ledger_id)
+        own.append((mine.ledger_id, metadata.key.hex()))
     addresses = [(*info.address.rpartition(":")[::2], info.bookie_id) for info in there]
-    return Target([(host, int(port), bookie_id) for host, port, bookie_id in addresses], ledger)
+    secret = _secret_of(cluster, "attacker")
+    return Target(
+        [(host, int(port), bookie_id) for host, port, bookie_id in addresses],
+        ledger,
+        own,
+        str(secret) if secret.exists() else "",
+    )
 
 
-async def _bench(bookies: int, seconds: float, only: list[str], as_json: bool) -> None:
-    alone = await _one(bookies, seconds, None, None, as_json)
+async def _bench(bookies: int, seconds: float, only: list[str], with_identity: bool, as_json: bool) -> None:
+    alone = await _one(bookies, seconds, None, None, with_identity, as_json)
     for each in ATTACKS:
         if not only or each.name in only:
-            await _one(bookies, seconds, each, alone, as_json)
-    await _one(bookies, seconds, None, alone, as_json)
+            await _one(bookies, seconds, each, alone, with_identity, as_json)
+    await _one(bookies, seconds, None, alone, with_identity, as_json)
 
 
 async def _one(
-    bookies: int, seconds: float, attack: Attack | None, alone: Seen | None, as_json: bool
+    bookies: int,
+    seconds: float,
+    attack: Attack | None,
+    alone: Seen | None,
+    with_identity: bool,
+    as_json: bool,
 ) -> Seen:
     """Measure the neighbour on a new cluster, alone or beside an attack."""
     with tempfile.TemporaryDirectory(prefix="ledgerlog-hostile-") as place:
-        async with local_cluster(Path(place) / "cluster", bookies=bookies, is_closed=False) as cluster:
+        async with local_cluster(
+            Path(place) / "cluster", bookies=bookies, is_closed=with_identity
+        ) as cluster:
+            if with_identity:
+                await _identify(cluster)
             target = await _target(cluster)
             if attack is None:
                 seen = await _see(cluster, seconds)
@@ -558,6 +666,7 @@ def main() -> None:
     parser.add_argument("--bookies", default="1,3")
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--identity", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--neighbour", help=argparse.SUPPRESS)
     parser.add_argument("--attack", help=argparse.SUPPRESS)
@@ -567,12 +676,20 @@ def main() -> None:
         trio.run(_neighbour, given.neighbour, given.seconds)
     elif given.attack:
         raw = json.loads(given.target)
-        target = Target([tuple(each) for each in raw["bookies"]], raw["ledger"])
+        target = Target(
+            [tuple(each) for each in raw["bookies"]],
+            raw["ledger"],
+            [tuple(each) for each in raw["own"]],
+            raw["secret"],
+        )
+        if target.secret:
+            _secrets.append(read_secret_file(target.secret))
         trio.run(next(each.run for each in ATTACKS if each.name == given.attack), target)
     else:
         began = time.monotonic()
         for bookies in map(int, given.bookies.split(",")):
-            trio.run(_bench, bookies, given.seconds, [x for x in given.only.split(",") if x], given.json)
+            only = [name for name in given.only.split(",") if name]
+            trio.run(_bench, bookies, given.seconds, only, given.identity, given.json)
         if not given.json:
             print(f"{time.monotonic() - began:.0f} s")
 
