@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from random import Random
 from typing import TypeVar
 
 import attrs
@@ -55,6 +56,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.quorum import Replication
+from ledgerlog.net.prover import Prover
 from ledgerlog.repair.peers import open_peers
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.disk import EMPTY_IMAGE, DiskImage, Platter, SimDisk, SimIndexes
@@ -87,6 +89,7 @@ Main = Callable[[Cluster], Awaitable[None]]
 OnDurable = Callable[[str, str, int, bytes], None]
 OnMetadata = Callable[[str, bytes | None, bytes | None], None]
 OnLoss = Callable[[str], None]
+ProverOf = Callable[[str, Random], Prover | None]
 
 
 class SimEnvironment(Environment):
@@ -246,6 +249,7 @@ class SimulatedCluster:
         unsynced: int,
         racks: int,
         disk_bytes: int | None,
+        prover_of: ProverOf,
     ) -> None:
         self.simulation = simulation
         """The run that the cluster belongs to."""
@@ -272,6 +276,7 @@ class SimulatedCluster:
         self._unsynced = unsynced
         self._racks = racks
         self._disk_bytes = disk_bytes
+        self._prover_of = prover_of
         self._on_durable = on_durable
         self._on_loss = on_loss
         self._processes: dict[str, Process] = {}
@@ -373,6 +378,7 @@ class SimulatedCluster:
     ) -> AbstractAsyncContextManager[BookieNode]:
         """Serve the directory of ``bookie`` on the disk of a process."""
         assert process.platter is not None
+        prover = self._prover_of(bookie, incarnation.random)
         return open_bookie(
             f"/{bookie}",
             store,
@@ -391,7 +397,9 @@ class SimulatedCluster:
                 store,
                 self.network.at(incarnation),
                 environment=SimEnvironment(incarnation, process),
+                prover=prover,
             ),
+            prover=prover,
         )
 
     def rack_of(self, bookie: str) -> str:
@@ -438,6 +446,7 @@ class SimulatedCluster:
                 environment=SimEnvironment(incarnation, process),
                 default_replication=replication or self.replication,
                 append_deadline_s=append_deadline_s,
+                prover=self._prover_of(name, incarnation.random),
             ) as opened,
         ):
             yield Cluster("simulated:", opened)
@@ -805,6 +814,7 @@ async def simulated_cluster(
     unsynced: int = 0,
     racks: int = 0,
     disk_bytes: int | None = None,
+    prover_of: ProverOf = lambda _process, _random: None,
 ) -> AsyncIterator[SimulatedCluster]:
     """Run a cluster of bookies during the body, inside a run of ``simulate`` or ``Simulation``.
 
@@ -825,6 +835,8 @@ async def simulated_cluster(
             lost, use at most ``ack_quorum - 1``.
         racks: Over how many racks the bookies are spread. 0: their registrations name no rack.
         disk_bytes: The capacity of each bookie's disk. None: without bounds.
+        prover_of: Called for each life of a process, with its name and a generator for nonces. It returns who
+            the process is; None: nobody, in an open cluster.
 
     Returns:
         An async context manager. Entering it gives the ``SimulatedCluster`` with all its bookies serving.
@@ -848,6 +860,7 @@ async def simulated_cluster(
             unsynced=unsynced,
             racks=racks,
             disk_bytes=disk_bytes,
+            prover_of=prover_of,
         )
         for _ in range(bookies):
             await cluster.add_bookie()

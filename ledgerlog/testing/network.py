@@ -71,6 +71,8 @@ class SimNetwork:
         observer: Observer | None = None,
     ) -> None:
         self.simulation = simulation
+        self.untapped: dict[str, None] = {}
+        """Hosts whose own connections are not observed: hostile ones, which send what is no frame."""
         self.observer = observer
         """Told of every frame on every connection."""
         self.quality = quality or LinkQuality()
@@ -238,7 +240,7 @@ class SimNetwork:
             raise ConnectionLost(f"cannot connect to {address}: {refusal}")
         number, self._next_connection = self._next_connection, self._next_connection + 1
         there, back = _Channel(self, host, target), _Channel(self, target, host)
-        if self.observer is not None:
+        if self.observer is not None and host not in self.untapped:
             conversation = TappedConnection(incarnation, listener.incarnation, number)
             there.tap = Tap(self.observer, conversation, is_reply=False)
             back.tap = Tap(self.observer, conversation, is_reply=True)

@@ -36,6 +36,7 @@ from ledgerlog.testing.cluster import SMALL_STORAGE, simulated_cluster
 from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.drills import LedgerDrills
+from ledgerlog.testing.hostile import HostilePeers, Hostility
 from ledgerlog.testing.invariants import GodView, Violation
 from ledgerlog.testing.leaders import ContendingLeaders
 from ledgerlog.testing.links import LinkQuality
@@ -78,6 +79,7 @@ class Report:
     cpu_s: float
     swarm: Swarm
     people: People
+    hostility: Hostility
     plan: tuple[Fault, ...]
     """The faults that were planned, without those that were left out."""
     told: list[str]
@@ -99,7 +101,12 @@ class _Run:
     """A run of one seed."""
 
     def __init__(
-        self, simulation: Simulation, size: Size, only: Collection[int] | None, people: bool | None
+        self,
+        simulation: Simulation,
+        size: Size,
+        only: Collection[int] | None,
+        people: bool | None,
+        hostile: bool | None,
     ) -> None:
         self.simulation = simulation
         self.swarm = Swarm.draw(simulation.random("swarm"), size)
@@ -113,17 +120,23 @@ class _Run:
             key=lambda fault: fault.at_s,
         )
         self.plan = tuple(fault for fault in plan if only is None or fault.number in only)
+        of_hostile = simulation.random("hostile")
+        is_wanted = False if self.people.restores else hostile
+        self.hostility = Hostility.draw(of_hostile, self.swarm.trouble_s, wanted=is_wanted)
         self.god = GodView()
         self.wire = WireView(self.god)
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.told: list[str] = []
+        self.hostile = HostilePeers(self.hostility, of_hostile, self.god, self.counts)
 
     async def main(self, simulation: Simulation) -> None:
         swarm = self.swarm
         simulation.event("swarm", *map(str, attrs.astuple(swarm, recurse=False)))
         if self.people.kinds:
             simulation.event("people", *self.people.kinds)
+        if self.hostility.roles:
+            simulation.event("hostile", *self.hostility.roles)
         if self.people.restores:
             await self._restore(simulation)
             return
@@ -138,7 +151,8 @@ class _Run:
                 on_metadata=self.god.on_metadata,
                 on_loss=self.wire.loss.on_loss,
                 unsynced=swarm.unsynced,
-                observer=self.wire,
+                observer=self.hostile.overhear(self.wire),
+                prover_of=self.hostile.prover_of,
                 racks=self.people.racks,
                 disk_bytes=DISK_BYTES if FILLED in self.people.kinds else None,
             ) as cluster,
@@ -161,6 +175,7 @@ class _Run:
             writers = [name for workload in workloads for name in workload.writers]
             nemesis = Nemesis(world, self.people, [*clients, *RESIDENTS], writers)
             self.told = nemesis.told
+            await self.hostile.start(cluster)
             try:
                 await nemesis.make_trouble(self.plan)
                 await nemesis.heal()
@@ -173,6 +188,7 @@ class _Run:
                     if self.people.kinds:
                         await nemesis.mishaps.judge()
             finally:
+                self.hostile.stop(cluster)
                 self.counts["torn writes"] = sum(cluster.disk(b).torn_writes for b in cluster.bookies)
                 self.counts["lost writes"] = sum(cluster.disk(b).lost_writes for b in cluster.bookies)
                 self.counts["unsynced losses"] = self.wire.loss.losses
@@ -224,6 +240,7 @@ def run_seed(
     only: Collection[int] | None = None,
     is_strict: bool = False,
     people: bool | None = None,
+    hostile: bool | None = None,
 ) -> Report:
     """Run one seed. A failure of the run is not raised, but returned in ``Report.failure``.
 
@@ -234,12 +251,14 @@ def run_seed(
         is_strict: Hash every step of every task into the trace, too.
         people: Whether people make mistakes in the run (``ledgerlog.testing.people``). None: the seed says
             it.
+        hostile: Whether the cluster is closed and hostile peers attack it (``ledgerlog.testing.hostile``).
+            None: the seed says it.
 
     Returns:
         The report.
     """
     simulation = Simulation(seed, is_strict=is_strict)
-    run = _Run(simulation, size, only, people)
+    run = _Run(simulation, size, only, people, hostile)
     failure: BaseException | None = None
     try:
         simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
@@ -255,6 +274,7 @@ def run_seed(
         cpu_s=simulation.cpu_s,
         swarm=run.swarm,
         people=run.people,
+        hostility=run.hostility,
         plan=run.plan,
         told=run.told,
         faults=dict(sorted(run.faults.items())),
@@ -325,6 +345,10 @@ def lacking(numbers: Counter[str], runs: int) -> list[str]:
         "damaged and repaired": runs // 100,
         "directory rolled back": runs // 500,
         "store restored": runs // 100,
+        "hostile peers greeted": runs // 20,
+        "hostile adds": runs // 20,
+        "hostile requests": runs // 20,
+        "HostileRefused": runs // 20,
     }
     return [
         f"{what}: {numbers[what]} in {runs} runs, at least {least} are wanted"

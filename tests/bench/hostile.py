@@ -12,8 +12,8 @@ For each attack: the neighbour's p50 and p99, the p99 as a multiple of the p99 a
 appends (and of the one ledger that it makes after the attack has begun), and the memory of the largest
 bookie.
 
-**Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like; they add
-to ledgers of their own, which exist. In an open cluster both are whoever reaches the bookies. With
+**Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like; they
+add to ledgers of their own, which exist. In an open cluster both are whoever reaches the bookies. With
 ``--identity`` the cluster is closed by a secret. Then strangers are all that is left to those who know none,
 and the clients' attacks are those of a program that was taken over: it has a principal of its own, and may
 write. The neighbour has another principal.
