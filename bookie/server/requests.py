@@ -304,7 +304,7 @@ class Requests:
         """Wait until the ledger's LAC is at least ``entry_id``, but no longer than the request allows."""
         if not header.wait_ms:
             return
-        with trio.move_on_after(min(header.wait_ms / 1000, limits.LONG_POLL_S)) as poll:
+        with self._shared.polls.lasting(min(header.wait_ms / 1000, limits.LONG_POLL_S)) as poll:
             self._polls[poll] = None
             try:
                 await self._shared.engine.wait_lac(header.ledger_id, entry_id)

@@ -103,7 +103,11 @@ class BookieServer:
         shared = self._shared
         shared.engine.on_durable(shared.on_durable)
         try:
-            async with background(shared.fair.run, name="rounds"), trio.open_nursery() as nursery:
+            async with (
+                background(shared.fair.run, name="rounds"),
+                background(shared.polls.run, name="polls"),
+                trio.open_nursery() as nursery,
+            ):
                 while not self._stopping.is_set():
                     try:
                         stream = await listener.accept()

@@ -13,6 +13,7 @@ import attrs
 
 from bookie.server.access import Access, AccessControl
 from bookie.server.fair import FairShares
+from bookie.server.polls import Polls
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
 from ledgerlog.concurrency.complaints import Complaints
@@ -52,6 +53,8 @@ class Shared:
     spare_buffers: SpareBuffers = attrs.Factory(lambda: SpareBuffers(BOOKIE_SPARE_BUFFER_BYTES))
     """Receive buffers for large frames that no connection uses."""
     fair: FairShares = attrs.Factory(FairShares)
+    polls: Polls = attrs.Factory(Polls)
+    """Ends the long polls whose time is up."""
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None
     """The connection that last brought adds."""

@@ -148,6 +148,7 @@ class LedgerWriter:
         self._is_stalled = False  # whether ``ledger.core.reach`` is at work
         self._publish_due = False
         self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
+        self._introduced: set[BookieId] = set()
         self._outcome: LedgerLogError | None = None
         self._refused_at: dict[BookieId, float] = {}  # by bookie; only bookies that are still connected
         self._failed_because: dict[BookieId, str] = {}
@@ -657,6 +658,7 @@ class LedgerWriter:
         while not self._over.is_set():
             self._wake = trio.Event()
             if core.failure is None:
+                self._introduce()
                 self._publish_lac()
                 self._look_at_deadline()
                 self._look_at_reach()
@@ -804,6 +806,20 @@ class LedgerWriter:
         if self._core.lac != NO_ENTRY:
             self._publish_due = self._publish_anyway = True
             self._wake.set()
+
+    def _introduce(self) -> None:
+        """Tell each bookie of a ledger that has no entry yet.
+
+        A bookie asks the metadata store about a ledger that it has never seen. So it does that now, and not
+        at the first entry: a log makes its next ledger ahead of time, to go on while the store is away.
+        """
+        if self._core.last_add_pushed != NO_ENTRY:
+            return
+        for sink in self._slots.sinks:
+            if sink.bookie not in self._introduced and sink.connection.is_connected:
+                self._introduced.add(sink.bookie)
+                frame = encode_lac(self.ledger_id, lac=NO_ENTRY, lafr=NO_ENTRY, key=self._key)
+                sink.connection.send_add(frame, sink, 0, NO_ENTRY)
 
     def _publish_lac(self) -> None:
         core = self._core

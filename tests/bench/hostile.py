@@ -591,12 +591,10 @@ async def _target(cluster: LocalCluster) -> Target:
         await writer.append_many([RECORD] * 4096)
         ledger = writer.ledger_id
     own = []
-    for _ in range(_OWN_LEDGERS):
-        mine = await cluster.cluster.ledgers.create(
-            replication=ledgerlog.Replication(count, count, count // 2 + 1)
-        )
-        metadata = await cluster.cluster.ledgers.metadata(mine.ledger_id)
-        own.append((mine.ledger_id, metadata.key.hex()))
+    async with ledgerlog.connect(cluster.uri) as owner:  # Its ledgers stay open when it leaves.
+        for _ in range(_OWN_LEDGERS):
+            mine = await owner.ledgers.create(replication=ledgerlog.Replication(count, count, count // 2 + 1))
+            own.append((mine.ledger_id, (await owner.ledgers.metadata(mine.ledger_id)).key.hex()))
     addresses = [(*info.address.rpartition(":")[::2], info.bookie_id) for info in there]
     secret = _secret_of(cluster, "attacker")
     return Target(

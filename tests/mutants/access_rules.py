@@ -170,6 +170,15 @@ BOOKIES = (
 
 CLIENTS = (
     mutant(
+        "bookies_hear_of_a_ledger_with_its_first_entry",
+        "rule 10",
+        "LedgerWriter._maintain",
+        "self._introduce()",
+        "",
+        "tests/simulation/test_simulated_cluster.py::"
+        "test_nothing_is_lost_to_a_metadata_store_that_is_another_for_a_while",
+    ),
+    mutant(
         "a_writer_without_the_right_looks_for_other_bookies",
         "grants",
         "LedgerWriter._on_add_refused",

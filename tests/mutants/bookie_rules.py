@@ -788,6 +788,14 @@ SHARES = (
         "tests/shells/test_server.py::test_a_client_that_proved_who_it_is_belongs_to_its_own_party",
     ),
     mutant(
+        "all_polls_end_in_one_pass",
+        "SECURITY, fair shares",
+        "Polls.run",
+        "left -= 1",
+        "",
+        "tests/shells/test_polls.py::test_of_thousands_that_run_out_together_few_end_in_a_pass",
+    ),
+    mutant(
         "polls_that_end_together_are_answered_in_one_turn",
         "SECURITY, fair shares",
         "Requests._wait_lac",

@@ -88,6 +88,7 @@ def test_nothing_is_lost_to_a_metadata_store_that_is_another_for_a_while(
                     node = cluster.process(name).node
                     assert node is not None
                     await node.engine.flush()
+                await trio.sleep(1)  # Until the bookies know the log's next ledger, which is made ahead.
                 cluster.exchange_metadata(cluster=other)
                 await collect(cluster)
                 cluster.expire_session("bookie-1")
