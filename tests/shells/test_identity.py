@@ -144,7 +144,7 @@ async def test_a_read_with_a_wrong_secret_says_which_bookie_refused_what(clock: 
             await writer.append(b"x")
         await closed.close()
         async with cluster.client() as stranger:
-            refused = r"bookie b1[^;]*: it does not accept the secret of admin/cluster in the\.secret"
+            refused = r"bookie b\d[^;]*: it does not accept the secret of admin/cluster in the\.secret"
             reader = await stranger.ledgers.open(closed.ledger_id)
             with pytest.raises(LedgerLogError, match=refused):
                 await reader.read(0, 0)
