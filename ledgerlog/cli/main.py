@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -67,7 +68,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
-            self._loaded[name] = getattr(self._modules[name](), name)
+            self._loaded[name] = _refusing_uri(getattr(self._modules[name](), name))
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: click.Command) -> None:
@@ -84,6 +85,25 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     def __len__(self) -> int:
         return len(self._modules | self._loaded)
+
+
+def _refusing_uri(command: click.Command) -> click.Command:
+    """Return the command. If it or a command below it takes no ``--uri``, it refuses the global one."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _refusing_uri(each)
+    elif command.callback is not None and all(parameter.name != "uri" for parameter in command.params):
+        callback = command.callback
+
+        @wraps(callback)
+        def refusing(*args: Any, **options: Any) -> Any:
+            ctx = click.get_current_context()
+            if ctx.find_root().params.get("uri") is not None:
+                raise click.UsageError(f"'{ctx.command_path}' takes no --uri: leave it out", ctx)
+            return callback(*args, **options)
+
+        command.callback = refusing
+    return command
 
 
 class CommandLine(click.Group):

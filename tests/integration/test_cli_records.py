@@ -156,6 +156,26 @@ def test_the_uri_may_stand_before_the_command_and_goes_before_the_environment(co
     assert result.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("demo", ""),
+        ("simulate", "--seeds 0:1"),
+        ("cluster run", "new"),
+        ("access new-secret", "secret"),
+        ("monitoring alerts", ""),
+    ],
+)
+def test_a_uri_before_a_command_that_takes_none_is_refused(
+    command: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["--uri", "file:./data", *command.split(), *arguments.split()])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"'ledgerlog {command}' takes no --uri: leave it out" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("verb", ["seal", "delete"])
 def test_a_person_at_a_terminal_is_asked_before_what_cannot_be_undone(
     commands: Commands, verb: str, monkeypatch: pytest.MonkeyPatch
