@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -20,11 +21,12 @@ from ledgerlog.cli.options import WholeNumber, json_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run_until_interrupted
 from ledgerlog.cli.trial_certificates import has_authority, tls_files
-from ledgerlog.cli.zookeeper import existing_servers
+from ledgerlog.cli.zookeeper import HOST, existing_servers, free_port
 from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.meta.grants import grant_at_first
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
+from ledgerlog.model.ids import BookieId
 
 _BOOKIES = 3
 
@@ -63,6 +65,12 @@ def cluster() -> None:
     help="Make certificates below PATH/certificates, and use TLS. If PATH has some, TLS is used anyway.",
 )
 @click.option("--auto-recovery", is_flag=True, help="Have every bookie look after under-replicated ledgers.")
+@click.option(
+    "--admin",
+    "wants_admin",
+    is_flag=True,
+    help="Give every bookie an administration port on this machine, any free one, and print them.",
+)
 @json_option
 def cluster_run(
     path: Path,
@@ -72,11 +80,13 @@ def cluster_run(
     config: Path | None,
     wants_tls: bool,
     auto_recovery: bool,
+    wants_admin: bool,
     as_json: bool,
 ) -> None:
     """Run a cluster below the directory PATH until interrupted.
 
-    Prints 'uri: ...' once all bookies serve; with '--tls', before that, what a client's environment needs.
+    Prints 'uri: ...' once all bookies serve; before that, with '--tls', what a client's environment needs,
+    and with '--admin' where each bookie's administration port is. A restarted bookie keeps its port.
     If a process dies, it is started again. The log of bookie N is PATH/bookie-N.log. SIGINT and SIGTERM stop
     the whole cluster gracefully. With '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are
     PATH/zookeeper-N.log; the extra ledgerlog[spark] brings the packages that they need. '--tls' needs the
@@ -89,6 +99,7 @@ def cluster_run(
     existing = existing_bookies(path)
     count = max(existing, bookies or _BOOKIES)
 
+    doors = _AdminPorts() if wants_admin else None
     has_tls = wants_tls or has_authority(certificates_path(path))
 
     async def body() -> None:
@@ -103,6 +114,7 @@ def cluster_run(
             auto_recovery=auto_recovery,
             credentials=credentials,
             credentials_of=credentials_of,
+            options_of=doors.options_of if doors is not None else lambda _: (),
         ) as local:
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; all of them run")
@@ -117,17 +129,44 @@ def cluster_run(
                     said["zookeepers"] = {name: child.pid for name, child in local.zookeepers.items()}
                 if has_tls:
                     said["certificates"] = str(certificates_path(path))
+                if doors is not None:
+                    said["admin"] = doors.announced()
                 print_json(said)
             else:
                 if has_tls:
                     mine = Credentials(tls=tls_files(certificates_path(path).absolute(), CLIENT))
                     for name, value in mine.variables().items():
                         print_line(f"export {name}={shlex.quote(value)}")
+                if doors is not None:
+                    for bookie_id, address in doors.announced().items():
+                        print_line(f"{bookie_id}: administration on {address}")
                 print_line(f"uri: {local.uri}")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(local.supervise, _report)
 
     run_until_interrupted(body)
+
+
+class _AdminPorts:
+    """The administration ports of the bookies. A bookie keeps its port unless another process takes it."""
+
+    def __init__(self) -> None:
+        self._ports: dict[BookieId, int] = {}
+        self._is_announced = False
+
+    def options_of(self, bookie_id: BookieId) -> Sequence[str]:
+        """Return the options for a start of the bookie."""
+        before = self._ports.get(bookie_id, 0)
+        port = self._ports[bookie_id] = free_port(before)
+        if self._is_announced and port != before:
+            _report(f"port {before} is taken; {bookie_id}: administration on {HOST}:{port}")
+        return "--admin", f"{HOST}:{port}"
+
+    def announced(self) -> dict[BookieId, str]:
+        """Return the addresses, for the user. Later changes are reported."""
+        self._is_announced = True
+        ports = sorted(self._ports.items(), key=lambda door: (len(door[0]), door[0]))
+        return {bookie_id: f"{HOST}:{port}" for bookie_id, port in ports}
 
 
 def _report(line: str) -> None:

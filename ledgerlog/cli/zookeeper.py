@@ -43,6 +43,7 @@ __all__ = [
     "ask",
     "counters",
     "existing_servers",
+    "free_port",
     "hosts_of",
     "ports_are_free",
     "prepare_servers",
@@ -242,6 +243,15 @@ def _reserve(wanted: list[tuple[int, int, int] | None]) -> list[tuple[int, int, 
     # Bind all ports before releasing any, so no port is given out twice.
     with ExitStack() as stack:
         return [(_bind(stack, 0), _bind(stack, 0), _bind(stack, 0)) for _ in wanted]
+
+
+def free_port(preferred: int = 0) -> int:
+    """Return a port of this machine that is free now: ``preferred``, or another one if that is taken."""
+    with ExitStack() as stack:
+        try:
+            return _bind(stack, preferred)
+        except OSError:
+            return _bind(stack, 0)
 
 
 def _bind_all(servers: list[tuple[int, int, int]]) -> bool:

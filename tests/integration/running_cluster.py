@@ -26,6 +26,8 @@ class RunningCluster:
     child: Child
     zookeepers: dict[str, int] = attrs.field(factory=dict)
     """Of its ZooKeeper servers, where it has some."""
+    admin: dict[str, str] = attrs.field(factory=dict)
+    """The addresses of its bookies' administration ports, where they have some."""
 
     def says(self) -> str:
         """What it has said on its standard error so far."""
@@ -50,7 +52,9 @@ async def start_cluster(children: ChildProcesses, path: Path, *options: str) -> 
             assert more, log_path.read_text(encoding="utf-8")
             line += more
     said = json.loads(line)
-    return RunningCluster(said["uri"], said["bookies"], child, said.get("zookeepers", {}))
+    return RunningCluster(
+        said["uri"], said["bookies"], child, said.get("zookeepers", {}), said.get("admin", {})
+    )
 
 
 @asynccontextmanager

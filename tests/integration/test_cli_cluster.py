@@ -18,6 +18,7 @@ from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed, open_children
 from ledgerlog.cluster import connect
 from ledgerlog.errors import StorageLocked
+from ledgerlog.net.tcp import parse_address
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -251,3 +252,23 @@ async def test_an_embedded_cluster_that_a_service_has_open_is_refused_with_the_s
     assert ran.stderr.count("\n") == 1
     assert f"in use by process {os.getpid()}" in ran.stderr
     assert await ledgerlog_ok("log", "list", uri=uri) == b""
+
+
+async def test_bookies_with_an_administration_port_keep_it_when_they_are_started_again(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path / "cluster", "--bookies", "2", "--admin") as cluster:
+        assert list(cluster.admin) == ["bookie-1", "bookie-2"]
+
+        async def is_alive(bookie_id: str) -> bool:
+            try:
+                async with await trio.open_tcp_stream(*parse_address(cluster.admin[bookie_id])) as stream:
+                    await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
+                    return b"200" in b"".join([piece async for piece in stream])
+            except (OSError, trio.BrokenResourceError):
+                return False
+
+        assert await is_alive("bookie-1")
+        os.kill(cluster.pids["bookie-2"], signal.SIGKILL)
+        await cluster.wait_for("bookie-2 serves again")
+        assert await is_alive("bookie-2")
