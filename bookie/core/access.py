@@ -1,4 +1,6 @@
-"""Which right each request needs, and what a bookie decides about one ledger (``ledgerlog.model.access``).
+"""Which right each request needs, and whether a bookie allows a request about one ledger.
+
+``ledgerlog.model.access`` says which rights a principal has.
 
     request                                   right      the ledger must exist
     ADD                                       WRITE      yes
@@ -7,12 +9,14 @@
     READ, READ_LAC, LIST, SCRUB               READ       no: a ledger that is not here has no entries here
     INFO, LEDGERS                             OPERATE    -
 
-**A ledger must exist** in the metadata store before a bookie remembers anything of it. So nobody can claim an
-id that was not given out yet, or fill the disk with ledgers that no collection would find. A ledger that the
-bookie knows already was there when the bookie first saw it. Ids are never used twice.
+**A ledger must exist** in the metadata store before a bookie stores anything about it. So no client can claim
+an id that was not given out yet, or fill the disk with ledgers that no collection would find. The bookie
+checks this once: if it already knows the ledger, the ledger existed at its first request. Ids are never used
+twice, so no other ledger can take its place.
 
-**The log of a ledger** decides about grants on logs. It is in the ledger's metadata, and so is the key that
-its adds and fences must carry. Neither ever changes, so a bookie remembers them.
+**The log of a ledger** decides which grants apply. For example, the grant "writer orders" allows an add to a
+ledger if the name of the ledger's log begins with "orders". The ledger's metadata name the log. They also
+hold the key that adds and fences of the ledger must carry. Neither ever changes, so a bookie remembers both.
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ _RIGHTS = {
 
 
 class LedgerFacts(NamedTuple):
-    """The part of a ledger's metadata that decides about access to it, and never changes."""
+    """The part of a ledger's metadata on which access depends. It never changes."""
 
     key: bytes
     log: str
-    """The name of its log; "" if it belongs to none."""
+    """The name of the ledger's log; "" if it belongs to no log."""
 
 
 def right_for(kind: int, flags: int) -> Right:
@@ -51,17 +55,20 @@ def right_for(kind: int, flags: int) -> Right:
 
 
 def must_exist(right: Right) -> bool:
-    """Whether a request that needs this right may make a bookie remember its ledger."""
+    """Whether the ledger must exist for a request that needs this right.
+
+    It must if the request may make the bookie store something about the ledger.
+    """
     return right in (Right.WRITE, Right.RECOVER)
 
 
 def needs_facts(rights: Rights, right: Right, *, is_known: bool) -> bool:
-    """Whether the metadata of the ledger are needed for the decision. Call it only for rights on ledgers.
+    """Whether ``judge`` needs the metadata of the ledger. Call this only for rights on ledgers.
 
     Args:
-        rights: What the principal may do.
-        right: What the request needs.
-        is_known: Whether the bookie knows the ledger. Then its storage compares the key.
+        rights: The rights of the principal.
+        right: The right that the request needs.
+        is_known: Whether the bookie knows the ledger. If so, the bookie's storage compares the key.
     """
     if right in rights.everywhere:
         return must_exist(right) and not is_known
@@ -72,16 +79,16 @@ def judge(rights: Rights, header: Header, facts: LedgerFacts | None) -> Status |
     """Return the status that refuses a request about a ledger; None if it is allowed.
 
     Args:
-        rights: What the principal may do.
+        rights: The rights of the principal.
         header: The request.
-        facts: The ledger's facts; None if the store surely has no such ledger. Pass them whenever
-            ``needs_facts``.
+        facts: The ledger's facts; None if the store surely has no such ledger. Pass them if ``needs_facts``
+            returned True.
     """
     right = right_for(header.kind, header.flags)
     if facts is None:
-        # A reply that denies the ledger would say that its entries do not exist. Only a bookie that looked
-        # may say so, and a recovery read fences first (rule 8, R-B1). So all but adds and fences get a status
-        # that says nothing about any entry.
+        # NO_SUCH_LEDGER would tell a reader that the entries do not exist. Only a bookie that looked for them
+        # may say so, and a recovery read must fence first (rule 8, R-B1). So only adds and fences get that
+        # status. Any other request gets one that says nothing about an entry.
         return Status.NO_SUCH_LEDGER if header.kind in (Kind.ADD, Kind.FENCE) else Status.NOT_READY
     if not rights.allows(right, facts.log):
         return Status.PERMISSION_DENIED

@@ -1,21 +1,24 @@
-"""Fair shares of a bookie's work: who may go on now, and who waits for a turn.
+"""Fair shares of a bookie's work: which items may start now, and which wait for a turn.
 
-A *party* is all connections that count as one. If several parties want something, each gets the same, however
-many connections it has and however much it sends. Parties may form a *group*: those of one group divide the
-share of one party.
+A *party* is a set of connections that share one allowance. If several parties want to work, each gets the
+same share, however many connections it has and however much it sends. Parties may form a *group*: the parties
+of a group divide the share of one party.
 
-**Rounds.** In each round a party may spend ``quantum`` bytes, where a small item counts as a larger one. What
-does not fit waits, first come, first served within the party. At the end of a round each party gets a
-quantum again, and as many of its waiting items go on as it pays for. An item goes on as soon as anything is
-left, so it may cost more than is left. The party then owes the difference, which the next rounds take from it
-(deficit round robin). A party that spends nothing saves nothing: it never has more than one quantum.
+**Rounds.** In each round a party may spend ``quantum`` bytes. The caller decides what an item costs: a tiny
+item may cost more than its bytes. Items that the party cannot pay for wait, and start in the order in which
+they came. At the end of a round each party gets a new quantum, and its waiting items start until it is spent.
 
-**Groups.** With n parties of a group, each of them has an n-th of the quantum. So nobody gets more by coming
-as many parties of one group.
+An item starts if the party has any bytes left, so it may cost more than is left. The next rounds take the
+difference from the party (deficit round robin). For example, with a quantum of 100 bytes an item of 250 may
+start at once. The party then has -150 bytes, and its next item starts after two more rounds. Unspent bytes
+are not saved: a party never has more than one quantum.
 
-**Alone.** A party may spend ``ALONE_QUANTA`` quanta in a round if no other party has asked for anything for
-``ALONE_S``. So a bookie with one client hardly ever makes it wait. Yet the round stays short: if another
-party comes, it does not wait for all that a thousand connections have to say.
+**Groups.** If a group has n parties, each of them gets an n-th of the quantum. So a client gains nothing if
+it appears as many parties of one group.
+
+**Alone.** If no other party has asked for anything for ``ALONE_S`` seconds, a party may spend
+``ALONE_QUANTA`` quanta in a round. So a bookie with one client hardly ever makes it wait. The round is still
+short: a second party waits for about these quanta, and not for everything that the first party has sent.
 """
 
 from __future__ import annotations
@@ -44,10 +47,10 @@ class _Account(Generic[T]):
 
 
 class Shares(Generic[T]):
-    """The shares of the parties of one bookie. ``T`` is what waits: the caller's own.
+    """The shares of the parties of one bookie. ``T`` is the caller's type of an item.
 
     Args:
-        quantum: What a party may spend in a round.
+        quantum: The bytes that a party may spend in a round.
     """
 
     __slots__ = ("_accounts", "_last", "_last_at", "_members", "_other_at", "_quantum", "_waiting")
@@ -60,10 +63,10 @@ class Shares(Generic[T]):
         """How many accounts each group has."""
         self._waiting = 0
         self._last: Hashable = None
-        """Who asked last."""
+        """The party that asked last."""
         self._last_at = _LONG_AGO
         self._other_at = _LONG_AGO
-        """When anybody else asked last."""
+        """When any other party asked last."""
 
     @property
     def waiting(self) -> int:
@@ -75,13 +78,13 @@ class Shares(Generic[T]):
         return now - self._other_at > ALONE_S
 
     def take(self, party: Hashable, cost: int, now: float, *, group: Hashable = None) -> bool:
-        """Let an item go on now, and count its cost. Return False if it has to wait.
+        """Let an item start now, and count its cost. Return False if it has to wait.
 
         Args:
-            party: Whose item it is.
-            cost: What it costs.
+            party: The party of the item.
+            cost: The cost of the item, in bytes.
             now: The time, in seconds.
-            group: The group of the party, always the same one. None: it is a group of its own.
+            group: The group of the party. Pass the same group each time. None: the party is its own group.
         """
         if party != self._last:
             self._last, self._other_at = party, self._last_at
@@ -100,12 +103,12 @@ class Shares(Generic[T]):
         return max(1, self._quantum // self._members[group])
 
     def wait(self, party: Hashable, cost: int, who: T) -> None:
-        """Queue an item that ``take`` did not let go on. ``renew`` returns it when it may."""
+        """Queue an item for which ``take`` returned False. ``renew`` returns it when it may start."""
         self._accounts[party].waiting.append((cost, who))
         self._waiting += 1
 
     def leave(self, party: Hashable, who: T) -> None:
-        """Forget an item that waits. Does nothing if it does not wait any more."""
+        """Remove an item from the queue. If it does not wait any more, do nothing."""
         account = self._accounts.get(party)
         if account is None:
             return
@@ -117,7 +120,7 @@ class Shares(Generic[T]):
         return -(ALONE_QUANTA - 1) * self._quantum if is_alone else 0
 
     def renew(self, now: float) -> list[T]:
-        """End the round. Return the items that may go on now, those of one party in their order."""
+        """End the round. Return the items that may start now. The items of one party keep their order."""
         going: list[T] = []
         is_alone = self.is_alone(now)
         floor = self._floor(is_alone)

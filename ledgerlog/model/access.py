@@ -6,18 +6,21 @@
     bookie          READ, RECOVER and OPERATE, on all ledgers: what repair needs
     admin           everything
 
-A principal of the kind "bookie" or "admin" has the role of that name by its identity: a certificate of that
-kind, or the cluster's secret, is the proof. ``Grants.is_revoked`` takes that role away from it. A "client"
-has only what the record of its grants says. A grant to a bookie or an admin adds to its role.
+For example, "writer orders" allows a principal to write the logs "orders" and "orders-eu".
 
-A writer reads too, because a takeover reads the ends of the ledgers before it, and recovers them.
+A principal of the kind "bookie" or "admin" has the role of that name without a grant. It proves its kind by a
+certificate or by the cluster's secret. ``Grants.is_revoked`` takes that role away. A grant to a bookie or an
+admin adds to its role. A "client" has only the roles in its record of grants.
 
-**Ledgers and logs.** The labels in a ledger's metadata name its log (``log_of_labels``); a snapshot counts as
-a part of its log. Any other ledger has the name "" here, which begins only with the prefix "". So only a
-reader or writer of everything, a bookie or an admin gets at the ledgers that belong to no log.
+A writer needs READ and RECOVER because of takeovers: a new writer recovers the last ledgers of the previous
+one, and reads their ends.
 
-**Bytes.** The node ``access/grants/PRINCIPAL`` is one canonical CBOR map. Without a node, a principal has no
-grants.
+**Ledgers and logs.** The labels in a ledger's metadata name its log (``log_of_labels``). The ledgers of a
+snapshot belong to the log of the snapshot. If a ledger belongs to no log, the name is "", and only the prefix
+"" matches that. So such a ledger is open only to a bookie, an admin, or a reader or writer of every log.
+
+**Bytes.** The node ``access/grants/PRINCIPAL`` is one canonical CBOR map. If there is no node, the principal
+has no grants.
 
     v 1      principal  its text      grants  [[role, prefix], ...]      revoked  true or false
 """
@@ -60,7 +63,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._\-/]{0,255}\Z")
 
 
 class Role(enum.Enum):
-    """What a grant gives."""
+    """A set of rights that a grant gives to a principal."""
 
     READER = "reader"
     WRITER = "writer"
@@ -74,10 +77,10 @@ class Role(enum.Enum):
 
 
 class Right(enum.Enum):
-    """What a request to a bookie needs."""
+    """A kind of access. Each request to a bookie needs one right."""
 
     READ = "read"
-    """Read entries, LACs and lists of a ledger, and have its copies checked."""
+    """Read entries, LACs and lists of a ledger, and let a bookie check its copies of the entries."""
     WRITE = "write"
     """Append entries to a ledger."""
     RECOVER = "recover"
@@ -99,7 +102,8 @@ _ROLE_OF_KIND = {PrincipalKind.BOOKIE: Role.BOOKIE, PrincipalKind.ADMIN: Role.AD
 
 @attrs.frozen
 class Grant:
-    """One role. ``prefix`` belongs to a reader and a writer: the beginning of the names of their logs."""
+    """One role of a principal. A reader or a writer also has a ``prefix``: the grant is for the logs whose
+    names begin with it."""
 
     role: Role
     prefix: str = ""
@@ -125,11 +129,11 @@ class Grants:
     """The record of one principal."""
 
     principal: str
-    """Its text, for example "client/billing"."""
+    """The text form of the principal, for example "client/billing"."""
     grants: tuple[Grant, ...] = ()
-    """What it is granted, sorted, each once."""
+    """The grants, sorted, each once."""
     is_revoked: bool = False
-    """Whether the role that its kind has by itself is taken away."""
+    """Whether the role that the principal has by its kind is taken away."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
@@ -147,12 +151,12 @@ class Grants:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the record says nothing, so that no record would mean the same."""
+        """Whether the record grants and revokes nothing. Then it means the same as no record."""
         return not self.grants and not self.is_revoked and not self.unknown
 
     def granted(self, grant: Grant) -> Grants:
-        """Return the record with one more grant. If the principal's kind has this role by itself, and it was
-        revoked, the principal has it again."""
+        """Return the record with one more grant. If the principal has this role by its kind and it was
+        revoked, the new record no longer revokes it."""
         if grant.role is self.own_role:
             return attrs.evolve(self, is_revoked=False)
         return self._with({*self.grants, grant})
@@ -197,7 +201,7 @@ class Grants:
 
         Args:
             data: The bytes.
-            principal: The principal whose record they should be.
+            principal: The principal that the record must name.
 
         Raises:
             MetadataCorrupt: The bytes are damaged, or are the record of another principal. The message names
@@ -226,10 +230,10 @@ class Rights:
     everywhere: frozenset[Right] = frozenset()
     """Rights on all ledgers."""
     on_logs: tuple[tuple[str, frozenset[Right]], ...] = ()
-    """Rights on the ledgers of logs, by the beginning of the log's name."""
+    """Pairs of a prefix and the rights on the ledgers of all logs whose names begin with it."""
 
     def allows(self, right: Right, log: str) -> bool:
-        """Whether the principal has a right on the ledgers of this log ("": ledgers that belong to none)."""
+        """Whether the principal has a right on the ledgers of this log ("": ledgers of no log)."""
         return right in self.everywhere or any(
             right in rights and log.startswith(prefix) for prefix, rights in self.on_logs
         )
@@ -267,12 +271,12 @@ def rights_of(principal: Principal, grants: Grants | None) -> Rights:
 
 
 def may_administer(rights: Rights) -> bool:
-    """Whether somebody with these rights may do what the role "admin" is for."""
+    """Whether a principal with these rights may do everything that an admin may."""
     return rights.everywhere == ALL_RIGHTS.everywhere
 
 
 def log_of_labels(labels: Mapping[str, bytes]) -> str:
-    """Return the name of the log that a ledger with these labels belongs to; "" if it belongs to none."""
+    """Return the name of the log that a ledger with these labels belongs to; "" if it belongs to no log."""
     name = labels.get(NAME_LABEL, labels.get(SNAPSHOT_LOG_LABEL, b""))
     try:
         return name.decode()

@@ -1,27 +1,29 @@
-"""The shared secret of a cluster, and the secrets of principals, which are derived from it.
+"""The shared secret of a cluster, and the secrets of principals that are computed from it.
 
 A cluster's secret is 32 random bytes. The secret of a principal is
 
     HMAC-SHA256(cluster secret, "principal " + the principal's text form)
 
-So a holder of the cluster's secret can compute everybody's, and verify everybody: bookies hold it, and so do
-people who look after the cluster. Its holder is ``admin/cluster``, unless it says that it is somebody else; a
-bookie says that it is ``bookie/ID``. A program that writes one log holds only its own secret. From that one
-nobody can compute the cluster's or another principal's. No table of principals exists, so none can be stolen
-or get lost.
+A process with the cluster's secret can compute the secret of every principal, and so it can verify every
+principal. Bookies and operators have the cluster's secret. A process with it may claim any identity: a bookie
+claims ``bookie/ID``, and a process that claims nothing is ``admin/cluster``.
+
+A program that writes one log has only the secret of its own principal. Nobody can compute the cluster's
+secret or another principal's from it. No table of principals is needed, so none can be stolen or lost.
 
 A file holds one of the two kinds, as lines of text:
 
     cluster:HEX               the cluster's secret
     client/billing:HEX        the secret of the principal client/billing
 
-HEX are 64 hexadecimal digits. Blank lines and lines that begin with "#" are skipped. A file may hold two
-secrets of the same holder while secrets are exchanged: the new one first, then the old one, which is still
-accepted. If two processes have one secret in common, they understand each other, so files can be replaced one
-after the other, in any order.
+HEX are 64 hexadecimal digits. Blank lines and lines that begin with "#" are skipped.
 
-A secret is recognised by its *fingerprint*, 8 bytes of another HMAC. It tells nothing about the secret. It
-goes over the network and into messages.
+While you replace a secret, a file may hold two secrets of the same holder: the new one first, then the old
+one, which is still accepted. Two processes can connect if they have one secret in common. So you can replace
+the files one after the other, in any order.
+
+A secret has a *fingerprint*: 8 bytes of another HMAC. Frames and messages name a secret by its fingerprint,
+which reveals nothing about the secret.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ __all__ = [
 SECRET_BYTES = 32
 FINGERPRINT_BYTES = 8
 SECRETS_MAX = 2
-"""How many secrets a file may hold: the present one, and the one before it."""
+"""How many secrets a file may hold: the present one and the previous one."""
 SECRET_FILE_BYTES_MAX = 4096
 
 ADMIN = Principal(PrincipalKind.ADMIN, "cluster")
-"""Who holds the cluster's secret and does not say otherwise."""
+"""The identity of a process that has the cluster's secret and claims no other identity."""
 
 _CLUSTER = "cluster"
 
@@ -81,7 +83,7 @@ class Secrets:
     """The secrets in one file. ``repr`` shows no secret."""
 
     holder: Principal | None
-    """Whose they are. None: they are the cluster's."""
+    """The principal that the secrets belong to. None: they are the cluster's."""
     values: tuple[bytes, ...] = attrs.field()
     """One or two, the newest first."""
 
@@ -98,17 +100,17 @@ class Secrets:
 
     @property
     def principal(self) -> Principal:
-        """Who the holder of the file is."""
+        """The identity of a process with this file that claims no other identity."""
         return self.holder or ADMIN
 
     def of(self, principal: Principal) -> tuple[bytes, ...]:
-        """Return the secrets of a principal, the newest first. Empty: this holder does not know them."""
+        """Return the secrets of a principal, the newest first. If this holder cannot know them, return ()."""
         if self.holder is not None:
             return self.values if principal == self.holder else ()
         return tuple(_hmac(value, f"principal {principal}") for value in self.values)
 
     def derived(self, principal: Principal) -> Secrets:
-        """Return what the file of a principal holds.
+        """Return the secrets of a principal, for a file of its own.
 
         Raises:
             InvalidArgument: These are not the cluster's secrets.
@@ -120,27 +122,27 @@ class Secrets:
         return Secrets(principal, self.of(principal))
 
     def rotated(self, new: bytes) -> Secrets:
-        """Return these with a new one first, and the present first one after it."""
+        """Return two secrets: ``new``, then the newest of the present ones."""
         return Secrets(self.holder, (new, self.values[0]))
 
     def settled(self) -> Secrets:
-        """Return the newest alone."""
+        """Return only the newest secret."""
         return Secrets(self.holder, self.values[:1])
 
     def encode(self) -> str:
-        """Return the content of a file."""
+        """Return the text of a secret file."""
         return "".join(f"{self.holder or _CLUSTER}:{value.hex()}\n" for value in self.values)
 
     @classmethod
     def parse(cls, text: str, where: str) -> Secrets:
-        """Read the content of a file.
+        """Parse the text of a secret file.
 
         Args:
-            text: The content.
+            text: The text.
             where: The file, for messages.
 
         Raises:
-            InvalidArgument: It is not such a file. The message quotes nothing that could be a secret.
+            InvalidArgument: The text is malformed. The message quotes nothing that could be a secret.
         """
         lines = [line.strip() for line in text.splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
@@ -167,7 +169,7 @@ class Secrets:
 
 
 class SecretSource(Protocol):
-    """Where a process finds its secrets. They may change while it runs."""
+    """The source of a process's secrets. They may change while the process runs."""
 
     @property
     def where(self) -> str:
@@ -179,12 +181,13 @@ class SecretSource(Protocol):
         ...
 
     def reload(self) -> None:
-        """Look for other secrets now, and log what was found."""
+        """Read the secrets again now, and log the result."""
         ...
 
 
 def common_secret(ours: Sequence[bytes], fingerprints: Sequence[bytes]) -> bytes | None:
-    """Return the secret of ours that the peer prefers and has; None if there is none.
+    """Return our secret that the peer has too. If there are several, return the one that the peer prefers.
+    Return None if there is none.
 
     Args:
         ours: Our secrets.

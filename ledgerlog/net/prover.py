@@ -1,10 +1,17 @@
-"""How this process proves to its peers who it is, and how it verifies them, with a shared secret.
+"""How this process proves its identity to its peers, and verifies theirs, with a shared secret.
 
-A ``Prover`` joins three things: the secrets of this process (a file, read again if it changes), who the
-process says that it is, and how the cluster is closed (``model.admission``), which may change at any moment.
-``wire.proof`` is the exchange. It knows no metadata store: whoever opens the prover tells it the admission.
+A ``Prover`` joins three things:
 
-A process with a certificate claims nothing here: TLS has proved more before the first frame.
+- the secrets of this process: a file, which is read again if it changes,
+- the principal that the process claims to be,
+- the *admission*: whether the cluster is closed, and by which kind of proof (``model.admission``). It may
+  change at any moment.
+
+``wire.proof`` has the messages of the exchange. The prover does not read the metadata store: its owner passes
+each new admission to ``admit``.
+
+If a process has a certificate, it claims nothing here, because TLS proves its identity before the first
+frame.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ __all__ = ["Prover"]
 
 
 class Prover:
-    """The identity of this process. Without arguments it is nobody, in an open cluster."""
+    """The identity of this process. Without arguments, it has none, and the cluster is open."""
 
     def __init__(
         self,
@@ -34,11 +41,11 @@ class Prover:
         has_certificate: bool = False,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """Begin, in an open cluster.
+        """Create a prover. It takes the cluster for open until you call ``admit``.
 
         Args:
-            source: Where the secrets are. None: this process has none.
-            has_certificate: Whether TLS proves who both ends are.
+            source: The secrets. None: this process has none.
+            has_certificate: Whether TLS proves the identity of both ends.
             random_bytes: Makes nonces.
         """
         self._source = source
@@ -50,10 +57,10 @@ class Prover:
 
     @classmethod
     def of(cls, credentials: Credentials) -> Prover:
-        """Read the secret file among the credentials, if there is one.
+        """Create a prover from credentials. If they name a secret file, read it.
 
         Raises:
-            InvalidArgument: The file cannot be used.
+            InvalidArgument: The secret file cannot be used.
         """
         path = credentials.secret_file
         source = None if path is None else SecretFile(path)
@@ -63,32 +70,32 @@ class Prover:
 
     @property
     def admission(self) -> Admission:
-        """How the cluster is closed, as far as this process knows."""
+        """The admission of the cluster that ``admit`` set last."""
         return self._admission
 
     def admit(self, admission: Admission) -> None:
-        """Learn how the cluster is closed from now on."""
+        """Set the admission of the cluster. If it is new, call the watchers."""
         if admission != self._admission:
             self._admission = admission
             for watcher in self._watchers:
                 watcher()
 
     def on_admission(self, watcher: Callable[[], None]) -> None:
-        """Have a function called at each change of ``admission``."""
+        """Call ``watcher`` at each change of ``admission``."""
         self._watchers.append(watcher)
 
     def reload(self) -> bool:
-        """Read the secret file now. Return whether this process has one."""
+        """Read the secret file again now. Return False if this process has none."""
         if self._source is None:
             return False
         self._source.reload()
         return True
 
     def check_own(self) -> None:
-        """Check that this process can prove who it is, if the cluster wants that.
+        """Check that this process can prove its identity, if the cluster is closed.
 
         Raises:
-            Unauthenticated: It cannot. The message says what to give.
+            Unauthenticated: It cannot. The message names the options to give.
         """
         if not self._admission.is_required or self._has_certificate:
             return
@@ -106,11 +113,13 @@ class Prover:
     # --- as a client ------------------------------------------------------------------------------
 
     def act_as(self, principal: Principal) -> None:
-        """Be this principal from now on, if the secrets are the cluster's. Otherwise nothing changes."""
+        """Claim to be this principal from now on. If the file has the secret of one principal, this changes
+        nothing."""
         self._name = principal
 
     def begin(self) -> ClientProof | None:
-        """Begin the client's side of a connection. None: there is nothing to prove with."""
+        """Begin the client's side of a connection. Return None if this process has no secret to prove, or
+        proves its identity with a certificate."""
         if self._source is None or self._has_certificate:
             return None
         secrets = self._source.current()
@@ -123,10 +132,10 @@ class Prover:
         return secrets.principal
 
     def accept_unproven(self, peer: Principal | None) -> None:
-        """Decide about a peer that did not prove itself with a secret.
+        """Check whether to accept a peer that did not prove itself with a secret.
 
         Args:
-            peer: Who it proved to be by its certificate.
+            peer: The principal that its certificate proves. None: it has no certificate.
 
         Raises:
             Unauthenticated: The cluster is closed, and the peer proved nothing.
@@ -137,7 +146,7 @@ class Prover:
             )
 
     def why_refused(self) -> str:
-        """Say why a peer may have refused this process, as far as it can know."""
+        """Return why a peer may have refused this process, as far as this process can know."""
         if self._source is None:
             return (
                 "it serves only processes that prove who they are: give --secret-file FILE "
@@ -152,7 +161,7 @@ class Prover:
     # --- as a server ------------------------------------------------------------------------------
 
     def check_verifies(self) -> None:
-        """Check that this process can verify everybody.
+        """Check that this process can verify every principal.
 
         Raises:
             InvalidArgument: It has the secret of one principal only.
@@ -168,8 +177,8 @@ class Prover:
         return () if self._source is None else self._source.current().of(principal)
 
     def verify(self, claim: Claim) -> BookieProof | None:
-        """Begin the server's side of a connection. None: this process has no secret in common with who
-        claims to be that."""
+        """Begin the server's side of a connection. Return None if this process and the client have no secret
+        of the claimed principal in common."""
         if self._source is None:
             return None
         secrets = self._source.current().of(claim.principal)

@@ -1,36 +1,41 @@
-"""PROOF: both ends of a connection prove that they know the same secret. Pure: a side each, and the bytes.
+"""PROOF: both ends of a connection prove that they know the same secret.
+
+This module is pure: one class for each side, and the bytes of the frames.
 
     client                                     bookie
-      HELLO: claim (who, keys, nonce) --------->
-                                                 looks up the secrets of "who"
+      HELLO: claim (principal, keys, nonce) --->
+                                                 looks up the secrets of the principal
       <--------- HELLO | REPLY: challenge (key, nonce)
       PROOF: HMAC(secret, "client" T) --------->
-                                                 checks it: the client is "who"
+                                                 checks it: the client is the principal
       <-- PROOF | REPLY: HMAC(secret, "bookie" T)
     checks it: this is a bookie of the cluster
 
-``T`` is the SHA-256 of both HELLO frames, each byte of them, behind a label and their lengths. ``secret`` is
-the client's (``model.secret``), which the bookie derives from the cluster's. An HMAC is an HMAC-SHA256. The
-body of a PROOF frame is those 32 bytes and nothing else. A bookie that is not convinced answers UNAUTHORIZED
-without a body, and closes the connection.
+A "key" is the fingerprint of a secret (``model.secret``). ``T`` is the SHA-256 of a label, the lengths of
+both HELLO frames, and all bytes of both frames. ``secret`` is the client's secret. The bookie computes it
+from the cluster's secret. HMAC means HMAC-SHA256. The body of a PROOF frame is its 32 bytes and nothing else.
+If the client's proof is wrong, the bookie answers UNAUTHORIZED without a body, and closes the connection.
 
 **What this rules out**, and why:
 
-* *Replay.* ``T`` holds a nonce of each side, so no frame of one session fits another.
-* *Reflection.* The two proofs have different labels, so a side's own proof convinces it of nothing.
-* *Downgrade.* ``T`` holds the versions and the features of both frames. Who changes them changes ``T``.
-* *A swapped bookie.* ``T`` holds the id, the instance and the cluster that the client wants and that the
-  bookie has. Each side refuses the other's before it proves anything.
+* *Replay.* ``T`` depends on a nonce of each side, so a proof of one connection is wrong on any other.
+* *Reflection.* The two proofs have different labels. If an attacker returns a side's own proof to it, the
+  proof is wrong.
+* *Downgrade.* ``T`` depends on the versions and the features in both frames. If an attacker changes them, the
+  two sides compute different values of ``T``, and the proofs are wrong.
+* *A swapped bookie.* ``T`` depends on the id, the instance and the cluster that the client wants and that the
+  bookie has. If they differ, each side refuses the other before it proves anything.
 * *Guessing.* A proof has 32 bytes, is compared in constant time, and each connection has one attempt.
-* *Asking who exists.* Every principal has a secret, because it is computed. So an unknown principal costs as
-  much as a wrong secret, and the answer is the same.
+* *Asking which principals exist.* The bookie can compute a secret for any name. So it does the same work for
+  an unknown principal as for a wrong secret, and gives the same answer.
 
-**What it does not do.** It encrypts nothing, and the frames after it carry no proof. Whoever can change the
-packets between the two can wait for the end of the exchange and go on in the client's place. TLS prevents
-that.
+**What it does not do.** It encrypts nothing, and the frames after it carry no proof. If an attacker can
+change packets between the two ends, it can wait for the end of the exchange and then send frames in the
+client's place. TLS prevents that.
 
-**Secrets that are being exchanged.** The client names those that it has, and the bookie chooses the first
-that it has, too. Nothing proves the choice by itself, but a proof with another secret does not match.
+**While a secret is replaced,** a process may have two. The client names all secrets that it has, and the
+bookie chooses the first of them that it has, too. An attacker may change the names on the way, but gains
+nothing: a proof with another secret is wrong.
 """
 
 from __future__ import annotations
@@ -83,10 +88,10 @@ class ClientProof:
     """The client's side, for one connection."""
 
     def __init__(self, principal: Principal, secrets: Sequence[bytes], nonce: bytes) -> None:
-        """Begin.
+        """Begin the exchange.
 
         Args:
-            principal: Who the client is.
+            principal: The principal that the client claims to be.
             secrets: The secrets of that principal, the preferred one first.
             nonce: ``hello.NONCE_BYTES`` random bytes, for this connection only.
         """
@@ -102,15 +107,15 @@ class ClientProof:
         return self._step is _Step.PROVEN
 
     def on_challenge(self, challenge: Challenge, hello: bytes, reply: bytes) -> bytes:
-        """The bookie asks for the proof. Return the proof to send.
+        """Take the bookie's challenge. Return the proof to send.
 
         Args:
-            challenge: The challenge in its answer.
+            challenge: The challenge in the bookie's answer.
             hello: The HELLO frame, as it was sent.
             reply: The answer, as it was received.
 
         Raises:
-            Unauthenticated: It asks for the proof with a secret that was not offered.
+            Unauthenticated: The challenge names a secret that the client did not offer.
         """
         assert self._step is _Step.CLAIMED
         secret = common_secret(self._secrets, [challenge.fingerprint])
@@ -122,10 +127,10 @@ class ClientProof:
         return _proof(secret, _CLIENT, self._transcript)
 
     def on_proof(self, proof: bytes) -> None:
-        """The bookie accepts ours and proves itself.
+        """Check the bookie's proof. The bookie sends it after it has accepted the client's.
 
         Raises:
-            Unauthenticated: It does not know the secret, or somebody changed what was said.
+            Unauthenticated: The bookie does not know the secret, or the frames were changed on the way.
         """
         assert self._step is _Step.CHALLENGED
         if not hmac.compare_digest(proof, _proof(self._secret, _BOOKIE, self._transcript)):
@@ -138,7 +143,7 @@ class BookieProof:
     """The bookie's side, for one connection."""
 
     def __init__(self, claim: Claim, secrets: Sequence[bytes], nonce: bytes) -> None:
-        """Begin.
+        """Begin the exchange.
 
         Args:
             claim: The claim in the client's HELLO.
@@ -150,15 +155,15 @@ class BookieProof:
         self._step = _Step.CLAIMED if self._secret is not None else _Step.FAILED
         self._transcript = b""
         self.challenge = None if self._secret is None else Challenge(fingerprint_of(self._secret), nonce)
-        """What to put into the answer. None: the two have no secret in common."""
+        """The challenge to put into the answer. None: client and bookie have no secret in common."""
 
     @property
     def principal(self) -> Principal | None:
-        """Who the client has proved to be; None before that."""
+        """The principal that the client has proved to be; None before its proof."""
         return self._principal if self._step is _Step.PROVEN else None
 
     def on_answered(self, hello: bytes, reply: bytes) -> None:
-        """The answer with the challenge is sent.
+        """Note both HELLO frames, once the answer with the challenge is sent.
 
         Args:
             hello: The client's HELLO frame, as it was received.
@@ -169,7 +174,7 @@ class BookieProof:
         self._step = _Step.CHALLENGED
 
     def on_proof(self, proof: bytes) -> bytes | None:
-        """The client sends its proof. Return ours, to send; None if the client's is wrong."""
+        """Check the client's proof. Return the bookie's proof, to send; None if the client's is wrong."""
         assert self._step is _Step.CHALLENGED
         assert self._secret is not None
         if not hmac.compare_digest(proof, _proof(self._secret, _CLIENT, self._transcript)):
@@ -185,14 +190,14 @@ def encode_proof(proof: bytes) -> bytes:
 
 
 def encode_proof_reply(proof: bytes | None) -> bytes:
-    """Encode the bookie's proof; None: it is not convinced."""
+    """Encode the bookie's answer to a proof: its own proof, or None if the client's is wrong."""
     if proof is None:
         return encode_head(Kind.PROOF | REPLY, status=Status.UNAUTHORIZED)
     return encode_head(Kind.PROOF | REPLY, index=proof)
 
 
 def decode_proof_untrusted(frame: Frame) -> bytes:
-    """Decode the proof in a PROOF frame, or in its reply. The caller checks the kind and the status.
+    """Decode the proof in a PROOF frame or in the reply to it. The caller checks the kind and the status.
 
     Raises:
         WireError: The body is not a proof.
