@@ -1,7 +1,7 @@
 """Reading a log for callers outside of trio's loop.
 
-A log's reader fetches in trio's loop and hands over all batches that have come, many at once. So a replay
-costs one hop for many records, not one for each.
+A task in trio's loop fetches batches ahead of the caller. Each call of ``take`` returns all batches that have
+arrived. So a replay crosses between the loops once for many records, not once for each record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECORD_COST_BYTES = 48
 
 
 class Fetched:
-    """Batches that have come and are not handed over yet."""
+    """The batches that have arrived and that no ``take`` has returned yet."""
 
     def __init__(self) -> None:
         self.batches: deque[RecordBatch | RecordsLost] = deque()
@@ -34,7 +34,8 @@ class Fetched:
         self.failure: LedgerLogError | None = None
         self.next_offset = 0
         self.given: list[RecordBatch | RecordsLost] = []
-        """The batches handed over last, until it is known that they arrived."""
+        """The last answer of ``take``. It is kept in case an interruption loses it on its way to the
+        caller."""
         self.given_count = 0
         self.changed = trio.Event()
         self.taken = trio.Event()
@@ -70,11 +71,11 @@ class Fetched:
     async def take(
         self, received: int, timeout_s: float | None = None
     ) -> list[RecordBatch | RecordsLost] | None:
-        """Return all batches that have come, at least one. The list is empty at the end; None: the time is
-        up.
+        """Wait for a batch, and return all batches that have arrived.
 
-        ``received`` is how many such answers have arrived. If an interruption lost an answer, it is given
-        again."""
+        ``received`` is the number of answers that the caller has received. If it shows that an interruption
+        lost the last answer, return that answer again. Return an empty list at the end of the log, and None
+        if ``timeout_s`` has passed."""
         if received < self.given_count:
             return self.given
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
@@ -96,7 +97,7 @@ class Fetched:
 
 @asynccontextmanager
 async def fetch(manager: AbstractAsyncContextManager[readers.LogReader]) -> AsyncIterator[Fetched]:
-    """Enter a log's reader and fetch from it during the body."""
+    """Enter a log's reader, and fetch from it while the body runs."""
     fetched = Fetched()
     async with manager as reader:
         fetched.next_offset = reader.next_offset

@@ -1,15 +1,15 @@
 """Work that other threads and other event loops give to trio's loop.
 
-The library runs under trio. A *face* offers it to callers elsewhere: ``ledgerlog.blocking`` to threads,
-``ledgerlog.aio`` to asyncio. This module is the half of every face that runs under trio. How a caller waits
-is the face's own half.
+The library runs under trio. A *face* offers it to other callers: ``ledgerlog.blocking`` to threads,
+``ledgerlog.aio`` to asyncio. This module is the half that all faces share: it runs under trio. The other half
+makes a caller wait for an outcome, and belongs to each face.
 
-* ``LoopThread`` runs trio in a thread, with a nursery for what is given to it.
-* ``OutsideCall`` is one call: trio runs it and tells its outcome.
+* ``LoopThread`` runs trio in a thread, with a nursery for the work that callers give to it.
+* ``OutsideCall`` is one call: trio runs it and reports its outcome.
 * ``Context`` is an async context manager that a task of trio enters, stays in and leaves. So the nurseries
   and cancel scopes of the context stay in one task.
 
-A ``OutsideCall`` and a ``Context`` always tell their outcome, exactly once, even if the loop ends first.
+An ``OutsideCall`` and a ``Context`` always report their outcome, exactly once, even if the loop ends first.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class CallOutcome(Generic[T]):
 
 
 class Servable(Protocol):
-    """What a task of the loop runs."""
+    """Work that a task of the loop runs."""
 
     async def serve(self) -> None: ...
 
     def refuse(self) -> None:
-        """The loop ended before this began."""
+        """Report that the loop ended before ``serve`` began."""
         ...
 
 
 class OutsideCall(Generic[T]):
-    """One call. ``scope`` cancels it.
+    """One call. You cancel it by ``scope``.
 
     Args:
-        work: The call.
-        tell: Gets the outcome, in trio's thread.
+        work: The function to call.
+        tell: Called with the outcome, in trio's thread.
     """
 
     __slots__ = ("_tell", "_work", "scope")
@@ -78,7 +78,7 @@ class OutsideCall(Generic[T]):
         self.scope = trio.CancelScope()
 
     async def serve(self) -> None:
-        """Do the work. It raises nothing except a cancellation."""
+        """Do the work and report its outcome. This raises nothing except a cancellation."""
         outcome: CallOutcome[T] = CallOutcome(
             None, ConnectionClosed("the connection was closed during the call")
         )
@@ -101,15 +101,15 @@ class OutsideCall(Generic[T]):
 class Context(Generic[T]):
     """An async context that a task of the loop enters.
 
-    ``over`` is the outcome of leaving it, once it is over. A context may also end by itself, because what is
-    behind it failed.
+    When the context has ended, ``over`` is the outcome of leaving it. A context may also end by itself, for
+    example because a connection behind it failed. Trio's thread calls all of the functions.
 
     Args:
         manager: The context manager.
-        on_entered: Gets the value of the context, or the error of entering it. In trio's thread.
-        on_over: Called when it is over. In trio's thread.
-        on_lost: Called in trio's thread if the manager cancels its body. The body gets all the time that it
-            needs: the manager goes on once ``leave`` was called. None: a cancellation ends the context.
+        on_entered: Called with the value of the context, or with the error of entering it.
+        on_over: Called when the context has ended.
+        on_lost: Called if the manager cancels its body. The manager then waits until ``leave`` is called, so
+            the body has all the time that it needs. None: a cancellation ends the context.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Context(Generic[T]):
         self.over: CallOutcome[None] | None = None
 
     async def serve(self) -> None:
-        """Stay in the context until it is left. This raises nothing except a cancellation."""
+        """Enter the context and stay in it until ``leave``. This raises nothing except a cancellation."""
         is_entered = False
         outcome: CallOutcome[Any] = CallOutcome(None, ConnectionClosed("the connection was closed"))
         try:
@@ -174,11 +174,11 @@ class Context(Generic[T]):
         self._on_over()
 
     def leave(self, *, is_failed: bool, at_once: bool) -> None:
-        """Leave the context. In trio's thread.
+        """Leave the context. Call this in trio's thread.
 
         Args:
             is_failed: Whether the body ended with an exception.
-            at_once: Cancel it instead of waiting for its orderly end.
+            at_once: Cancel the context instead of waiting for its orderly end.
         """
         self._is_failed = is_failed
         if at_once:
@@ -186,7 +186,8 @@ class Context(Generic[T]):
         self._left.set()
 
     def check(self) -> None:
-        """If the context ended by itself, raise the reason. If it was left, raise ConnectionClosed."""
+        """If the context ended by itself, raise the reason. If ``leave`` was called, raise
+        ConnectionClosed."""
         over = self.over
         if over is not None:
             raise over.error if over.error is not None else ConnectionClosed("it was left already")
@@ -201,7 +202,7 @@ def _closed() -> BaseException:
 
 
 async def serve_until(closing: trio.Event, on_ready: Callable[[trio.Nursery], object]) -> None:
-    """Run what is given to the loop until ``closing`` is set, and cancel then what still runs."""
+    """Run the work that callers give to the loop until ``closing`` is set. Then cancel the rest."""
     async with trio.open_nursery() as nursery:
         on_ready(nursery)
         await closing.wait()
@@ -209,9 +210,9 @@ async def serve_until(closing: trio.Event, on_ready: Callable[[trio.Nursery], ob
 
 
 class LoopThread:
-    """A thread that runs trio. It returns from its constructor once the loop runs.
+    """A thread that runs trio. The constructor returns once the loop runs.
 
-    It is a daemon thread, so a program that forgets to end it ends anyway.
+    It is a daemon thread: if a program forgets to end it, the program still ends.
 
     Args:
         name: The name of the thread.
@@ -249,7 +250,7 @@ class LoopThread:
         self._ready.put(None)
 
     def tell(self, act: Callable[[], object]) -> None:
-        """Let the loop call ``act`` soon, without waiting for it. From any thread.
+        """Let the loop call ``act`` soon, without waiting for it. You may call this in any thread.
 
         Raises:
             ConnectionClosed: The loop has ended.
@@ -262,16 +263,16 @@ class LoopThread:
 
     @property
     def nursery(self) -> trio.Nursery:
-        """Where the loop runs what it is given. For use in trio's thread."""
+        """The nursery in which the loop runs the work of callers. Use it in trio's thread."""
         assert self._nursery is not None
         return self._nursery
 
     def start(self, served: Servable) -> None:
-        """Start a task for ``served``. In trio's thread."""
+        """Start a task for ``served``. Call this in trio's thread."""
         start_or_refuse(self.nursery, served)
 
     def end(self) -> None:
-        """Let the loop cancel what it runs, and end. From any thread. Idempotent."""
+        """Let the loop cancel its work and end. You may call this in any thread. Idempotent."""
         assert self._closing is not None
         assert self._token is not None
         with suppress(trio.RunFinishedError):
