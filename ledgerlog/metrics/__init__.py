@@ -1,9 +1,9 @@
-"""What a process measures about itself, for Prometheus and for programs.
+"""The metrics of a process, for Prometheus and for programs.
 
-    families       the table of all metrics: name, kind, labels, meaning, and what to alert on
+    families       the table of all metrics: name, kind, labels, meaning, and when to alert
     client         reads the counts of a client
-    prometheus     turns what was read into prometheus_client's objects, and into text
+    prometheus     turns the values into prometheus_client's objects, and into text
 
-Nothing is measured here. Cores and shells keep counts where things happen (``ledgerlog.counts``), and whoever
-asks has them read at that moment. So metrics cost nothing while nobody looks.
+Cores and shells keep the counts themselves (``ledgerlog.counts``). These modules only read the counts, at the
+moment when somebody asks for metrics. So metrics cost nothing between two scrapes.
 """

@@ -1,6 +1,6 @@
 """Reads the counts of a client, and of the jobs in its process.
 
-Other threads may read too: every collection is copied in one step before it is walked.
+You may call these functions in any thread. Each of them copies a collection in one step before it iterates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ __all__ = ["client_measurements", "session_measurements"]
 
 
 def client_measurements(client: LedgerClient) -> Iterator[Measurement]:
-    """Yield what a client measures: appends, takeovers, connections, and the logs that it leads."""
+    """Yield the measurements of a client: appends, takeovers, cursors, connections, and the logs that it
+    leads."""
     counts = client.counts
     led = [describe() for describe in list(counts.led.values())]
     yield Measurement(f.CLIENT_APPEND_SECONDS, counts.append_s)
@@ -51,7 +52,7 @@ def client_measurements(client: LedgerClient) -> Iterator[Measurement]:
         yield Measurement(f.CLIENT_ADDS_REFUSED, connection.adds_refused, labels)
         yield Measurement(f.CLIENT_LOSSES, connection.losses, labels)
         yield Measurement(f.CLIENT_FAILED_ATTEMPTS, connection.failed_attempts, labels)
-    # A log that is left and taken over again may be described by both leaderships for a moment.
+    # If this process leaves a log and takes it over again, both leaderships may list the log for a moment.
     for log in {log.name: log for log in sorted(led, key=lambda log: log.epoch)}.values():
         yield from _log_measurements(log)
 
@@ -71,7 +72,7 @@ def _log_measurements(log: LedLog) -> Iterator[Measurement]:
 
 
 def session_measurements(sessions: SessionCounts) -> Iterator[Measurement]:
-    """Yield what became of the sessions with the metadata store."""
+    """Yield whether the session with the metadata store is connected, and how many were lost or suspended."""
     yield Measurement(f.METADATA_CONNECTED, int(sessions.state is SessionState.CONNECTED))
     yield Measurement(f.METADATA_SESSIONS_LOST, sessions.lost)
     yield Measurement(f.METADATA_SUSPENSIONS, sessions.suspensions)

@@ -1,5 +1,6 @@
-"""The table of all metrics. Pure: names and meanings, and the values that were read. ``docs/METRICS.md`` is
-this table for people; a test compares the two.
+"""The table of all metrics: their names, kinds, labels and meanings. This module is pure.
+
+``docs/METRICS.md`` is the same table for people. A test compares the two.
 
 Names follow Prometheus: they begin with ``ledgerlog_`` and the part that measures, and end in the unit.
 Counters end in ``_total``. All durations are in seconds, all sizes in bytes.
@@ -19,10 +20,10 @@ __all__ = ["BOOKIE_FIGURES", "FAMILIES", "Family", "MetricKind", "Measurement", 
 
 
 class MetricKind(enum.Enum):
-    """What a metric is, in the words of Prometheus."""
+    """The type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
-    """Only grows, and begins again at 0 with the process."""
+    """It only grows, and starts again at 0 when the process starts."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
@@ -35,7 +36,7 @@ class Family:
     kind: MetricKind
     meaning: str
     alert: str = ""
-    """When to wake somebody; "" if this metric alone is no reason to."""
+    """When to alert an operator; "" if this metric alone is no reason."""
     labels: tuple[str, ...] = ()
 
 
@@ -57,7 +58,8 @@ class MetricSample:
     """The name of the metric. A histogram gives samples whose names end in ``_bucket``, ``_count`` and
     ``_sum``."""
     labels: Mapping[str, str]
-    """What tells it from the other samples of this name, for example ``{"log": "orders"}``."""
+    """The labels that distinguish this sample from others of the same name, for example
+    ``{"log": "orders"}``."""
     value: float
     """The number."""
 
@@ -263,8 +265,8 @@ BOOKIE_FIGURES: dict[str, Family] = {
         _GAUGE, "reply_bytes", "the queue of replies: bytes that clients have not taken yet"
     ),
 }
-"""The figures of a bookie that INFO tells, each with its metric. Those of refusals are one metric with a
-label."""
+"""The figures in a bookie's INFO reply, each with its metric. All figures of refusals share one metric. Its
+label is the reason."""
 
 # --- a client -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Measurements as prometheus_client's objects, and as the text that Prometheus reads."""
+"""Turns measurements into prometheus_client's objects, and into the text that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class ClusterCollector:
 
         prometheus_client.REGISTRY.register(ledgerlog.metrics.prometheus.ClusterCollector(cluster))
 
-    The registry then asks it at each scrape, from whatever thread it likes. Unregister it before you close
-    the cluster.
+    The registry then calls the collector at each scrape, in any thread. Unregister the collector before you
+    close the cluster.
     """
 
     def __init__(self, cluster: _Measured) -> None:
         """Create it.
 
         Args:
-            cluster: A connected cluster: that of ``ledgerlog``, or that of ``ledgerlog.blocking``.
+            cluster: A connected cluster, of ``ledgerlog`` or of ``ledgerlog.blocking``.
         """
         self._cluster = cluster
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics, so that a registry refuses doubles."""
+        """Yield the metrics without values, so that a registry can refuse a second one of the same name."""
         return map(_metric, FAMILIES)
 
     def collect(self) -> Iterator[Metric]:
@@ -60,8 +60,8 @@ def expose(measurements: Iterable[Measurement], accepts: str) -> tuple[bytes, st
         accepts: The value of the header ``Accept`` of the request.
 
     Returns:
-        The text, and the value of ``Content-Type``: OpenMetrics if the client accepts that, else the older
-        format.
+        The text, and the value of ``Content-Type``. The text is OpenMetrics if the client accepts that, else
+        the older format of Prometheus.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(list(measurements)))
