@@ -15,10 +15,10 @@
 
     asyncio.run(main())
 
-The library itself runs under trio, in a thread of its own for each connection. Calls and answers cross
-between the loops in batches, so many tasks that append share the cost of crossing. Names, arguments and
-exceptions are those of the trio library. A cancelled call is cancelled in trio, too. A connection belongs
-to the asyncio loop that made it.
+The library itself runs under trio, in its own thread for each connection. Calls and answers cross between the
+loops in batches, so tasks that append at the same time share the cost. Names, arguments and exceptions are
+those of the trio library. If you cancel a call, it is cancelled in trio, too. Use a connection only in the
+asyncio loop that made it.
 """
 
 from ledgerlog.aio.connecting import connect

@@ -1,8 +1,8 @@
 """The base classes of ``ledgerlog.aio.faces``.
 
 Each face holds an asynchronous object of the library, its *inner* object, and has trio's loop call it. The
-faces' methods are generated from the asynchronous classes (see ``tools/faces``). This module has the part
-that is written by hand: how a call crosses to trio, and what opening and closing mean.
+faces' methods are generated from the asynchronous classes (see ``tools/faces``). This module is written by
+hand: it passes calls to trio, and it opens and closes things.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AioFace(Generic[A]):
         self._inner = inner
 
     def _check(self) -> None:
-        """Raise the reason if no call is possible any more. Most inner objects raise it themselves."""
+        """If no call is possible any more, raise the reason. Most inner objects raise it themselves."""
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()
@@ -48,7 +48,7 @@ class AioFace(Generic[A]):
 
 
 class AioEntered(Generic[A, F]):
-    """A context manager that enters an asynchronous context in trio's loop. For one ``async with``."""
+    """A context manager that enters an asynchronous context in trio's loop. Use it for one ``async with``."""
 
     def __init__(
         self, portal: Bridge, manager: AbstractAsyncContextManager[A], face: Callable[[Bridge, A], F]
@@ -70,7 +70,7 @@ class AioEntered(Generic[A, F]):
 
 
 class LeadershipEntered(Generic[A, F]):
-    """A leadership. It cancels the asyncio task of its body when it is over; see ``Election.leadership``."""
+    """A leadership. When it ends, it cancels the asyncio task of its body; see ``Election.leadership``."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LeadershipEntered(Generic[A, F]):
         inner, self._held = await self._portal.enter(self._manager, self._on_lost)
         self._cancelling = task.cancelling()
         self._task = task
-        if self._is_cancelled:  # It was over before the task heard that it had begun.
+        if self._is_cancelled:  # The leadership ended before the task was told of it.
             task.cancel("the leadership is over")
         return self._face(self._portal, inner)
 
@@ -110,7 +110,7 @@ class LeadershipEntered(Generic[A, F]):
         assert self._held is not None
         assert self._task is not None
         self._is_left = True
-        # As in ``asyncio.timeout``: our own cancellation ends here, those of others go on.
+        # As in ``asyncio.timeout``: stop our own cancellation here, and pass on those of others.
         ends_here = self._is_cancelled and self._task.uncancel() <= self._cancelling
         is_ours = ends_here and isinstance(error, asyncio.CancelledError)
         try:
@@ -145,7 +145,7 @@ class AioTerm(AioFace[election.Term]):
 
 
 class AioLedger(AioFace[writer.LedgerWriter]):
-    """A ledger's writer. It is entered when the ledger is created."""
+    """A ledger's writer. It is entered as soon as the ledger is created."""
 
     def __init__(
         self, portal: Bridge, inner: writer.LedgerWriter, held: HeldContext[writer.LedgerWriter]
@@ -178,7 +178,7 @@ class AioLedger(AioFace[writer.LedgerWriter]):
 
 
 class AioWriter(AioFace[log_writer.LogWriter]):
-    """The leader of a log. Appends of many tasks cross to trio together, and so do their answers."""
+    """The writer of a log. The appends of many tasks cross to trio together, and so do their answers."""
 
     def __init__(self, portal: Bridge, inner: log_writer.LogWriter) -> None:
         super().__init__(portal, inner)

@@ -1,21 +1,21 @@
-"""Between an asyncio loop and trio's loop: calls and outcomes, in batches both ways.
+"""The bridge between an asyncio loop and trio's loop. It carries calls and outcomes, in batches both ways.
 
-Each connection has one ``Bridge``. Trio runs in a thread of its own, or as a guest of the asyncio loop.
+Each connection has one ``Bridge``. Trio runs in its own thread, or as a guest of the asyncio loop.
 
-**Batches.** What one loop gives the other gathers in a ``Mailbox``. The first thing in an empty mailbox wakes
-the other loop; what comes before the other loop looks goes along. So while many tasks append, a wake-up is
-shared by all of them.
+**Batches.** A ``Mailbox`` in each direction collects what one loop gives the other. The first item in an
+empty mailbox wakes the other loop. Items that arrive before the other loop reads need no wake-up. So many
+tasks that append share one wake-up.
 
-**Cancellation.** If an asyncio task is cancelled while it waits for a call, the call is cancelled in trio,
-and the task gets its CancelledError once the call has ended. A second cancellation does not wait for that
-end. If the call had ended just before, it may have had its effect.
+**Cancellation.** If an asyncio task is cancelled while it waits for a call, the bridge cancels the call in
+trio. The task gets its CancelledError once the call has ended. A second cancellation does not wait for that.
+If the call had ended just before the cancellation, it may have had its effect.
 
-**Contexts.** A task of trio enters an async context and stays in it. If the manager cancels its body (a
-leadership is over), the bridge tells the caller, and trio waits until the caller has left.
+**Contexts.** A task of trio enters an async context and stays in it. If the manager cancels its body (for
+example because a leadership is over), the bridge tells the caller, and trio waits until the caller has left.
 
-**Another loop.** A connection belongs to the asyncio loop that made it. Calls from another loop, from a
-thread without a loop, or from a forked child are refused. If the loop ends while a connection is open, the
-answers have nobody to go to: the bridge says so in the log.
+**Another loop.** A connection belongs to the asyncio loop that made it. The bridge refuses calls from another
+loop, from a thread without a loop, and from a forked child. If the loop ends while a connection is open, no
+task is left that could take the answers. The bridge then writes a log line.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _STOP_S = 30.0
-"""Closing waits this long for trio's thread to end."""
+"""``close`` waits at most this long for the end of trio's thread."""
 
 Act = Callable[[], object]
 
 
 class Mailbox:
-    """Acts that one loop gives another, in their order.
+    """Acts (functions without arguments) that one loop gives another. They run in their order.
 
-    ``put`` belongs to the loop that gives. The acts run in the loop that takes; they raise nothing.
+    Call ``put`` in the loop that gives. The acts run in the other loop; they must not raise.
 
     Args:
-        wake: Has the other loop call a function soon.
+        wake: Lets the other loop call a function soon.
     """
 
     __slots__ = ("_acts", "_is_awake", "_wake")
@@ -71,9 +71,9 @@ class Mailbox:
         self._is_awake = False
 
     def put(self, act: Act) -> None:
-        """Have the other loop call ``act``."""
-        # The order of these two steps matters. ``_run`` lowers the flag before it counts the acts, so an act
-        # is counted, or it finds the flag down and wakes the loop again.
+        """Let the other loop call ``act``."""
+        # The order of these two steps matters. ``_run`` clears the flag before it counts the acts. So either
+        # ``_run`` counts this act, or the flag is clear here and the act wakes the loop again.
         self._acts.append(act)
         if not self._is_awake:
             self._is_awake = True
@@ -86,7 +86,7 @@ class Mailbox:
 
 
 class _Host(Protocol):
-    """What runs trio."""
+    """A way to run trio."""
 
     is_over: bool
 
@@ -121,7 +121,7 @@ class _GuestHost:
         self._nursery: trio.Nursery | None = None
         self._closing = trio.Event()
         self._early: list[Act] = []
-        """What is told before the guest runs."""
+        """The acts that were given before the guest runs."""
         self.is_over = False
         trio.lowlevel.start_guest_run(
             serve_until,
@@ -170,7 +170,7 @@ class _GuestHost:
 
 
 class Bridge:
-    """An asyncio loop's connection to trio's loop. Make it in the asyncio loop.
+    """An asyncio loop's connection to trio's loop. Create it in the asyncio loop.
 
     Args:
         is_guest: Run trio in the asyncio loop's own thread.
@@ -204,17 +204,17 @@ class Bridge:
     # --- between the loops ------------------------------------------------------------------------
 
     def tell_trio(self, act: Act) -> None:
-        """Have trio call ``act`` soon. In the asyncio loop."""
+        """Let trio call ``act`` soon. Call this in the asyncio loop."""
         self._to_trio.put(act)
 
     def tell_asyncio(self, act: Act) -> None:
-        """Have the asyncio loop call ``act`` soon. In trio's loop."""
+        """Let the asyncio loop call ``act`` soon. Call this in trio's loop."""
         self._to_asyncio.put(act)
 
     def _wake_asyncio(self, act: Act) -> None:
         try:
             self._loop.call_soon_threadsafe(act)
-        except RuntimeError:  # The loop is closed. So nobody waits for an answer any more.
+        except RuntimeError:  # The loop is closed, so no task waits for an answer any more.
             if not self._is_orphaned:
                 self._is_orphaned = True
                 logger.error("an asyncio loop ended with a connection open: leave the connection first")
@@ -222,7 +222,7 @@ class Bridge:
     # --- calls ------------------------------------------------------------------------------------
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``work``, which runs in trio. Raises the errors of ``work``."""
+        """Run ``work`` in trio and return its result. Raises the errors of ``work``."""
         self.check()
         future: asyncio.Future[CallOutcome[T]] = self._loop.create_future()
         call = OutsideCall(work, partial(self._answer, future))
@@ -230,11 +230,11 @@ class Bridge:
         return (await self.wait(future, call.scope.cancel)).unwrap()
 
     def _answer(self, future: asyncio.Future[CallOutcome[T]], outcome: CallOutcome[T]) -> None:
-        """Give a future its result. In trio's loop."""
+        """Give a future its result. Call this in trio's loop."""
         self._to_asyncio.put(partial(_settle, future, outcome))
 
     async def wait(self, future: asyncio.Future[T], cancel: Act) -> T:
-        """Wait for a future. If the task is cancelled, have trio call ``cancel``, and wait for the end."""
+        """Wait for a future. If the task is cancelled, let trio call ``cancel``, and wait for the end."""
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
@@ -250,13 +250,13 @@ class Bridge:
 
         Args:
             manager: The context manager.
-            on_lost: Called in the asyncio loop if the manager cancels its body. The caller then leaves soon.
+            on_lost: Called in the asyncio loop if the manager cancels its body. Leave the context soon after.
 
         Returns:
-            The value of the context, and the hold on it.
+            The value of the context, and the ``HeldContext`` with which you leave it.
 
         Raises:
-            BaseException: The error of entering it.
+            BaseException: The error of entering the context.
         """
         self.check()
         held = HeldContext(self, manager, on_lost)
@@ -270,13 +270,13 @@ class Bridge:
 
     @property
     def nursery(self) -> trio.Nursery:
-        """A nursery of trio that lasts as long as the connection. For use in trio's loop."""
+        """A nursery of trio that lasts as long as the connection. Use it in trio's loop."""
         return self._host.nursery
 
     async def close(self) -> None:
         """Leave all contexts, newest first, and end trio's loop. Idempotent.
 
-        Cancelling: the remaining contexts are left at once.
+        Cancelling: this cancels the remaining contexts instead of waiting for their orderly end.
         """
         if self._is_closed or os.getpid() != self._pid:
             return
@@ -321,13 +321,14 @@ class HeldContext(Generic[T]):
         try:
             outcome = await self._bridge.wait(self._entered, self.context.scope.cancel)
         except asyncio.CancelledError:
-            # It may have been entered just before. Nobody else would leave it.
+            # The context may have been entered just before, and no other task would leave it.
             self._tell_leave(is_failed=True, at_once=True)
             raise
         return outcome.unwrap()
 
     def check(self) -> None:
-        """If the context ended by itself, raise the reason. If it was left, raise ConnectionClosed."""
+        """If the context ended by itself, raise the reason. If ``leave`` was called, raise
+        ConnectionClosed."""
         self.context.check()
 
     async def leave(self, error: BaseException | None) -> None:

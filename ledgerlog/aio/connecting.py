@@ -35,15 +35,14 @@ async def connect(
 
     Args:
         uri: The cluster URI, as for ``ledgerlog.connect``.
-        default_replication: As for ``ledgerlog.connect``; so are the arguments up to ``zk_auth_file``.
-        append_deadline_s: See above.
-        create: See above.
-        tls: See above.
-        secret_file: See above.
-        zk_auth_file: See above.
-        guest: Run trio in the asyncio loop's own thread instead of a thread of its own. A lone append is then
-            faster, because no thread has to be woken. But the two loops take turns: whatever blocks one of
-            them blocks both.
+        default_replication: As for ``ledgerlog.connect``.
+        append_deadline_s: As for ``ledgerlog.connect``.
+        create: As for ``ledgerlog.connect``.
+        tls: As for ``ledgerlog.connect``.
+        secret_file: As for ``ledgerlog.connect``.
+        zk_auth_file: As for ``ledgerlog.connect``.
+        guest: Run trio in the asyncio loop's thread instead of its own. A lone append is then faster, because
+            no other thread must wake up. But the two loops take turns: code that blocks one loop blocks both.
 
     Yields:
         The cluster. It belongs to the running asyncio loop.
@@ -52,8 +51,8 @@ async def connect(
         InvalidArgument: The URI or an option is not valid, or this is not a task of asyncio.
         LedgerLogError: All other errors of ``ledgerlog.connect``.
 
-    Cancelling: as for ``ledgerlog.connect``. Leaving waits for the orderly end of what is open; a
-    cancellation ends it at once, and the next leader recovers the ledgers.
+    Cancelling: as for ``ledgerlog.connect``. If you leave the body, open writers and readers end in order
+    first. If the body is cancelled, they end at once, and the next leader recovers the ledgers.
     """
     refuse_outside_of_asyncio("ledgerlog.aio.connect")
     manager = cluster.connect(

@@ -1,7 +1,7 @@
 """Reading in asyncio: async iterators over the results of the library's readers.
 
-A reader is for one task at a time. ``crossing.fetching`` fetches ahead for it, so most records are here
-already when you ask for them.
+Use a reader in one task at a time. ``crossing.fetching`` fetches ahead, so most records have arrived already
+when you ask for them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class AioRecords(AioFace[Fetched]):
             self._batch, self._records = batch, iter(batch)
 
     async def batches(self) -> AsyncIterator[RecordBatch]:
-        """Iterate by batches, for replay. Both ways of iterating share one place in the log."""
+        """Iterate by batches, for replay. If you mix this with iterating by records, each of them goes on
+        where the other stopped."""
         while True:
             begun, self._batch, self._records = self._batch, None, iter(())
             if begun is not None and self._next_offset < begun.end_offset:

@@ -1,8 +1,8 @@
 """Replicas of state machines for asyncio.
 
 The replica, its machine and its store of snapshots run under trio. Only trio calls the machine: ``apply``,
-``snapshot``, ``restore``, and the functions that are passed to ``read``. So they never run at the same time,
-and a machine needs no locks. Nothing of them crosses to the asyncio loop except bytes and results.
+``snapshot``, ``restore``, and the functions that you pass to ``read``. So they never run at the same time,
+and a machine needs no locks. Only bytes and results cross to the asyncio loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LedgerSnapshots(snapshots.LedgerSnapshots):
 
 
 class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
-    """What is written by hand of ``Replica``."""
+    """The part of ``Replica`` that is written by hand."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
         """Call a function with the machine, and return its result.
 
         Args:
-            fn: Gets the machine. It runs where the machine does, in trio's loop, so keep it short. It must
-                not change the machine, nor keep parts of it that commands change.
+            fn: Called with the machine, in trio's loop, so keep it short. It must not change the machine, nor
+                keep parts of it that commands change.
             consistency: ``local``: read the present state of this replica, which may be an old state of the
                 log. ``linear``: read a state with every command that was acknowledged before the call, by any
                 leader. Only the leader can do that.
@@ -124,8 +124,7 @@ class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
 
 
 class _Events(Generic[M]):
-    """The events of a replica. The iterator of trio begins when this one is made, and its steps cross to
-    trio."""
+    """The events of a replica. This creates trio's iterator at once. Each step runs in trio's loop."""
 
     def __init__(self, portal: Bridge, inner: replica.Replica[M]) -> None:
         self._portal = portal
