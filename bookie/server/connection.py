@@ -181,7 +181,7 @@ class Connection:
                 self._access.close()
             self._requests.close()
             self._release_large()
-            self._shared.fair.leave(self._party)
+            self._shared.fair.leave(self._party, is_greeted=self.is_greeted)
 
     def drop(self, why: str) -> None:
         """Close the connection at once."""
@@ -469,9 +469,7 @@ class Connection:
             self._outbox.reply([encode_hello_reply(status, answer)])
         self.is_greeted = True
         self.principal = principal
-        if principal is not None:
-            shared.fair.leave(self._party)
-            self._party = self._requests.party = shared.fair.enter(self._party.address, principal)
+        self._party = self._requests.party = shared.fair.greet(self._party, principal)
         self._access = shared.access.open(principal, self._party.look_limiters, self._requests.end_polls)
         self._requests.access = self._access
         shared.strangers.leave(self)

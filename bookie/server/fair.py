@@ -58,6 +58,9 @@ class Places:
     requests: int = 0
     """Requests under way, other than adds."""
     connections: int = 0
+    """Open connections. Of a connection that was not greeted yet, only its party counts it."""
+    greeted: int = 0
+    """How many of them were greeted."""
 
     @classmethod
     def of(cls, *, requests: int, reply_bytes: int, large_frames: int, looks: int) -> Places:
@@ -116,6 +119,10 @@ class Party:
     def __attrs_post_init__(self) -> None:
         self.group = None if self.principal is None else str(self.principal)
         self.name = f"{self.group or ''}@{self.address}"
+
+    def shared_places(self) -> tuple[Places, ...]:
+        """Return all places that a connection of the party counts for."""
+        return self.own, self.of_principal, self.everybody
 
     @property
     def is_bookie(self) -> bool:
@@ -205,7 +212,6 @@ class FairShares:
         if party is None:
             party = self._parties[principal, address] = self._new_party(principal, address)
         party.own.connections += 1
-        party.everybody.connections += 1
         if principal is not None:
             party.of_principal.connections += 1
         return party
@@ -217,10 +223,26 @@ class FairShares:
             of_principal = self._principals[principal] = _of_principal()
         return Party(principal, address, of_principal, self.everybody, self.reserve)
 
-    def leave(self, party: Party) -> None:
+    def greet(self, stranger: Party, principal: Principal | None) -> Party:
+        """Return the party of a connection that is greeted now.
+
+        Args:
+            stranger: The party that it has belonged to.
+            principal: Who the client proved to be. None: it proved nothing.
+        """
+        party = stranger
+        if principal is not None:
+            self.leave(stranger)
+            party = self.enter(stranger.address, principal)
+        for places in party.shared_places():
+            places.greeted += 1
+        return party
+
+    def leave(self, party: Party, *, is_greeted: bool = False) -> None:
         """Say that a connection of the party has ended."""
+        for places in party.shared_places() if is_greeted else ():
+            places.greeted -= 1
         party.own.connections -= 1
-        party.everybody.connections -= 1
         if not party.own.connections:
             del self._parties[party.principal, party.address]
         if party.principal is not None:
@@ -229,7 +251,9 @@ class FairShares:
                 del self._principals[party.principal]
 
     def has_connection(self, address: str, principal: Principal | None) -> bool:
-        """Whether one more client may be greeted. The caller has entered it as one that proved nothing.
+        """Whether one more client may be greeted.
+
+        Connections that were not greeted do not count: the oldest of them makes place for a newcomer.
 
         Args:
             address: The client's address.
@@ -237,12 +261,14 @@ class FairShares:
         """
         if principal is not None and principal.kind is PrincipalKind.BOOKIE:
             return True
-        if self.everybody.connections > self._most_of_clients:
+        if self.everybody.greeted >= self._most_of_clients:
             return False
-        if principal is None:
-            return self._parties[None, address].own.connections <= self._most_of_one
-        found = self._principals.get(principal)
-        return found is None or found.connections < self._most_of_one
+        if principal is not None:
+            found = self._principals.get(principal)
+        else:
+            party = self._parties.get((None, address))
+            found = None if party is None else party.own
+        return found is None or found.greeted < self._most_of_one
 
     def take(self, party: Party, cost: int) -> bool:
         """Return whether ``cost`` bytes of work may be done now; if not, wait for ``turn``."""

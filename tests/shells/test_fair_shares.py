@@ -178,23 +178,29 @@ def test_one_principal_has_three_quarters_of_the_connections_and_the_last_are_fo
         if not fair.has_connection(address, principal):
             fair.leave(stranger)
             return False
-        if principal is not None:
-            fair.leave(stranger)
-            fair.enter(address, principal)
+        fair.greet(stranger, principal)
         return True
 
     assert [greet(f"host-{number % 5}", ALICE) for number in range(26)].count(True) == 24
     assert [greet("host", BOB) for _ in range(8)].count(True) == 6
-    assert fair.everybody.connections == 30
+    assert fair.everybody.greeted == 30
     assert [greet("bookie", BOOKIE) for _ in range(2)] == [True, True]
 
 
 def test_one_address_of_an_open_cluster_has_three_quarters_of_the_connections() -> None:
     fair = FairShares(connections_max=32)
+    strangers = [fair.enter("host") for _ in range(40)]
+    greeted = []
     for _ in range(24):
-        fair.enter("host")
-        assert fair.has_connection("host", None)
-    fair.enter("host")
+        assert fair.has_connection("host", None), "strangers take nobody's place"
+        greeted.append(fair.greet(strangers.pop(), None))
     assert not fair.has_connection("host", None)
-    fair.enter("other")
     assert fair.has_connection("other", None)
+    fair.leave(greeted.pop(), is_greeted=True)
+    assert fair.has_connection("host", None)
+    for party in greeted:
+        fair.leave(party, is_greeted=True)
+    for party in strangers:
+        fair.leave(party)
+    assert fair.everybody.greeted == 0
+    assert not fair._parties

@@ -152,12 +152,13 @@ async def test_what_is_no_small_hello_is_cut_off_at_once(
 async def test_a_bookie_that_is_full_of_strangers_has_room_for_one_who_says_hello(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "BOOKIE_CONNECTIONS_MAX", 10)
+    # Of three connections, no quarter and no sixteenth is kept for others (see ``bookie.server.fair``).
+    monkeypatch.setattr(limits, "BOOKIE_CONNECTIONS_MAX", 3)
     async with Machine().bookie() as bookie:
-        friends = [await bookie.client() for _ in range(5)]
+        friends = [await bookie.client()]
         for _ in range(20):
             await bookie.connect()
-        friends += [await bookie.client() for _ in range(5)]
+        friends += [await bookie.client() for _ in range(2)]
         for friend in friends:
             assert figures(await friend.ask(Kind.INFO))["connections_refused"] == 0
         late = await bookie.connect()  # Only friends are left.
