@@ -398,7 +398,9 @@ ADMIN_BODY_BYTES_MAX = 4 * KIB
 ADMIN_REQUEST_S = 60.0
 """A connection to the administration port is closed if its next request is not complete after this time."""
 ADMIN_ANSWER_S = 10.0
-"""The time for an answer: to find it and to send it."""
+"""The time for an answer: to find it and to send it. Who asks waits no longer either."""
+ADMIN_ANSWER_BYTES_MAX = MIB
+"""What we read of an answer that we asked an administration port for."""
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a listener, by h11: the only module that knows its bytes.
+"""HTTP/1.1 over our streams, by h11: the only module that knows its bytes.
 
 A request has a bounded header and a bounded body, both must be complete within a deadline, and the answer has
 a deadline too. At most ``limits.ADMIN_CONNECTIONS`` connections are open. If one more comes, the oldest that
@@ -7,6 +7,8 @@ nobody out. A request that is no HTTP gets 400, and its connection ends.
 
 A connection never ends the server, whatever its peer sends. An exception of ``answer`` that is no
 LedgerLogError is a bug, and does.
+
+``ask_http`` is the other side: one request on a connection of its own, for commands.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ import trio
 
 from ledgerlog import limits
 from ledgerlog.concurrency.complaints import Complaints
-from ledgerlog.errors import LedgerLogError, Unauthenticated
+from ledgerlog.errors import LedgerLogError, Unauthenticated, WireError
 from ledgerlog.model.principal import Principal
-from ledgerlog.net.transport import ConnectionLost, Listener, Stream
+from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream
 
-__all__ = ["Answer", "Asked", "serve_http"]
+__all__ = ["Answer", "Asked", "ask_http", "serve_http"]
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +105,69 @@ async def serve_http(listener: Listener, answer: Callable[[Asked], Awaitable[Ans
                 oldest.close()
             count += 1
             nursery.start_soon(serve, stream)
+
+
+async def ask_http(
+    network: Network, address: str, method: str, target: str, *, token: str | None = None
+) -> Answer:
+    """Send a request without a body, and receive the answer.
+
+    Args:
+        network: The network to the server.
+        address: Where it listens.
+        method: The method.
+        target: The path, with the query.
+        token: A token to prove who asks; None: none, or the network has a certificate.
+
+    Returns:
+        The answer, whatever its status is. Of its headers only the content type is kept.
+
+    Raises:
+        ConnectionLost: Nobody listens there, or the answer was not complete within
+            ``limits.ADMIN_ANSWER_S``. The server may have done what was asked.
+        InvalidArgument: The address is malformed.
+        Unauthenticated: One end refused the other's certificate.
+        WireError: The answer is no HTTP, or is too large.
+
+    Cancelling: the server may or may not do what was asked.
+    """
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.ADMIN_HEADER_BYTES_MAX)
+    headers = [("host", address), ("connection", "close"), ("content-length", "0")]
+    if token is not None:
+        headers.append(("authorization", f"Bearer {token}"))
+    asking = http.send(h11.Request(method=method, target=target, headers=headers))
+    asking = (asking or b"") + (http.send(h11.EndOfMessage()) or b"")
+    with trio.move_on_after(limits.ADMIN_ANSWER_S):
+        stream = await network.connect(address)
+        try:
+            await stream.send_all([asking])
+            return await _receive_answer(http, stream)
+        except h11.RemoteProtocolError as wrong:
+            raise WireError(f"{address} does not answer by HTTP: {wrong}") from None
+        finally:
+            stream.close()
+    raise ConnectionLost(f"{address}: no answer within {limits.ADMIN_ANSWER_S:g} s")
+
+
+async def _receive_answer(http: h11.Connection, stream: Stream) -> Answer:
+    buffer = memoryview(bytearray(_READ_BYTES))
+    status, content_type, body = 0, "", b""
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            count = await stream.receive_into(buffer)
+            http.receive_data(bytes(buffer[:count]))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+            content_type = dict(event.headers).get(b"content-type", b"").decode("latin-1")
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > limits.ADMIN_ANSWER_BYTES_MAX:
+                raise WireError(f"the answer has more than {limits.ADMIN_ANSWER_BYTES_MAX} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            return Answer(status, body, content_type)
+        elif isinstance(event, h11.ConnectionClosed):
+            raise h11.RemoteProtocolError("the connection ended before an answer")
 
 
 class _Connection:

@@ -1,4 +1,4 @@
-"""``ledgerlog bookie``: list the bookies of a cluster, and take them out of service."""
+"""``ledgerlog bookie``: list the bookies of a cluster, restart them gently, and take them out of service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import attrs
 import click
 import trio
 
+from ledgerlog.cli.bookie_drain import bookie_drain
 from ledgerlog.cli.options import connect, json_option, parsed, uri_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
@@ -58,7 +59,10 @@ class BookieState:
 
 @click.group()
 def bookie() -> None:
-    """Look at bookies, and take them out of service."""
+    """Look at bookies, restart them gently, and take them out of service."""
+
+
+bookie.add_command(bookie_drain)
 
 
 @bookie.command("list")

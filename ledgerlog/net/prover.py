@@ -24,6 +24,7 @@ from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.credentials import SECRET_FILE_VARIABLE, TLS_VARIABLES, Credentials
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.secret import Secrets, SecretSource
+from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.net.secret_file import SecretFile
 from ledgerlog.wire.hello import NONCE_BYTES, Claim
 from ledgerlog.wire.proof import BookieProof, ClientProof
@@ -125,6 +126,22 @@ class Prover:
         secrets = self._source.current()
         principal = self._principal_with(secrets)
         return ClientProof(principal, secrets.of(principal), self._random_bytes(NONCE_BYTES))
+
+    def token(self, scope: TokenScope, *, expires_s: float) -> str | None:
+        """Make a token for an administration port.
+
+        Args:
+            scope: What it is good for.
+            expires_s: When it ends, in seconds since 1970.
+
+        Returns:
+            The token; None if this process has no secret.
+        """
+        if self._source is None:
+            return None
+        secrets = self._source.current()
+        principal = self._principal_with(secrets)
+        return Token(principal, scope, int(expires_s)).encode(secrets.of(principal)[0])
 
     def _principal_with(self, secrets: Secrets) -> Principal:
         if secrets.holder is None and self._name is not None:

@@ -254,7 +254,7 @@ async def test_an_embedded_cluster_that_a_service_has_open_is_refused_with_the_s
     assert await ledgerlog_ok("log", "list", uri=uri) == b""
 
 
-async def test_bookies_with_an_administration_port_keep_it_when_they_are_started_again(
+async def test_bookies_with_an_administration_port_can_be_drained_and_keep_it_when_they_are_started_again(
     tmp_path: Path,
 ) -> None:
     async with running_cluster(tmp_path / "cluster", "--bookies", "2", "--admin") as cluster:
@@ -269,6 +269,17 @@ async def test_bookies_with_an_administration_port_keep_it_when_they_are_started
                 return False
 
         assert await is_alive("bookie-1")
+        drain = ("bookie", "drain", "bookie-1", "--admin")
+        door = cluster.admin["bookie-1"]
+        drained = await ledgerlog_ok(*drain, door, "--json", uri=cluster.uri)
+        assert json.loads(drained) == {"id": "bookie-1", "drained": True, "waits_for": ""}
+        listed = await ledgerlog_ok("bookie", "list", "--json", uri=cluster.uri)
+        assert [json.loads(line)["state"] for line in listed.splitlines()] == ["read-only", "writable"]
+        assert await ledgerlog_ok(*drain, door, "--undo", uri=cluster.uri) == b"bookie-1: writable\n"
+        wrong = await ledgerlog(*drain, cluster.admin["bookie-2"], uri=cluster.uri)
+        assert (wrong.status, "of 'bookie-2', not of bookie-1" in wrong.stderr) == (1, True), wrong.stderr
+        late = await ledgerlog(*drain, door, "--within", "1", uri=cluster.uri)
+        assert (late.status, "not drained after 1 s" in late.stderr) == (1, True), late.stderr
         os.kill(cluster.pids["bookie-2"], signal.SIGKILL)
         await cluster.wait_for("bookie-2 serves again")
         assert await is_alive("bookie-2")

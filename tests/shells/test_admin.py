@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -15,7 +16,8 @@ from trio.testing import MockClock
 from bookie.server.administration import BookieAdministration
 from ledgerlog import limits
 from ledgerlog.admin.gate import AdminGate
-from ledgerlog.admin.http import Answer, Asked, serve_http
+from ledgerlog.admin.http import Answer, Asked, ask_http, serve_http
+from ledgerlog.errors import WireError
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
@@ -374,3 +376,65 @@ async def test_connections_that_say_nothing_keep_nobody_out_and_end_after_a_whil
         began = trio.current_time()
         await ended(half)
         assert trio.current_time() - began <= limits.ADMIN_REQUEST_S
+
+
+# --- who asks -------------------------------------------------------------------------------------
+
+
+async def test_a_process_asks_with_a_token_of_its_own_secret_and_gets_every_answer(clock: MockClock) -> None:
+    async with administered() as here:
+        where = here.port.network, here.port.address
+        mine = here.prover.token(TokenScope.CHANGE, expires_s=NOW_S + 60)
+        told = await ask_http(*where, "GET", "/config", token=mine)
+        assert (told.status, told.content_type) == (200, "application/json")
+        assert json.loads(told.body)["id"] == "b1"
+        assert (await ask_http(*where, "POST", "/read-only?on=true")).status == 401
+        assert not here.bookie.node.is_read_only
+        assert await ask_http(*where, "POST", "/read-only?on=true", token=mine) == Answer(200, b"read-only\n")
+        assert here.bookie.node.is_read_only
+        reading = here.prover.token(TokenScope.READ, expires_s=NOW_S + 60)
+        assert (await ask_http(*where, "POST", "/read-only?on=false", token=reading)).status == 403
+    assert Prover(None).token(TokenScope.READ, expires_s=NOW_S) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "why"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", WireError, "does not answer by HTTP"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", WireError, "does not answer by HTTP"),
+        (b"", WireError, "does not answer by HTTP"),
+        (
+            b"HTTP/1.1 200 OK\r\n\r\n" + bytes(limits.ADMIN_ANSWER_BYTES_MAX + 1),
+            WireError,
+            "has more than 1048576 bytes",
+        ),
+        (None, ConnectionLost, "no answer within 10 s"),
+    ],
+    ids=["another protocol", "half an answer", "nothing", "too much", "silence"],
+)
+async def test_an_answer_that_is_none_is_one_error(
+    clock: MockClock, said: bytes | None, error: type[Exception], why: str
+) -> None:
+    network = LocalNetwork()
+    listener = await network.listen("admin:0")
+
+    async def serve() -> None:
+        stream = await listener.accept()
+        await receive(stream)
+        if said is None:
+            await trio.sleep_forever()
+        else:
+            with suppress(ConnectionLost):
+                await stream.send_all([said])
+            stream.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        caught: Exception | None = None
+        try:
+            await ask_http(network, listener.address, "GET", "/config")
+        except error as refused:
+            caught = refused
+        assert caught is not None
+        assert why in str(caught)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,147 @@
+"""``ledgerlog bookie drain``: have writers leave a bookie before it is restarted.
+
+The bookie turns read-only for its operator, as by ``POST /read-only`` on its administration port, until it is
+restarted or the wish is taken back. The metadata store has no such wish: what is stored there empties a
+bookie for good (``repair.decommission``), and would outlast the restart.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from ledgerlog.admin.http import Answer, ask_http
+from ledgerlog.cli.options import FiniteNumber, connect, json_option, parsed, uri_option
+from ledgerlog.cli.output import print_json, print_line, progress_bar
+from ledgerlog.cli.running import run
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import BookieUnavailable, InvalidArgument, PermissionDenied, Unauthenticated, WireError
+from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.token import TokenScope
+from ledgerlog.net.tcp import parse_address
+from ledgerlog.repair.core.leaving import Leaving
+from ledgerlog.repair.leaving import wait_until_free
+
+__all__ = ["bookie_drain"]
+
+_TOKEN_S = 300.0
+"""How long our token is good. The clocks of two machines may differ by most of it."""
+_WAIT_MAX_S = 86_400.0
+
+
+def _address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+@click.command("drain")
+@click.argument("bookie_id", metavar="ID", callback=parsed(check_bookie_id))
+@click.option(
+    "--admin",
+    required=True,
+    metavar="HOST:PORT",
+    callback=parsed(_address),
+    help="The administration port of the bookie.",
+)
+@click.option("--undo", is_flag=True, help="Have the bookie take adds again.")
+@click.option(
+    "--within",
+    "within_s",
+    type=FiniteNumber(0, _WAIT_MAX_S),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait at most.",
+)
+@uri_option
+@json_option
+def bookie_drain(bookie_id: str, admin: str, undo: bool, within_s: float, uri: str, as_json: bool) -> None:
+    """Have all writers leave the bookie ID, so that its restart disturbs nobody.
+
+    The bookie turns read-only, and the command returns when no ledger that is not closed uses it. It goes on
+    serving its entries; nothing is copied. After a restart it is writable again. If writers do not leave in
+    time, the command fails, and the bookie stays read-only: run the command again to wait on, or with --undo.
+    Writers need another writable bookie to go to. A ledger whose writer has died counts until somebody
+    recovers it; a restart disturbs nobody there.
+
+    The process must prove to be an admin: with a secret (--secret-file), of which the command makes a token,
+    or with a certificate."""
+
+    async def take_back() -> str:
+        async with connect(uri) as cluster:
+            return await _set_read_only(cluster, bookie_id, admin, wanted=False)
+
+    async def leave() -> tuple[Leaving, int]:
+        with progress_bar(f"draining {bookie_id}", None) as bar:
+            async with connect(uri) as cluster:
+                await _set_read_only(cluster, bookie_id, admin, wanted=True)
+                leaving = await wait_until_free(
+                    cluster.client, bookie_id, within_s=within_s, say=bar.describe
+                )
+                return leaving, len(cluster.bookies.writable())
+
+    if undo:
+        state = run(take_back)
+        if as_json:
+            print_json({"id": bookie_id, "state": state})
+        else:
+            print_line(f"{bookie_id}: {state}")
+        return
+    leaving, writable = run(leave)
+    if as_json:
+        print_json({"id": bookie_id, "drained": leaving.is_free, "waits_for": leaving.waits_for})
+    elif leaving.is_free:
+        print_line(f"no writer uses {bookie_id}: it may be restarted")
+    if not leaving.is_free:
+        raise click.ClickException(
+            f"{bookie_id} is not drained after {within_s:g} s: {leaving.waits_for}; {writable} writable "
+            "bookies are there. It stays read-only: run this again to wait on, or with --undo"
+        )
+
+
+async def _set_read_only(cluster: Cluster, bookie_id: BookieId, admin: str, *, wanted: bool) -> str:
+    """Have the bookie take no ordinary adds, or take them again. Return its state then.
+
+    Raises:
+        BookieUnavailable: The bookie does not serve yet.
+        InvalidArgument: Another process answers there.
+        PermissionDenied: This process may not change it.
+        Unauthenticated: This process has not proven who it is.
+        WireError: What answers there is no administration port.
+
+    Errors of ``ask_http`` pass through.
+    """
+    client = cluster.client
+
+    async def ask(method: str, target: str, scope: TokenScope) -> Answer:
+        token = client.prover.token(scope, expires_s=time.time() + _TOKEN_S)
+        answer = await ask_http(client.network, admin, method, target, token=token)
+        _check(answer, admin)
+        return answer
+
+    try:
+        there = json.loads((await ask("GET", "/config", TokenScope.READ)).body).get("id")
+    except (ValueError, AttributeError):
+        raise WireError(f"{admin} does not answer as the administration port of a bookie") from None
+    if there is None:
+        raise BookieUnavailable(f"the process at {admin} does not serve as a bookie, or not yet")
+    if there != bookie_id:
+        raise InvalidArgument(f"{admin} is the administration port of {there!r}, not of {bookie_id}")
+    switch = "true" if wanted else "false"
+    answer = await ask("POST", f"/read-only?on={switch}", TokenScope.CHANGE)
+    return answer.body.decode("utf-8", "replace").strip()
+
+
+def _check(answer: Answer, admin: str) -> None:
+    if answer.status == 200:
+        return
+    why = f"{admin}: {answer.body.decode('utf-8', 'replace').strip()}"
+    if answer.status == 401:
+        raise Unauthenticated(why)
+    if answer.status == 403:
+        raise PermissionDenied(why)
+    if answer.status == 503:
+        raise BookieUnavailable(why)
+    raise WireError(f"{admin} answers with status {answer.status}, as no administration port of a bookie")
