@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from ledgerlog import cluster
 from ledgerlog.aio.bridge import Bridge
@@ -14,7 +14,7 @@ from ledgerlog.loops import refuse_outside_of_asyncio
 from ledgerlog.model.credentials import TLS, FilePath
 from ledgerlog.model.quorum import Replication
 
-__all__ = ["connect"]
+__all__ = ["connect", "crossed"]
 
 
 @asynccontextmanager
@@ -64,6 +64,15 @@ async def connect(
         secret_file=secret_file,
         zk_auth_file=zk_auth_file,
     )
+    async with crossed(manager, guest=guest) as crossing:
+        yield crossing
+
+
+@asynccontextmanager
+async def crossed(
+    manager: AbstractAsyncContextManager[cluster.Cluster], *, guest: bool = False
+) -> AsyncIterator[Cluster]:
+    """Enter a connection of the library, and use it from asyncio for the body of an ``async with``."""
     bridge = Bridge(is_guest=guest)
     failure: BaseException | None = None
     try:

@@ -32,6 +32,7 @@ from ledgerlog.cli.options import (
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
+from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.model.quorum import Replication
 
 __all__ = ["bench"]
@@ -47,10 +48,10 @@ def bench() -> None:
 @bench.command("write")
 @click.option(
     "--api",
-    type=click.Choice(["ledger", "log"]),
+    type=click.Choice(["ledger", "log", "aio"]),
     default="ledger",
     show_default=True,
-    help="What is driven: a ledger's entries or a log's records.",
+    help="What is driven: a ledger's entries, a log's records, or a log's records under asyncio.",
 )
 @click.option(
     "--size",
@@ -102,9 +103,11 @@ def bench_write(
     as_json: bool,
 ) -> None:
     """Append as fast as it goes, one at a time, or at a fixed rate; measure latencies and cost."""
-    if rate is not None and api == "log":
-        raise click.UsageError("--rate drives ledgers: leave out --api log")
-    if api == "log" and max(sizes) > RECORD_BYTES_MAX:
+    if rate is not None and api != "ledger":
+        raise click.UsageError(f"--rate drives ledgers: leave out --api {api}")
+    if api == "aio" and uri is not None and isinstance(parse_uri(uri), FileUri | MemoryUri):
+        raise click.UsageError(f"--api aio connects once more, and only one connection can have {uri}")
+    if api != "ledger" and max(sizes) > RECORD_BYTES_MAX:
         raise click.UsageError(f"a record has at most {RECORD_BYTES_MAX} bytes")
     if with_tls and (uri is not None or plot is not None):
         raise click.UsageError("--tls compares clusters of its own: leave out --uri and --plot")

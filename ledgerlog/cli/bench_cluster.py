@@ -76,6 +76,7 @@ class Meter:
 class BenchCluster:
     """A cluster to measure. ``local`` is None if it was not started by this process."""
 
+    uri: str
     cluster: Cluster
     local: LocalCluster | None
     has_tls: bool
@@ -113,7 +114,7 @@ async def open_bench_cluster(
     SQLite. With ``with_tls``, it has certificates."""
     if uri is not None:
         async with connect(uri) as cluster:
-            yield BenchCluster(cluster, None, cluster.client.credentials.tls is not None)
+            yield BenchCluster(uri, cluster, None, cluster.client.credentials.tls is not None)
         return
     refuse_given("without --uri the benchmark runs on a cluster of its own")
     with throw_away_directory("bench") as directory:
@@ -128,4 +129,4 @@ async def open_bench_cluster(
             credentials=credentials,
             credentials_of=credentials_of or (lambda _: NO_CREDENTIALS),
         ) as local:
-            yield BenchCluster(local.cluster, local, with_tls)
+            yield BenchCluster(local.uri, local.cluster, local, with_tls)

@@ -10,6 +10,8 @@ little. For example, it drives a ledger by the batch, from the progress callback
     log_many          ``append_many``, two calls in flight
     log_tasks         as many tasks as the window; each awaits one ``append`` after the other
     lone_log          one append after the other
+
+The drives of a log know no event loop: they get the function that runs tasks in it (``Together``).
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import trio
 
@@ -24,12 +29,43 @@ from ledgerlog.cli.bench_figures import Latencies
 from ledgerlog.cli.bench_pacing import ticks
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
-from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.record import Ack
 
-__all__ = ["LedgerPace", "LedgerWindow", "log_many", "log_tasks", "lone_ledger", "lone_log", "payloads_of"]
+__all__ = [
+    "LedgerPace",
+    "LedgerWindow",
+    "RecordWriter",
+    "Together",
+    "Work",
+    "in_nursery",
+    "log_many",
+    "log_tasks",
+    "lone_ledger",
+    "lone_log",
+    "payloads_of",
+]
 
 _TICK_S = 0.0002
 _CALLS_IN_FLIGHT = 2
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+Together = Callable[[Sequence[Work]], Awaitable[None]]
+"""Runs works at the same time, each in a task, until all have ended."""
+
+
+class RecordWriter(Protocol):
+    """The leader of a log, under trio or asyncio."""
+
+    def append(self, data: bytes, /) -> Awaitable[Ack]: ...
+
+    def append_many(self, datas: Sequence[bytes], /) -> Awaitable[list[Ack]]: ...
+
+
+async def in_nursery(works: Sequence[Work]) -> None:
+    """Run works in a nursery of trio."""
+    async with trio.open_nursery() as nursery:
+        for work in works:
+            nursery.start_soon(work)
 
 
 def payloads_of(size: int, count: int) -> list[bytes]:
@@ -151,7 +187,13 @@ async def lone_ledger(writer: LedgerWriter, latencies: Latencies, *, size: int, 
 
 
 async def log_many(
-    writer: LogWriter, latencies: Latencies, *, size: int, window: int, seconds: float
+    writer: RecordWriter,
+    latencies: Latencies,
+    *,
+    size: int,
+    window: int,
+    seconds: float,
+    together: Together,
 ) -> None:
     """Append records to a log by ``append_many``, two calls in flight."""
     records = payloads_of(size, max(1, window // _CALLS_IN_FLIGHT))
@@ -165,26 +207,24 @@ async def log_many(
             now = time.perf_counter_ns()
             latencies.add(now - began, len(records))
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(_CALLS_IN_FLIGHT):
-            nursery.start_soon(call)
+    await together([call] * _CALLS_IN_FLIGHT)
 
 
 async def log_tasks(
-    writer: LogWriter, latencies: Latencies, *, size: int, window: int, seconds: float
+    writer: RecordWriter,
+    latencies: Latencies,
+    *,
+    size: int,
+    window: int,
+    seconds: float,
+    together: Together,
 ) -> None:
     """Append records to a log from as many tasks as the window."""
-    async with trio.open_nursery() as nursery:
-        for _ in range(window):
-            nursery.start_soon(_append_until, writer, latencies, size, seconds)
+    await together([partial(lone_log, writer, latencies, size=size, seconds=seconds)] * window)
 
 
-async def lone_log(writer: LogWriter, latencies: Latencies, *, size: int, seconds: float) -> None:
+async def lone_log(writer: RecordWriter, latencies: Latencies, *, size: int, seconds: float) -> None:
     """Append records to a log one after the other."""
-    await _append_until(writer, latencies, size, seconds)
-
-
-async def _append_until(writer: LogWriter, latencies: Latencies, size: int, seconds: float) -> None:
     (record,) = payloads_of(size, 1)
     now = time.perf_counter_ns()
     end = now + int(seconds * 1e9)

@@ -10,16 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from statistics import median
 from typing import Any
 
 import attrs
 
+from ledgerlog.cli.bench_aio import driven_in_asyncio, in_task_group
 from ledgerlog.cli.bench_baseline import Baseline
 from ledgerlog.cli.bench_cluster import BenchCluster
 from ledgerlog.cli.bench_drives import (
     LedgerPace,
     LedgerWindow,
+    RecordWriter,
+    Together,
+    in_nursery,
     log_many,
     log_tasks,
     lone_ledger,
@@ -27,7 +32,6 @@ from ledgerlog.cli.bench_drives import (
 )
 from ledgerlog.cli.bench_figures import Latencies
 from ledgerlog.ledger.writer import LedgerWriter
-from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 
@@ -44,6 +48,7 @@ class WritePlan:
     """The runs to measure."""
 
     api: str
+    """``ledger``, ``log``, or ``aio``: a log through the library for asyncio."""
     sizes: tuple[int, ...]
     windows: tuple[int, ...]
     seconds: float
@@ -205,8 +210,13 @@ async def _drive(
     name = f"bench-{mode}-{size}-{window}-{time.time_ns()}"
     # One ledger for the whole run: this benchmark does not measure rolls.
     log = await bench.cluster.create_log(name, replication=plan.replication, roll=RollPolicy(max_bytes=None))
-    async with log.writer() as writer:
-        yield _log_drive(writer, mode, size, window)
+    if plan.api == "aio":
+        drive = partial(_drive_log, mode=mode, size=size, window=window, together=in_task_group)
+        async with driven_in_asyncio(bench, name, drive) as drive_for:
+            yield drive_for
+    else:
+        async with log.writer() as writer:
+            yield partial(_drive_log, writer, mode=mode, size=size, window=window, together=in_nursery)
     await bench.cluster.delete_log(name)
 
 
@@ -227,15 +237,14 @@ def _ledger_drive(writer: LedgerWriter, plan: WritePlan, mode: str, size: int, w
     return drive
 
 
-def _log_drive(writer: LogWriter, mode: str, size: int, window: int) -> Drive:
-    async def drive(seconds: float) -> Latencies:
-        latencies = Latencies()
-        if mode == "lone":
-            await lone_log(writer, latencies, size=size, seconds=seconds)
-        elif mode == "tasks":
-            await log_tasks(writer, latencies, size=size, window=window, seconds=seconds)
-        else:
-            await log_many(writer, latencies, size=size, window=window, seconds=seconds)
-        return latencies
-
-    return drive
+async def _drive_log(
+    writer: RecordWriter, seconds: float, *, mode: str, size: int, window: int, together: Together
+) -> Latencies:
+    latencies = Latencies()
+    if mode == "lone":
+        await lone_log(writer, latencies, size=size, seconds=seconds)
+    elif mode == "tasks":
+        await log_tasks(writer, latencies, size=size, window=window, seconds=seconds, together=together)
+    else:
+        await log_many(writer, latencies, size=size, window=window, seconds=seconds, together=together)
+    return latencies

@@ -69,12 +69,23 @@ async def test_writing_is_measured_at_a_fixed_rate(shared: RunningCluster) -> No
     assert 0 < run["records"] <= 400, "as many as fall due, or fewer on a busy machine"
 
 
-async def test_a_log_is_driven_in_its_three_ways(shared: RunningCluster) -> None:
+@pytest.mark.parametrize("api", ["log", "aio"])
+async def test_a_log_is_driven_in_its_three_ways(shared: RunningCluster, api: str) -> None:
     runs = await bench(
-        "write", "--uri", shared.uri, "--api", "log", "--size", "50", "--window", "50", "--seconds", "0.2"
+        "write", "--uri", shared.uri, "--api", api, "--size", "50", "--window", "50", "--seconds", "0.2"
     )
-    assert [run["mode"] for run in runs] == ["append_many", "tasks", "lone"]
+    assert [(run["api"], run["mode"]) for run in runs] == [(api, m) for m in ("append_many", "tasks", "lone")]
     assert all(run["records"] > 0 for run in runs)
+
+
+async def test_what_cannot_be_driven_under_asyncio_is_refused(tmp_path: Path) -> None:
+    for options, why in (
+        (["--uri", f"file:{tmp_path}"], "only one connection can have"),
+        (["--rate", "10"], "leave out --api aio"),
+    ):
+        ran = await run_command("ledgerlog", "bench", "write", "--api", "aio", *options)
+        assert ran.status == 2
+        assert why in ran.stderr
 
 
 async def test_replay_is_measured_by_the_batch_and_by_the_record(shared: RunningCluster) -> None:

@@ -220,6 +220,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.spark",
         "ledgerlog.embedded",
         "ledgerlog.testing",
+        "ledgerlog.aio",
         *BOOKIE,
         "bookie.server.main",
     ),
@@ -401,8 +402,8 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     ),
     "subprocess": ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.spark"),
     "signal": ("ledgerlog.signals", "ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
-    # There is one event loop, and it is trio's. Only the face for asyncio knows another one.
-    "asyncio": ("ledgerlog.aio",),
+    # There is one event loop, and it is trio's. Only the face for asyncio and its benchmark know another one.
+    "asyncio": ("ledgerlog.aio", "ledgerlog.cli.bench_aio"),
     "multiprocessing": (),
 }
 
