@@ -1,31 +1,33 @@
-"""What each client of this bookie may do: the grants of its principal, and the ledgers that it touches.
+"""Access: whether a client of this bookie may make a request.
 
-``bookie.core.access`` has the rules. This module fetches what they need from the metadata store, off the hot
-path, and remembers it:
+``bookie.core.access`` has the rules. This module reads the data for them from the metadata store and caches
+it, so most requests need no question to the store:
 
-    grants   the record of each principal that connects. Read at its first request, and again whenever the
-             records change (a watch) or ``limits.ACCESS_REFRESH_S`` passed
-    facts    the log and the key of each ledger that a decision needed. They never change, so they are kept
-             until others take their place
+    grants   the record of each principal that connects. The bookie reads it at the principal's first request.
+             It reads it again if the records change (a watch) or if ``limits.ACCESS_REFRESH_S`` has passed
+    facts    the log and the key of each ledger that a decision needed. They never change, so they stay in the
+             cache until newer ones need the room
 
-Each connection has an ``Access``. It remembers the ledgers that it was allowed: the check of a later frame is
-one look into a set. If the rights of the principal change, the sets of its connections are emptied, and their
-long polls end, so the next frame is decided anew.
+Each connection has an ``Access``. It remembers the ledgers that the client may use, so the check of a later
+frame is one look into a set. If the rights of the principal change, the bookie empties the sets of its
+connections and ends their long polls. Then it decides about the next frame anew.
 
-**Before it says no**, a bookie looks again. A replica of the store may lag behind: so it syncs the store, and
-reads the grants or the ledger once more. Therefore a refusal is final, and a client that meets one need not
-ask other bookies. The grants of one principal are looked at for that reason at most once in
-``_CONFIRM_EVERY_S``, so a client without rights costs the store little.
+**Before a refusal**, the bookie looks again, because a replica of the store may lag behind. It syncs the
+store, and reads the grants or the ledger once more. So a refusal is final, and a refused client need not ask
+other bookies. The bookie looks again at the grants of a principal at most once in ``_CONFIRM_EVERY_S``, so a
+client without rights costs the store little.
 
-**If the store does not answer** within ``limits.ACCESS_LOOK_S``, the last known grants hold. A request whose
-decision needs something that was never read is refused with NOT_READY, which a client takes for a bookie that
-is away for now. For the next ``_AWAY_S`` such requests are refused at once: an add that waits holds up all
-later frames of its connection. A client with rights to everything (in an open cluster, that is everybody)
-needs nothing from the store for ledgers that the bookie knows, so an outage does not stop their writers.
+**If the store does not answer** within ``limits.ACCESS_LOOK_S``, the last known grants stay valid. If the
+decision needs data that was never read, the bookie refuses the request with NOT_READY. The client then treats
+the bookie as unreachable for now. For the next ``_AWAY_S`` the bookie refuses such requests at once, because
+an add that waits holds up all later frames of its connection.
 
-**Who asks much** waits behind itself: each connection has one decision under way, and each party and each
-principal only so many questions (``fair``). So a flood of fences for ids that do not exist does not keep the
-store from the others.
+An outage does not stop a writer with rights to everything if the bookie knows its ledgers, because such a
+decision needs nothing from the store. In an open cluster, every client has these rights.
+
+**A client that asks much** delays only itself. A connection has at most one decision under way, and each
+party and each principal has a bounded number of questions to the store (``fair``). So if a client sends a
+flood of fences for ids that do not exist, other clients still reach the store.
 """
 
 from __future__ import annotations
@@ -66,22 +68,22 @@ Looks = Callable[[], Sequence[trio.CapacityLimiter]]
 
 
 class _Away(Exception):
-    """The store did not answer in time, or its record is damaged, and nothing earlier tells."""
+    """The store did not answer in time, or its record is damaged, and no earlier answer is known."""
 
 
 @attrs.define(eq=False)
 class _Known:
-    """What the bookie knows of one principal."""
+    """The cached grants of one principal."""
 
     principal: Principal
     rights: Rights | None = None
-    """None until its record was read for the first time."""
+    """The rights of the principal. None: its record was never read."""
     looked_at: float = -math.inf
-    """When its record was last read, after a sync."""
+    """When the record was last read after a sync."""
     is_stale: bool = True
     """Whether the record may have changed since."""
     open: int = 0
-    """How many connections it has."""
+    """How many connections the principal has."""
 
 
 class AccessControl:
@@ -106,8 +108,9 @@ class AccessControl:
         """Return the access of a new connection. Close it with the connection.
 
         Args:
-            principal: Who the client is. None: the cluster is open, and everybody may do everything.
-            looks: Returns what bounds the questions to the store for this client.
+            principal: The principal of the client. None: the cluster is open, and every client may do
+                everything.
+            looks: Returns the limiters that bound this client's questions to the store.
             on_change: Called when the rights of the principal have changed.
         """
         known = None
@@ -123,7 +126,7 @@ class AccessControl:
         return access
 
     def close(self, access: Access) -> None:
-        """The connection has ended."""
+        """Forget the access of a connection that has ended."""
         if self._accesses.pop(access, access) is None and access.known is not None:
             access.known.open -= 1
 
@@ -193,7 +196,7 @@ class AccessControl:
         try:
             return self._knows(ledger_id)
         except StorageError:
-            return True  # The storage itself answers the request, with what is wrong with it.
+            return True  # The storage itself answers the request, with its error.
 
     # --- the store ------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class AccessControl:
         """Wait for a place to ask the store, and bound the time of its answer.
 
         Raises:
-            _Away: It did not answer in time, or did not just before.
+            _Away: The store does not answer in time, or a question of the last ``_AWAY_S`` got no answer.
         """
         self._check_away()
         async with AsyncExitStack() as places:
@@ -310,16 +313,16 @@ class Access:
     ) -> None:
         self.known = known
         self.looks = looks
-        """Returns what bounds the questions to the store for this client."""
+        """Returns the limiters that bound this client's questions to the store."""
         self.writable: set[int] = set()
-        """The ledgers whose adds of every kind are allowed. The hot path looks here before it calls
-        ``check``."""
+        """The ledgers to which the client may make adds of every kind. The hot path looks here before it
+        calls ``check``."""
         self._control = control
         self._allowed: set[tuple[Right, int]] = set()
         self._on_change = on_change
         self._turn = trio.Lock()
-        """One decision at a time: a connection that asks for many ledgers at once must not take the places of
-        its party."""
+        """Held during a decision. Otherwise a connection that asks for many ledgers at once could take all
+        places of its party."""
 
     @property
     def who(self) -> str:
@@ -327,13 +330,13 @@ class Access:
         return "anybody" if self.known is None else str(self.known.principal)
 
     def forget(self) -> None:
-        """The rights have changed: decide everything anew."""
+        """Decide everything anew, because the rights have changed."""
         self.writable.clear()
         self._allowed.clear()
         self._on_change()
 
     def is_allowed(self, header: Header) -> bool:
-        """Whether the request is surely allowed. If not, ``check`` decides."""
+        """Whether the request is surely allowed. If this returns False, ``check`` decides."""
         return (right_for(header.kind, header.flags), header.ledger_id) in self._allowed
 
     async def check(self, header: Header) -> Status | None:
@@ -362,5 +365,5 @@ class Access:
             self.writable.add(header.ledger_id)
 
     def close(self) -> None:
-        """The connection has ended."""
+        """End the access, because the connection has ended."""
         self._control.close(self)

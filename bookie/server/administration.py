@@ -1,12 +1,13 @@
 """The administration port of a bookie.
 
-It is open before the bookie serves, and while the bookie makes its index again. ``node`` is None then.
+It is also open before the bookie serves, and while the bookie makes its index again. During these times
+``node`` is None.
 
-    POST /read-only?on=true|false    refuse ordinary adds for the operator, or no longer
+    POST /read-only?on=true|false    begin or stop refusing ordinary adds for the operator
     POST /scrub                      begin a pass of scrubbing now
     POST /collect                    begin garbage collection and compaction now
 
-The last two begin the work and answer 202. How it ends is in the log and in the metrics.
+The last two begin the work and answer 202. The log and the metrics tell how it ends.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class BookieAdministration:
         """Create it.
 
         Args:
-            gate: Who may ask what.
+            gate: Decides which client may make which request.
             configuration: The configuration in force, without secrets.
-            beside: Reads what else the process measures.
+            beside: Reads other metrics of the process, for example those of auto-recovery.
         """
         self.node: BookieNode | None = None
-        """The bookie while it serves. Set it."""
+        """The bookie while it serves. The owner sets it."""
         self._configuration = configuration
         self._beside = beside
         self._wanted_read_only = False
@@ -70,7 +71,8 @@ class BookieAdministration:
             listener.close()
 
     def serves(self, node: BookieNode) -> None:
-        """The bookie serves from now on, perhaps again."""
+        """Tell the port that the bookie serves from now on. Call this again after each restart of the
+        bookie."""
         self.node = node
         self._routes.name = f"bookie={node.bookie_id}"
         node.set_read_only(self._wanted_read_only)

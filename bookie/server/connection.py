@@ -21,13 +21,13 @@ peer announces a larger frame, it is cut off at once. If a HELLO names another b
 this bookie's data, the bookie answers with its own identity and closes the connection. Without this, a bookie
 whose disk was replaced could take an add of an old writer (protocol, bug #4812).
 
-**Who a client is.** If the client claims to be somebody and the bookie can verify that, the two exchange
-proofs before anything else (``wire.proof``). Until then the client is a stranger, with the deadline and the
-small buffer of one. If the cluster is closed, the bookie serves nobody without a proof.
+**The client's identity.** If a HELLO claims a principal that the bookie can verify, the two ends exchange
+proofs before any other frame (``wire.proof``). Until then the connection has the deadline and the small
+buffer of a stranger (``strangers``). If the cluster is closed, the bookie serves no client without a proof.
 
-**Access.** An add is taken only if the client may add to its ledger (``access``). The first add of each
-ledger may have to wait for the metadata store. It waits here, with all later frames of the connection behind
-it, because both ends count the adds in their order. For later adds the check is one look into a set.
+**Access.** The bookie accepts an add only if the client may add to that ledger (``access``). The first add to
+each ledger may have to wait for the metadata store. All later frames of the connection wait behind it,
+because both ends count the adds in their order. For later adds the check is one look into a set.
 
 **Damage.** If an entry does not match its digest, the bookie refuses the whole frame with CORRUPT, stores
 none of its entries, and logs the fault: some memory or network is failing. A malformed frame ends the
@@ -39,7 +39,7 @@ itself does not read. Between frames, a connection may be quiet without a limit.
 
 **Turns.** The bookie handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client at a time,
 however much the client has sent. Then the other tasks run. So a flood of small frames delays the other
-clients by one turn. If several parties use the bookie, all connections of one party together get one such
+clients by one turn only. If several parties use the bookie, all connections of a party together get one such
 turn in each pass of the event loop (``fair``).
 
 **Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). A frame larger than the
@@ -99,7 +99,7 @@ _REPORTED = frozenset((Status.CORRUPT, Status.CONFLICT, Status.IO_ERROR))
 
 
 class Connection:
-    """Serves one client while ``run`` runs. The server makes it."""
+    """Serves one client while ``run`` runs. ``BookieServer`` makes it."""
 
     __slots__ = (
         "_access",
@@ -128,7 +128,7 @@ class Connection:
         self._outbox = Outbox(stream, self._on_lost)
         self._party = shared.fair.enter(address_of(stream.peer))
         self._access: Access | None = None
-        """What the client may do. None before it is greeted."""
+        """Decides about the client's requests. None before the client is greeted."""
         self._requests = Requests(shared, self._party, self._outbox, stream.peer)
         self._buffer = FrameBuffer(
             limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN,
@@ -136,11 +136,11 @@ class Connection:
             shared.spare_buffers,
         )
         self._large_places: tuple[trio.CapacityLimiter, ...] = ()
-        """The places for a large frame that it holds."""
+        """The places for a large frame that the connection holds."""
         self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
         """The turns of handling frames."""
         self._adds = 0
-        """How many ADDs came. This is also the number of the last one."""
+        """How many ADDs the client has sent. This is also the number of the last one."""
         self._pending: deque[list[int]] = deque()
         """[position, number], both increasing: once ``position`` is durable, so is every add up to
         ``number``, except refused ones."""
@@ -148,12 +148,12 @@ class Connection:
         self.is_greeted = False
         """Whether the client has sent a HELLO that names this bookie."""
         self.principal: Principal | None = None
-        """Who the client proved to be. None: it has not said HELLO, or it proved nothing."""
+        """The identity that the client has proved. None: the client has not said HELLO, or proved nothing."""
         self._due = Kind.HELLO
         """The frame that the client owes before it is greeted."""
         self._is_draining = False
         self._timeout = trio.CancelScope()
-        """The scope of receiving. It ends when the peer's time is up or the bookie stops."""
+        """The scope of receiving. It is cancelled if the peer's time is up or the bookie stops."""
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -252,7 +252,7 @@ class Connection:
             if not count:
                 return None
             if is_first and kind is Kind.HELLO and begins_as_tls(room[:count], TLS_HANDSHAKE):
-                # Answer, so that the client's TLS learns that this is none.
+                # Answer without TLS, so that the client's TLS fails at once.
                 self._outbox.reply([encode_hello_reply(Status.BAD_REQUEST, self._shared.identity)])
                 await self._turn_away(WireError("it speaks TLS, and this bookie has no certificate"))
                 return None
@@ -361,7 +361,8 @@ class Connection:
         await self._turns.take()
 
     def _more_follows(self) -> None:
-        """Let the next sync gather this client's adds, if nobody else would wait for that."""
+        """Let the next sync also cover the following adds of this client, if no other client would wait for
+        that."""
         if self._shared.fair.is_alone:
             self._shared.engine.more_follows()
 
@@ -538,7 +539,7 @@ def _why_unproven(claim: Claim | None) -> str:
 
 
 def _cost_of(frame: Frame) -> int:
-    """Return how much of a turn a frame is."""
+    """Return the share of a turn that a frame costs, in bytes."""
     size = len(frame.raw)
     if frame.header.kind == Kind.ADD or size >= limits.TURN_REQUEST_BYTES:
         return size

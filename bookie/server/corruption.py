@@ -108,7 +108,8 @@ class CorruptionRepair:
             None,
         )
         ids = [] if share is None else list(share.ids(run.first, run.last))
-        # The copies must cover all entries of the run: the bookie never denies an entry that the index names.
+        # The copies must cover all entries of the run, because the bookie never denies an entry that the
+        # index names.
         if share is None or len(ids) < run.entry_count or (ids[0], ids[-1]) != (run.first, run.last):
             raise _NotNow(
                 "the metadata does not name this bookie for all of them, or their end is not known yet"

@@ -1,17 +1,17 @@
-"""Fair shares between those who use a bookie: turns at its event loop, and places (``bookie.core.shares``).
+"""Fair shares for the clients of a bookie: turns at its event loop, and places (``bookie.core.shares``).
 
-A *party* is all connections of one principal from one address. A client that proved nothing has no
-principal, so its party is all such connections from its address. A connection belongs to the party of its
-address until it is greeted.
+A *party* is all connections of one principal from one address. If a client proved nothing, it has no
+principal: all such connections from one address are a party. Until a connection is greeted, it belongs to
+this party of its address.
 
-**Turns.** A bookie's event loop does one thing at a time. A client that sends much would keep it busy, with
-the more connections the longer. So a connection asks for a turn before it handles frames. A round of the
-shares is one pass of the event loop: in each pass, a party's connections together handle what one turn of one
-connection is (``limits.TURN_BYTES``). Parties of one principal are a group and divide this. A round begins
-when something waits; the task ``run`` begins them.
+**Turns.** A bookie's event loop does one thing at a time. A client that sends much could keep it busy, and
+longer still with more connections. So a connection asks for a turn before it handles frames. A round of the
+shares is one pass of the event loop. In each pass, all connections of a party together handle as much as one
+turn (``limits.TURN_BYTES``). The parties of one principal are a group and divide this amount. The task
+``run`` begins a round whenever some connection waits.
 
-**Places.** Of what all share, one party has at most a part, and so has one principal at all its addresses.
-The others find some:
+**Places.** A party gets only a part of what the bookie has, and so does a principal at all its addresses
+together. So the other clients always find some places:
 
                                      of a party                    of a principal
     requests under way               ``PARTY_REQUESTS``            ``PRINCIPAL_REQUESTS``
@@ -21,11 +21,12 @@ The others find some:
     requests that are worked on      ``PARTY_WORKING``             -
     connections                      -                             three quarters of the bookie's
 
-Long polls do not count as worked on.
+A request is "under way" until it has its answer. It is "worked on" while the bookie reads or computes for it.
+A long poll is only "under way", because it mostly waits.
 
-**The reserve.** If all places of the bookie are taken, some are left for what repairs a cluster: fences,
-recovery reads, and everything that other bookies ask (``limits.RESERVE_...``). Within a party, fences and
-recovery reads also have places of their own among the requests that are worked on. So a flood of reads never
+**The reserve.** The bookie keeps some places for requests that repair a cluster: fences, recovery reads, and
+all requests of other bookies (``limits.RESERVE_...``). They use the reserve if all other places are taken. A
+party also has separate places for the fences and recovery reads that are worked on. So a flood of reads never
 keeps a new leader from taking over. Fences and recovery reads still count for their party.
 """
 
@@ -43,13 +44,13 @@ __all__ = ["FairShares", "Party", "Places", "address_of"]
 
 
 def address_of(peer: str) -> str:
-    """Return the address of ``host:port``, by which bookies tell those apart who do not say who they are."""
+    """Return the host of ``host:port``. The bookie uses it to distinguish clients that proved nothing."""
     return peer.rpartition(":")[0] or peer
 
 
 @attrs.define(eq=False)
 class Places:
-    """What a party, a principal or the whole bookie may use at the same time."""
+    """The places that a party, a principal or the whole bookie has at the same time."""
 
     requests_max: int
     reply_budget: ByteBudget
@@ -72,7 +73,7 @@ class Places:
         )
 
     def has_request(self, *, is_poll: bool) -> bool:
-        """Whether one more request may be under way. A quarter of the places is closed to long polls."""
+        """Whether there is a place for one more request. Long polls may use three quarters of the places."""
         return self.requests < self.requests_max - (self.requests_max // 4 if is_poll else 0)
 
 
@@ -96,25 +97,27 @@ def _of_principal() -> Places:
 
 @attrs.define(eq=False)
 class Party:
-    """What the connections of one principal from one address use together. ``FairShares`` makes it."""
+    """The places of all connections of one principal from one address. ``FairShares`` makes it."""
 
     principal: Principal | None
     address: str
     of_principal: Places
-    """What all parties of the principal use together; that of the party alone if it has no principal."""
+    """The places of all parties of the principal together. If the party has no principal, these are for the
+    party alone."""
     everybody: Places
-    """What all clients of the bookie use together."""
+    """The places of all clients of the bookie together."""
     reserve: Places
-    """What is left for urgent requests when ``everybody`` has no place."""
+    """The places for urgent requests if ``everybody`` has none left."""
     own: Places = attrs.Factory(_of_party)
     working: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_WORKING))
     urgent: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_URGENT))
-    """Fences and recovery reads that are worked on."""
+    """The places for fences and recovery reads that are worked on."""
 
     name: str = attrs.field(init=False)
-    """Different for any two parties, also for one that comes back later."""
+    """The name of the party in the shares. If a client leaves and comes back, its party has the same name, so
+    it still pays for what it owed."""
     group: str | None = attrs.field(init=False)
-    """Parties with the same one divide a share; None: it has a share of its own."""
+    """Parties with the same group divide one share. None: the party has its own share."""
 
     def __attrs_post_init__(self) -> None:
         self.group = None if self.principal is None else str(self.principal)
@@ -126,11 +129,11 @@ class Party:
 
     @property
     def is_bookie(self) -> bool:
-        """Whether all that it asks may use the reserve."""
+        """Whether the client is another bookie. If so, all its requests may use the reserve."""
         return self.principal is not None and self.principal.kind is PrincipalKind.BOOKIE
 
     def request_places(self, *, is_poll: bool, is_urgent: bool) -> tuple[Places, ...] | None:
-        """Return where one more request counts; None if there is no place for it."""
+        """Return the ``Places`` in which one more request counts; None if there is no place for it."""
         if not (self.own.has_request(is_poll=is_poll) and self.of_principal.has_request(is_poll=is_poll)):
             return None
         if self.everybody.has_request(is_poll=is_poll):
@@ -140,21 +143,21 @@ class Party:
         return None
 
     def reply_budgets(self, count: int, *, is_urgent: bool) -> tuple[ByteBudget, ...]:
-        """Return from which budgets to take ``count`` bytes, in this order."""
+        """Return the budgets from which to take ``count`` bytes, in this order."""
         last = self.everybody.reply_budget
         if (is_urgent or self.is_bookie) and not last.has_room_for(count):
             last = self.reserve.reply_budget
         return self.own.reply_budget, self.of_principal.reply_budget, last
 
     def large_frame_limiters(self) -> tuple[trio.CapacityLimiter, ...]:
-        """Return where one more large frame needs a place, in this order."""
+        """Return the limiters that one more large frame must hold, in this order."""
         last = self.everybody.large_frames
         if self.is_bookie and not last.available_tokens:
             last = self.reserve.large_frames
         return self.own.large_frames, self.of_principal.large_frames, last
 
     def look_limiters(self) -> tuple[trio.CapacityLimiter, ...]:
-        """Return where one more question to the metadata store needs a place, in this order."""
+        """Return the limiters that one more question to the metadata store must hold, in this order."""
         last = self.everybody.looks
         if self.is_bookie and not last.available_tokens:
             last = self.reserve.looks
@@ -162,7 +165,7 @@ class Party:
 
 
 class FairShares:
-    """The parties of one bookie. ``run`` must run while anybody calls ``turn``."""
+    """The parties of one bookie. ``run`` must run while tasks call ``turn``."""
 
     def __init__(self, connections_max: int = limits.BOOKIE_CONNECTIONS_MAX) -> None:
         """Create it.
@@ -182,14 +185,14 @@ class FairShares:
             large_frames=limits.BOOKIE_LARGE_FRAMES,
             looks=limits.BOOKIE_LOOKS,
         )
-        """What all clients use together."""
+        """The places of all clients together."""
         self.reserve = Places.of(
             requests=limits.RESERVE_REQUESTS,
             reply_bytes=limits.RESERVE_REPLY_BYTES,
             large_frames=limits.RESERVE_LARGE_FRAMES,
             looks=limits.RESERVE_LOOKS,
         )
-        """What is left for urgent requests and other bookies."""
+        """The places that are kept for urgent requests and for other bookies."""
 
     @property
     def requests(self) -> int:
@@ -198,7 +201,7 @@ class FairShares:
 
     @property
     def reply_bytes(self) -> int:
-        """How many bytes of replies are taken."""
+        """How many bytes replies hold now."""
         return self.everybody.reply_budget.used + self.reserve.reply_budget.used
 
     def enter(self, address: str, principal: Principal | None = None) -> Party:
@@ -206,7 +209,7 @@ class FairShares:
 
         Args:
             address: The client's address.
-            principal: Who the client proved to be. None: it proved nothing.
+            principal: The identity that the client proved. None: it proved nothing.
         """
         party = self._parties.get((principal, address))
         if party is None:
@@ -253,11 +256,11 @@ class FairShares:
     def has_connection(self, address: str, principal: Principal | None) -> bool:
         """Whether one more client may be greeted.
 
-        Connections that were not greeted do not count: the oldest of them makes place for a newcomer.
+        Connections that are not greeted do not count, because the oldest of them makes room for a newcomer.
 
         Args:
             address: The client's address.
-            principal: Who the client is or claims to be.
+            principal: The identity that the client claims or has proved.
         """
         if principal is not None and principal.kind is PrincipalKind.BOOKIE:
             return True
@@ -271,7 +274,7 @@ class FairShares:
         return found is None or found.greeted < self._most_of_one
 
     def take(self, party: Party, cost: int) -> bool:
-        """Return whether ``cost`` bytes of work may be done now; if not, wait for ``turn``."""
+        """Return whether the party may do ``cost`` bytes of work now. If not, wait for ``turn``."""
         return self._shares.take(party.name, cost, trio.current_time(), group=party.group)
 
     @property
@@ -280,7 +283,7 @@ class FairShares:
         return self._shares.is_alone(trio.current_time())
 
     async def turn(self, party: Party, cost: int) -> None:
-        """Return once ``cost`` bytes of work may be done. Call it after ``take`` has returned False."""
+        """Wait until the party may do ``cost`` bytes of work. Call this after ``take`` has returned False."""
         going = trio.Event()
         self._shares.wait(party.name, cost, going)
         self._wanted.set()
@@ -291,7 +294,7 @@ class FairShares:
                 self._shares.leave(party.name, going)
 
     async def run(self) -> None:
-        """Begin the rounds. Never returns."""
+        """Begin a round whenever a task waits for a turn. This never returns."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

@@ -15,10 +15,10 @@ So a restored copy is noticed if the bookie has counted after the copy was made.
     1  write the new token into the directory's cookie, as a generation that was begun
     2  count it in the store's cookie, by compare-and-set
 
-A crash between the two leaves a directory whose last generation is the store's, so it is current. A crash
-after the second leaves a directory that began the generation which the store counted, so it is current too.
-So no crash sends a sound directory into limbo. A directory of version 0.1 has generation 0, and so has its
-cookie in the store.
+A crash between the two leaves a directory whose last counted generation is the store's, so it is current. A
+crash after the second leaves a directory that has begun the generation which the store has counted, so it is
+current too. So no crash sends a sound directory into limbo. A directory of version 0.1 has generation 0, and
+so has its cookie in the store.
 
 **At a start** the bookie waits until no other process is registered under its id, and then compares. If the
 directory is behind the store, it is marked as if a disk was lost, and then counted. If the bookie crashes
@@ -27,10 +27,11 @@ after the marking, the next start marks it again.
 If the directory is ahead of the store, the bookie trusts the directory: the store was restored from an older
 backup. If both were rolled back, their generations may agree, and the bookie notices nothing.
 
-**Copies of a directory.** If a process starts on a copy while the original serves, it is refused before it
-counts, so it does the original no harm. If two processes start on two copies at the same time, one of them is
-refused before the first client: by the compare-and-set, or when it registers (``registration``). If a copy is
-served after its original has stopped, the later of the two is behind. Never start a copy.
+**Copies of a directory.** If a process starts on a copy while the original serves, the process is refused
+before it counts, so the original is not harmed. If two processes start on two copies at the same time, one of
+them is refused before it serves a client: by the compare-and-set, or when it registers (``registration``). If
+a copy is served after its original has stopped, the directory that starts later is behind the store. Never
+start a copy.
 """
 
 from __future__ import annotations

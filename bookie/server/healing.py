@@ -3,9 +3,9 @@
 The index holds only facts that the segments and entry logs hold too. So if one of its blocks is damaged, the
 bookie needs no operator and no other bookie:
 
-    1  the index remembers the damage, no matter whether scrubbing, a read or a flush found it
+    1  scrubbing, a read or a flush finds the damage, and the index remembers it
        (``bookie.storage.index.patient``)
-    2  the bookie stops, as on a signal. Clients turn to other bookies
+    2  the bookie stops, as on a signal. Clients use other bookies
     3  the index is made again from the files (``bookie.storage.upkeep.rebuild``)
     4  the bookie starts again, in the same process and at the same address
 
@@ -14,9 +14,9 @@ from the files. Then ``heal_index`` (``repairing``) salvages the directory, if t
 Otherwise the bookie goes on with the index as it is, answers CORRUPT if the index cannot tell, and logs what
 to do.
 
-This heals only an index that this very process has opened. At a start, a damaged index is refused: then a
-person must make sure that all files beside it are there, because only the index knows which file is the
-newest.
+The bookie heals only an index that this process has opened. If the index is damaged at a start, the bookie
+does not start. Then a person must check that all other files are there, because only the index knows which
+file is the newest.
 
 If the index is damaged again within an hour, the disk or the memory is bad. The bookie then goes on serving
 until the hour is over. If it cannot write its index any more, it ends with that error.
@@ -48,8 +48,8 @@ class OpenNode(Protocol):
     """Opens the bookie, as ``open_bookie`` does."""
 
     def __call__(self, *, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
-        """``again_at``: the address where it listened before its index was found damaged. Listen there again,
-        and make the index again. None: this is the first start."""
+        """``again_at`` is the address at which the bookie listened before its index was found damaged. Listen
+        there again, and make the index again. None: this is the first start."""
         ...
 
 
@@ -86,7 +86,7 @@ async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Await
                     heals_from = inf
                 await race(partial(serve, node), partial(wait_damaged, node, heals_from))
         except StorageError:
-            # The index could not be written, or an upkeep task of the bookie could not read it.
+            # The bookie could not write the index, or one of its upkeep tasks could not read it.
             is_hopeless = trio.current_time() < heals_from
             if is_over or is_hopeless or node is None or node.engine.index.damage is None:
                 raise

@@ -23,9 +23,9 @@ and the segments are still there.
 The bookie keeps its id, but is first marked as if it had lost everything (``phase_one``). The marks are
 written before the fix:
 
-* An emptied directory is formatted with a new instance. It gets its marks before its cookie.
-* A directory with another instance of this bookie is marked and then adopted.
-* A directory of a bookie that the store has forgotten is also marked and then adopted.
+* If the directory was emptied, it is formatted with a new instance. It gets its marks before its cookie.
+* If it has another instance of this bookie, it is marked and then adopted.
+* If the store has forgotten its bookie, it is marked and then adopted, too.
 
 The store's cookie is written last. A crash before that leaves another mismatch, and you fix it in the same
 way. Three kinds of directories stay refused, because a person must find out what they are: data without a

@@ -262,7 +262,7 @@ def run(
         administration: BookieAdministration | None = None
         door: Listener | None = None
         hosted: list[Callable[[], Iterable[Measurement]]] = []
-        """What auto-recovery in this process measures."""
+        """Functions that read the metrics of auto-recovery, if it runs in this process."""
 
         def open_node(*, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
             return open_bookie(
@@ -356,8 +356,8 @@ async def _until_signalled(
     serve: Callable[[trio.Event], Awaitable[None]], reload: Callable[[], bool]
 ) -> None:
     """Run ``serve`` with an event that the first signal sets. A second signal ends it with an error, except
-    SIGHUP: a terminal that goes away may send that twice. A SIGHUP for which ``reload`` returns True does
-    neither."""
+    SIGHUP, because a terminal that goes away may send that twice. If ``reload`` returns True for a SIGHUP,
+    that signal has no other effect."""
     stop = trio.Event()
     async with open_nursery() as nursery:
 
@@ -418,8 +418,8 @@ async def _look_after_the_cluster(
 
 
 def _find_place(path: str) -> str:
-    """Return a text that is different for any two directories in use at the same time, copies included. The
-    directory ``path`` must be locked."""
+    """Return a text for the directory ``path``, which must be locked. Any two directories that are in use at
+    the same time have different texts, even if one is a copy of the other."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot_id = file.read().strip()
@@ -476,7 +476,7 @@ def cookie_fix(
     """Take PATH into service for a bookie whose disk was emptied or exchanged.
 
     It is marked for the loss: when it serves, it refuses adds of all ledgers that exist now, denies nothing
-    of them, and copies what it lost from other bookies. Where nothing is wrong nothing is changed."""
+    of them, and copies what it lost from other bookies. If nothing is wrong, nothing is changed."""
 
     from bookie.server.inspect import show_marks
 
@@ -575,8 +575,8 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
     """Salvage PATH if it is damaged so that its bookie does not start.
 
     All that reads is kept, damaged files are set aside, and the loss is marked: when the bookie serves, it
-    denies nothing of the ledgers that exist now, and copies what it lost from other bookies. Where the bookie
-    starts nothing is changed."""
+    denies nothing of the ledgers that exist now, and copies what it lost from other bookies. If the bookie
+    starts anyway, nothing is changed."""
 
     from bookie.server.repairing import repair_directory, restore_cookie
 

@@ -1,4 +1,4 @@
-"""Reads the metrics of a bookie: the figures that INFO tells, and what only this process knows."""
+"""Reads the metrics of a bookie: the figures of its INFO reply, and figures that INFO does not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bookie_measurements"]
 
 
 def bookie_measurements(node: BookieNode) -> Iterator[Measurement]:
-    """Yield what a bookie measures."""
+    """Yield the measurements of a bookie."""
     yield Measurement(f.BOOKIE_INFO, 1, (node.bookie_id, node.cookie.cluster))
     yield Measurement(f.BOOKIE_REGISTERED, int(node.is_registered))
     yield Measurement(f.BOOKIE_SYNC_SECONDS, node.engine.sync_s)

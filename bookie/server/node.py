@@ -114,7 +114,7 @@ class BookieNode:
     corruption_repair: CorruptionRepair
     """Copies damaged entries from other bookies."""
     access: AccessControl
-    """What clients may do."""
+    """Decides which requests clients may make."""
     disk_watch: DiskWatch
     """How full the disks are."""
     sessions: SessionCounts
@@ -146,7 +146,7 @@ class BookieNode:
 
     @property
     def is_registered(self) -> bool:
-        """Whether clients find the bookie in the metadata store, as far as it knows."""
+        """Whether the bookie is registered in the metadata store, as far as this process knows."""
         return self._registration.is_registered
 
     def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
@@ -217,9 +217,9 @@ async def open_bookie(
         peers: Opens the access to other bookies, for the repair to copy missing entries. None: the bookie
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
-        version: What the bookie speaks and writes.
-        prover: Who this process is, and whom it serves. It acts as this bookie from now on. None: nobody, in
-            an open cluster.
+        version: The versions of frames and records that the bookie uses.
+        prover: Proves the identity of this process and verifies its peers. It claims to be this bookie from
+            now on. None: the process has no identity, and the cluster is open.
 
     Yields:
         The bookie, while it serves.
@@ -297,7 +297,7 @@ async def open_bookie(
                 labels=dict(labels or {}),
                 journal_write_data=engine_config.journal_write_data,
                 place=place,
-                # Only phase one raises this id, and phase one is over.
+                # Only phase one raises this id, and phase one has ended.
                 fences_through=marks.now.fenced_through,
                 speaks=version.speaks,
                 listing_key=server.listing_key,

@@ -1,9 +1,9 @@
-"""The ends of long polls: thousands that end at the same moment delay nobody else.
+"""The ends of long polls: thousands of polls that end at the same moment delay no other client.
 
-A client may have thousands of long polls under way, and all of them may run out together. If each had a timer
-of its own, all would end in one pass of the event loop, and every other client would wait for that. So the
-task ``run`` ends them, the earliest first, at most ``AT_ONCE`` in a pass. A poll may thus last a little
-longer than it asked for.
+A client may have thousands of long polls under way, and the time of all may be up at once. If each poll had
+its own timer, all would end in one pass of the event loop, and every other client would wait for that. So the
+task ``run`` ends the polls, the earliest first, at most ``AT_ONCE`` in a pass. A poll may therefore last a
+little longer than the client asked for.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Polls:
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, int, trio.CancelScope]] = []
-        """A heap: when each poll ends, and a number that makes them different."""
+        """A heap with the end of each poll, a unique number, and the scope of its wait."""
         self._waiting: dict[int, None] = {}
-        """The numbers of the polls that wait. The others in the heap have ended already."""
+        """The numbers of the polls that still wait. Any other poll in the heap has ended already."""
         self._numbers = count()
         self._wanted = trio.Event()
 
     @contextmanager
     def lasting(self, seconds: float) -> Iterator[trio.CancelScope]:
-        """Wait inside the body for at most about so many seconds. Cancel the scope to end it earlier."""
+        """Bound the wait in the body to about this many seconds. Cancel the scope to end the wait earlier."""
         number = next(self._numbers)
         with trio.CancelScope() as poll:
             heappush(self._ends, (trio.current_time() + seconds, number, poll))
@@ -50,7 +50,7 @@ class Polls:
                     heapify(self._ends)
 
     async def run(self) -> None:
-        """End the polls whose time is up. Never returns."""
+        """End the polls whose time is up. This never returns."""
         while True:
             await self._wait_for_next()
             now, left = trio.current_time(), AT_ONCE

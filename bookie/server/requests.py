@@ -24,8 +24,8 @@ until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the 
 its loss, and may have known a higher one before. An answer waits for a turn of its party, so thousands of
 polls that end together delay nobody else.
 
-**Access.** A request is answered only if the client may ask it (``access``). A long poll is checked once more
-before its answer, and ends at once if the client's rights change.
+**Access.** The bookie answers a request only if the client has the right (``access``). It checks a long poll
+once more before the answer. If the client's rights change, the long poll ends at once.
 
 **Checks.** Frames are well-formed when they get here (``decode_frame_untrusted``). If a well-formed request
 makes no sense (a stride of 0, a range that ends before it starts), it gets BAD_REQUEST. If a request has a
@@ -67,7 +67,7 @@ _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 
 
 class _Refused(Exception):
-    """The client may not ask this."""
+    """The client has no right to this request."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.name)
@@ -75,7 +75,7 @@ class _Refused(Exception):
 
 
 class _Held:
-    """The same number of bytes of several budgets."""
+    """Bytes that a reply holds: the same number in each of several budgets."""
 
     __slots__ = ("_budgets", "_count")
 
@@ -84,12 +84,12 @@ class _Held:
         self._budgets: list[ByteBudget] = []
 
     async def take(self, budget: ByteBudget) -> None:
-        """Wait for the bytes of one more budget."""
+        """Wait for the bytes in one more budget, and take them."""
         await budget.take(self._count)
         self._budgets.append(budget)
 
     def become(self, count: int) -> None:
-        """Hold another number of bytes from now on."""
+        """Change the number of bytes to ``count`` in each budget."""
         for budget in self._budgets:
             if count > self._count:
                 budget.charge(count - self._count)
@@ -105,7 +105,7 @@ class _Held:
 
 
 def _is_urgent(header: Header) -> bool:
-    """Whether a request may use the reserve: a new leader waits for it."""
+    """Whether a request may use the reserve, because a new leader waits for it."""
     return header.kind == Kind.FENCE or bool(header.flags & RECOVERY)
 
 
@@ -128,10 +128,10 @@ class Requests:
     def __init__(self, shared: Shared, party: Party, outbox: Outbox, peer: str) -> None:
         self._shared = shared
         self.party = party
-        """Whose requests they are. It changes once, before the first request."""
+        """The party of the client. It changes once, before the first request."""
         self._peer = peer
         self.access: Access | None = None
-        """What the client may do. Set it before the first request."""
+        """Decides about the client's requests. Set it before the first request."""
         self._outbox = outbox
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
         self._held: dict[_Held, None] = {}
@@ -182,7 +182,7 @@ class Requests:
             self._changed = trio.Event()
 
     async def _check(self, header: Header) -> None:
-        """Raise _Refused if the client may not ask this."""
+        """Raise _Refused if the client has no right to this request."""
         access = self.access
         assert access is not None
         status = await access.check(header)

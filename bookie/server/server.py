@@ -4,10 +4,10 @@ The server owns the listener, the connections and their shared state. It knows n
 From the engine it needs only the news that a sync is done.
 
 **How many.** At most ``connections_max`` connections are open at once. One client may have three quarters of
-them, and the last sixteenth is for other bookies (``fair``). If one more comes, the server closes
-the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer: it
-sends the reason, unless it would have to wait for that, and closes. The client then counts the bookie as
-failed and tries another bookie, which is better for it than waiting in a queue.
+them, and the last sixteenth is for other bookies (``fair``). If one more client connects, the server closes
+the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer. It
+sends the reason, unless it would have to wait for that, and closes the connection. The client then counts the
+bookie as failed and tries another bookie, which is better for it than waiting in a queue.
 
 **The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
 when the last one is over. If you cancel ``serve``, it drops the connections at once. If the listener breaks
@@ -54,10 +54,11 @@ class BookieServer:
         Args:
             engine: The bookie's storage.
             identity: The bookie's id, instance and cluster.
-            access: What clients may do.
+            access: Decides which requests clients may make.
             listing_key: A random secret. A client that sends it may list the ledgers with their keys.
             connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
-            prover: Who the bookie is, and whom it serves. None: nobody, in an open cluster.
+            prover: Proves the identity of the bookie and verifies its clients. None: the bookie has no
+                identity, and the cluster is open.
         """
         self._connections_max = connections_max
         self._shared = Shared(
@@ -87,7 +88,7 @@ class BookieServer:
         return dict(self._shared.counts)
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of the bookie, as INFO tells them."""
+        """Return the figures of the bookie, as in an INFO reply."""
         return self._shared.figures()
 
     async def serve(self, listener: Listener) -> None:

@@ -42,14 +42,14 @@ class Served(Protocol):
 class Shared:
     engine: Engine
     access: AccessControl
-    """What clients may do."""
+    """Decides which requests clients may make."""
     identity: Hello
     """The bookie's identity: its id, the instance of its data and its cluster."""
     complaints: Complaints
     listing_key: bytes
     """A client that sends this key may list the ledgers and their keys."""
     prover: Prover
-    """Who the bookie is, and whom it serves."""
+    """Proves the identity of the bookie and verifies its clients."""
     spare_buffers: SpareBuffers = attrs.Factory(lambda: SpareBuffers(BOOKIE_SPARE_BUFFER_BYTES))
     """Receive buffers for large frames that no connection uses."""
     fair: FairShares = attrs.Factory(FairShares)
@@ -57,7 +57,7 @@ class Shared:
     """Ends the long polls whose time is up."""
     strangers: Strangers[Served] = attrs.Factory(Strangers)
     last_adder: Served | None = None
-    """The connection that last brought adds."""
+    """The connection from which the last add came."""
     counts: dict[str, int] = attrs.Factory(
         lambda: dict.fromkeys(
             (
@@ -78,7 +78,7 @@ class Shared:
     _awaiting: dict[Served, None] = attrs.Factory(dict)
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of the bookie: what INFO tells, and what its metrics are made of."""
+        """Return the figures of the bookie, for INFO replies and for its metrics."""
         marks = self.engine.loss_marks.now
         return {
             **self.engine.statistics(),
