@@ -14,21 +14,23 @@ in two ways:
   without another one for a while. The index may use the bytes that they leave, down to half of ``size``
   (``ensure``).
 
+The table reads from a disk with room (left) to a full disk (right):
+
     free bytes                        2 x size            size        size / 2          0
     segments, entry logs   made                            | refused: DiskFull
     index                  written                                       | waits
     ballast                made again |                    | given up by a start, and by a stop
 
-For example, with 16 MiB of ballast, no segment or entry log is made that would leave less than 16 MiB free,
-and the index waits below 8 MiB. So if the bookie itself fills its disk, it stops taking data while the index
-still has room to free space. If other programs fill the disk to the last byte, the bookie still stops and
-starts cleanly, again and again. A start does not ask whether there is enough room. It gives the ballast up
-and tries.
+For example, with 16 MiB of ballast, the bookie makes no segment or entry log that would leave less than 16
+MiB free. The index waits if less than 8 MiB are free. So if the bookie itself fills its disk, it stops taking
+data while the index still has room to free space. If other programs fill the disk to the last byte, the
+bookie still stops and starts cleanly, again and again. A start does not ask whether there is enough room. It
+removes the ballast and tries.
 
-If the file system of a directory has no bounds, nothing is kept. The size is at most a sixteenth of the disk,
-because on a small disk the bookie's files are small too. If a crash comes while the file is made, it leaves a
-file with another name, ``PATH/ballast.new``. That file is given up together with the ballast, and removed
-when the ballast is taken.
+If the file system of a directory has no bounds, there is no ballast. The size is at most a sixteenth of the
+disk, because on a small disk the bookie's files are small too. If the bookie crashes while it makes the file,
+it leaves a file named ``PATH/ballast.new``. That file is removed together with the ballast, or when the
+ballast is made again.
 
 **A small bookie** needs little to start and to stop. So the file may be smaller at first (``begin_small``).
 It gets its whole size when the bookie makes a file of half that size. The free room that large files must
@@ -61,7 +63,7 @@ must be written, to free the files that it replaces."""
 
 
 class Ballast:
-    """The ballast of one directory. If ``size`` is 0, nothing is kept."""
+    """The ballast of one directory. If ``size`` is 0, there is none."""
 
     def __init__(self, disk: Disk, directory: str, size: int = BALLAST_BYTES) -> None:
         self.size = size
@@ -106,8 +108,8 @@ class Ballast:
             await self.give_up(f"{free} bytes are free")
 
     async def make_way_for_good(self) -> None:
-        """Do the same before a stop. From now on, large files need not leave room, and ``restore`` does
-        nothing."""
+        """Give the ballast up before a stop, as ``make_way`` does. From now on, large files need not leave
+        room, and ``restore`` does nothing."""
         self._is_ending = True
         await self.make_way()
 
@@ -141,7 +143,7 @@ class Ballast:
             )
 
     async def ensure(self) -> None:
-        """Check that there is room for small writes that must happen.
+        """Check that there is room for small writes that the bookie cannot do without, such as the index.
 
         Raises:
             DiskFull: There is no room.

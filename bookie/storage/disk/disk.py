@@ -11,7 +11,7 @@ leave behind. The code above may rely only on these promises, which hold for all
   ``sync_directory`` of the directory that holds them. If a crash comes earlier, the first few of them may be
   found, in their order: of three renames, for example, the first two.
 * An operation that raises may or may not have happened. Do not retry a failed ``write_sync``: the kernel may
-  have dropped the data and report success for the next one.
+  have dropped the data, and may still report success for the second call.
 
 Offsets are explicit; there is no append. Calls are few: one for each group commit, each batch of reads, each
 file. Paths consist only of fixed names and integers, below the directory that the operator named.

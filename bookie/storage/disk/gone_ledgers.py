@@ -1,13 +1,13 @@
-"""The file ``gone`` in a bookie's directory: the only place that remembers ledgers of which nothing is left.
+"""The file ``gone`` in a bookie's directory. It names the deleted ledgers of which no other trace is left.
 
 The value is ``bookie.core.gone_ledgers.GoneLedgers``. This module reads, replaces and keeps it. It replaces
-the file as that of the loss marks is replaced, so after a crash the file holds the old value or the new one.
-The rows of deleted ledgers go only after the value that names them is durable.
+the file in the same way as ``loss_marks``: after a crash the file holds the old value or the new one. The
+rows of deleted ledgers leave the index only after the value that names these ledgers is durable.
 
-A directory without deletions, or of version 0.1, has no such file. So the loss marks note that there is one
-(``LossMarks.has_gone_file``). If it is missing then, or damaged, the bookie has forgotten which ledgers it
-must refuse: that is a loss like any other (``bookie.server.phase_one``). The file depends on neither the
-journal nor the index: rebuilding the index forgets no gone ledger.
+A directory without deletions, or of version 0.1, has no such file. If there is one, the loss marks say so
+(``LossMarks.has_gone_file``). If the file is then missing or damaged, the bookie no longer knows which
+ledgers it must refuse. That is a loss like any other (``bookie.server.phase_one``). The file depends on
+neither the journal nor the index, so rebuilding the index forgets no gone ledger.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ async def read_gone(disk: Disk, directory: str, instance: str, marks: LossMarks)
 
     Raises:
         IncompatibleVersion: A newer version wrote the file.
-        StorageCorrupt: The file is damaged or another bookie's, or it is missing although the marks say that
-            there is one.
+        StorageCorrupt: The file is damaged, or belongs to another bookie, or is missing although the marks
+            say that there is one.
     """
     path = gone_path(directory)
     try:
@@ -58,7 +58,7 @@ async def write_gone(disk: Disk, directory: str, instance: str, gone: GoneLedger
 
 
 class GoneLedgerStore:
-    """The gone ledgers of a directory that this process owns. ``now`` has those in force; they are durable.
+    """The gone ledgers of a directory that this process owns. ``now`` is the value in force. It is durable.
 
     One task at a time may call ``replace``.
     """
@@ -76,7 +76,7 @@ class GoneLedgerStore:
         """Make ``gone`` durable, then put it in force.
 
         Raises:
-            StorageError: The old value stays in force. After a restart the old or the new one may be.
+            StorageError: The old value stays in force. After a restart, the old or the new value is in force.
 
         Cancelling: as for StorageError.
         """

@@ -1,9 +1,9 @@
-"""The file ``marks`` in a bookie's directory: the only place that remembers a possible loss.
+"""The file ``marks`` in a bookie's directory. Only this file says that data may have been lost.
 
 The value is ``bookie.core.loss_marks.LossMarks``. This module reads, replaces and keeps it. To replace the
 file, it writes the new value under another name, syncs and renames that file, and syncs the directory. So
 after a crash the file holds the old value or the new one. The value in memory changes only after the new
-value is durable. So if an answer was based on marks, a crash cannot take them back.
+value is durable. So if the bookie has answered by some marks, it still has them after a crash.
 
 Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
 If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``None``). The file
@@ -29,7 +29,8 @@ def marks_path(directory: str) -> str:
 
 
 async def read_marks(disk: Disk, directory: str) -> LossMarks | None:
-    """Read the marks of a directory; None if the file is missing. StorageCorrupt if it is damaged."""
+    """Read the marks of a directory. Return None if the file is missing. Raises StorageCorrupt if it is
+    damaged."""
     path = marks_path(directory)
     try:
         data = await disk.read_file(path, _BYTES_MAX)

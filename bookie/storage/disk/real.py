@@ -14,8 +14,8 @@ exception.
 hop costs about as much as the write: two wake-ups between processors. So a write of up to INLINE_BYTES_MAX is
 made in the event loop itself, as long as the disk answers within INLINE_S. If INLINE_SLOW_WRITES in a row
 take longer, the next INLINE_PENALTY writes go to the thread, and then one is tried in the loop again. So a
-slow disk holds up the loop for at most one such write in INLINE_PENALTY + 1. A single late one proves
-nothing: on a busy machine, a quick write is late if its process has to wait for a processor. Large groups
+slow disk holds up the loop for at most one such write in INLINE_PENALTY + 1. One slow write proves nothing:
+on a busy machine, even a quick disk seems slow if the process has to wait for a processor. Large groups
 always go to the thread, because the loop can gather the next group during the write.
 
 **Writes that no caller waits for** (``write_behind``: entry logs) are made in the same way, one piece at a
@@ -67,7 +67,7 @@ INLINE_BYTES_MAX = 32 * 1024
 INLINE_S = 0.002
 """A write in the event loop that takes more seconds than this is slow."""
 INLINE_SLOW_WRITES = 2
-"""So many slow writes in a row mean that the disk is slow."""
+"""The disk counts as slow after this many slow writes in a row."""
 INLINE_PENALTY = 128
 """How many writes go to the thread while the disk is slow, until one is tried in the loop again."""
 
@@ -135,7 +135,7 @@ class _Writer:
         while (job := self._jobs.get()) is not None:
             function, token, done = job
             token.run_sync_soon(done, outcome.capture(function))
-            # Keep nothing alive, and show no old job in a debugger, while the thread waits.
+            # Drop these references. Otherwise the waiting thread keeps the old job alive.
             del job, function, token, done
 
     async def run(self, function: Callable[[], None]) -> None:
@@ -179,7 +179,7 @@ class _Haste:
         return not self._penalty and size <= INLINE_BYTES_MAX
 
     def on_written(self, took_s: float) -> None:
-        """A write in the event loop took ``took_s`` seconds."""
+        """Note that a write in the event loop took ``took_s`` seconds."""
         if took_s <= INLINE_S:
             self._slow = 0
             return

@@ -1,7 +1,7 @@
 r"""Adds: the decision about a frame of entries, and its way into the journal or the write cache.
 
-    ADD frame --> what the ledger's state says (key, fence, marks) --> the journal's arena --> position
-                                                                   \-> the write cache (no journal's copy)
+    ADD frame --> verdict of the ledger's state (key, fence, marks) --> the journal's arena --> position
+                                                                    \-> the write cache (skips the journal)
 
 Nothing here waits. The verdict and the append are one step on one object per ledger (rule 3). So no fence
 comes between the two, and two adds of the same id have an order. The sync comes later, in a task of the
@@ -12,11 +12,12 @@ skips the journal, it has the position of the record that brought its ledger's k
 goes through the journal, like every fence. So a crash never makes the bookie forget a ledger if it has
 acknowledged an entry of it.
 
-**Stored ids.** If an add brings ids up to the ledger's last known one, the adder compares their digests with
-the stored entries. If the stored entries are no longer in memory, the adder reads them from the disk at once,
-in the event loop's thread. This is expensive but rare: a writer sends an id again only after it lost a
-connection. Stored entries that read well need nothing more. Damaged ones are replaced
-(``bookie.storage.upkeep.read_repair``). The new ones go into a separate frame (rules 6 and 7).
+**Stored ids.** An add may bring ids that are not above the ledger's last known id. The adder then compares
+their digests with the stored entries. If the stored entries are no longer in memory, the adder reads them
+from the disk at once, in the event loop's thread. This is expensive but rare: a writer sends an id again only
+after it has lost a connection. If a stored entry reads well, nothing more is done for it. If it is damaged,
+the new copy replaces it (``bookie.storage.upkeep.read_repair``). Entries that are not stored yet go into a
+separate frame (rules 6 and 7).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SPARSE_SLACK = 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
 
 
 class Adder:
-    """Takes the adds of all ledgers. ``write_cache``: the destination of adds that skip the journal."""
+    """Takes the adds of all ledgers. ``write_cache`` is the destination of adds that skip the journal."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class Adder:
             number,
             offset,
             len(raw),
-            self._commit.durable,  # Makes it readable from now on, as if it were durable.
+            self._commit.durable,  # With this position, reads find the entries at once.
         )
         cache.on_run(run)
         state.on_run(run)

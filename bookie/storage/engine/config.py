@@ -38,7 +38,7 @@ LARGEST_FRAME_BYTES = FRAME_BYTES_MAX + 4
 
 
 GROWTH = 8
-"""If the first segment is small, each one has so many times the bytes of the one before it."""
+"""If the first segment is small, each later segment is this many times as large as the previous one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,9 +52,11 @@ class StorageConfig:
     segment_bytes: int = 64 * MIB
     """Bytes of a journal segment, a multiple of 4096. Existing segments keep their size."""
     first_segment_bytes: int = 0
-    """Bytes of the first segment after a start, a multiple of 4096. If it is small, no other segment is made
-    before half of it is used, and each one has ``GROWTH`` times the bytes of the one before it, at least room
-    for two of the largest frames. So a bookie that stores little takes little room. 0: ``segment_bytes``."""
+    """Bytes of the first segment after a start, a multiple of 4096. 0: ``segment_bytes``.
+
+    If the first segment is small, a bookie that stores little takes little room. The next segment is made
+    when half of the present one is used. It is ``GROWTH`` times as large, and has room for at least two of
+    the largest frames."""
     arenas: int = 3
     """Number of segments held in memory, including the one being written. At least 2."""
     frame_bytes_max: int = LARGEST_FRAME_BYTES
@@ -63,8 +65,8 @@ class StorageConfig:
     group_bytes_max: int = GROUP_BYTES_MAX
     """About how many bytes one sync covers at most."""
     segment_records_max: int = 128 * 1024
-    """At this number of records the journal leaves a segment, even with room in it: each record costs
-    memory."""
+    """The most records in a segment. The journal then begins the next segment even if there is room left,
+    because each record costs memory."""
     ledgers_max: int = 32 * 1024
     """Number of ledger states that stay in memory."""
     journal_write_data: bool = True
@@ -76,7 +78,8 @@ class StorageConfig:
     read_cache_bytes: int = 32 * MIB
     """Bytes of entries read from files that stay in memory. 0 turns this cache off."""
     read_ahead_bytes: int = 256 * KIB
-    """Bytes of a ledger that one read takes from the disk if they lie together, even if it needs fewer."""
+    """One read takes up to this many bytes of a ledger from the disk if they lie together, even if the client
+    asked for fewer."""
     small_run_bytes: int = 8 * KIB
     """If the runs of a full segment are smaller than this on average, the bookie rewrites them sorted and
     merged. 0: all runs stay where they are."""

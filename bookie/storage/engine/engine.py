@@ -194,8 +194,8 @@ class Engine:
         self._journal.release(at_once=at_once)
 
     def more_follows(self) -> None:
-        """Announce that the caller brings more adds in the next pass of the event loop: one sync for all of
-        them is cheaper. Other callers do not wait for them: any ``release`` starts a sync of all adds."""
+        """Announce that the caller will add more in the next pass of the event loop, because one sync for all
+        of them is cheaper. Other callers do not wait for these adds: any ``release`` syncs all adds."""
         self._journal.more_follows()
 
     @property
@@ -258,8 +258,8 @@ class Engine:
         except StorageError as error:
             return ReadResult(status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
-        # Ask before the read: if limbo ends during the read, the read may have missed entries that repair has
-        # just stored.
+        # Ask before the read. If limbo ends during the read, the read may have missed entries that repair has
+        # just stored, so it must still count as a read in limbo.
         in_limbo = self.loss_marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
@@ -342,7 +342,7 @@ class Engine:
         return await self._ledgers.held_from(first, maximum)
 
     def knows(self, ledger_id: int) -> bool:
-        """Return whether anything of the ledger is stored here, and be it that it was deleted.
+        """Return whether the bookie knows the ledger. It still knows a deleted ledger.
 
         Raises:
             StorageError: The index cannot be read.
@@ -399,7 +399,7 @@ class Engine:
 
     @property
     def files_changed(self) -> trio.Event:
-        """Return an event. It is set when a file of entries is begun, filled or rewritten from now on."""
+        """Return an event. It is set when the bookie next begins, fills or rewrites a file of entries."""
         return self._journal.files_changed
 
     def statistics(self) -> dict[str, int]:

@@ -5,14 +5,14 @@ objects, and no lock is needed (rule 3; in Apache BookKeeper, two objects for on
 acknowledged entries, #4701). The price: the first use of a ledger reads the index in the event loop's thread.
 That takes a few microseconds if the row is cached or the filter excludes the key, and a disk read otherwise.
 
-If there are more than ``maximum`` states, those that were not used since the last look leave memory, oldest
-first, unless they hold facts that would be lost (``BookieLedger.is_evictable``). Each new state triggers a
-look at a few others, which spreads the work. When a segment leaves memory, many states with runs in it become
-free to leave; then the sweep looks at all of them.
+If there are more than ``maximum`` states, the *sweep* evicts states, oldest first. It keeps a state that was
+used since the last sweep, or that holds facts that would be lost (``BookieLedger.is_evictable``). Each new
+state makes the sweep look at a few others, which spreads the work. When a segment leaves memory, many states
+with runs in it become evictable. Then the sweep looks at all states.
 
-A ledger that is gone (``bookie.core.gone_ledgers``) has no row, and no state in memory. ``get`` makes a
-tombstone for it each time, whose verdicts never change. If the index has a row of it nevertheless, the ledger
-is deleted all the same: a rebuild finds rows in files that still hold entries of gone ledgers.
+A ledger that is gone (``bookie.core.gone_ledgers``) has no row in the index and no state in memory. For each
+``get`` the table makes a new state of a deleted ledger, whose verdicts never change. A rebuild of the index
+may find rows of a gone ledger in old files. The ledger still counts as deleted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class InMemory(Protocol):
 
 
 def _nobody() -> None:
-    """Do nothing. For callers that load a bounded number of ledgers and save them at the end."""
+    """Do nothing. Callers that load a bounded number of ledgers and save them at the end use this."""
 
 
 class LedgerTable:
@@ -61,8 +61,9 @@ class LedgerTable:
         catalogue: The index, for states that are not in memory.
         maximum: The most states that should stay in memory.
         durable: Returns the sequence of the last durable journal block.
-        gone: The ledgers that are gone. None: nobody asks for one.
-        on_crowded: Called for each new state while ``is_crowded``: the dirty states should be saved.
+        gone: The ledgers that are gone. None: no caller asks for such a ledger.
+        on_crowded: Called for each new state while ``is_crowded``. The callee should have the dirty states
+            saved.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class LedgerTable:
         self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
         """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
-        """Number of new states since the last ``save`` that left no other state able to leave memory."""
+        """How many new states came since the last ``save`` without making the sweep evict another state."""
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
@@ -88,7 +89,7 @@ class LedgerTable:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many states cannot leave memory that saving the dirty ones is worth it."""
+        """Whether so many states cannot be evicted that it is worth saving the dirty ones."""
         return self.unsaved > self._maximum // 4
 
     def get(self, ledger_id: int) -> BookieLedger | None:
@@ -123,7 +124,7 @@ class LedgerTable:
         self._put(state)
 
     def drop(self, state: BookieLedger) -> None:
-        """Remove a ledger that was added but whose state stayed blank."""
+        """Remove a ledger that was added if its state is still blank."""
         assert state.is_blank
         assert not state.pins
         del self.loaded[state.ledger_id]
@@ -244,8 +245,8 @@ class LedgerTable:
 
     @contextmanager
     def settling(self, candidates: GoneLedgers) -> Iterator[None]:
-        """During the body, answer no request about a candidate that is unknown here. So no candidate becomes
-        known while the file of the gone ledgers is written."""
+        """During the body, refuse each request about a candidate that is unknown here. So no candidate
+        becomes known while the file of the gone ledgers is written."""
         self._settling = candidates
         try:
             yield

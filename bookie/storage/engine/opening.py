@@ -13,7 +13,8 @@ is read.
     2  write a START block into the new segment. It says where the journal ended, so a later start never
        mistakes the remains of a torn write there for records
     3  write the mark which says that this segment counts
-    4  remove files that nothing names any more; trim the segments before the new one
+    4  remove files that neither the index nor the journal needs any more; trim the segments before the new
+       one
     5  set the unclean bit if adds will be acknowledged before they are synced (D27.10)
 
 Clients come only after that. If a crash comes in between, the next start repeats all steps.
@@ -94,7 +95,7 @@ def random_nonce() -> bytes:
 
 
 _FEW_FILES = 16
-"""With fewer files of entries than this, a bookie that starts small is small: so is its index."""
+"""If a bookie that starts small has fewer files of entries than this, its index counts as small too."""
 
 
 @asynccontextmanager

@@ -1,19 +1,21 @@
 """Reading entries: recent ones from arenas, others from the read cache or from files.
 
-A ledger's runs are listed in two places. Its ``BookieLedger`` lists the runs in segments that are in memory;
-the index lists all older ones. The address of a run (file, offset, length) is valid while its file exists,
-and a file exists while a read that may use it is under way (``FilePool.reading``). So a list of runs never
-goes stale. But a run may move from memory to the index during the search, and the search must not miss it. So
-the reader asks the index first and memory second. If a segment left memory in between, it asks both again. It
-also asks again if runs were merged into one with gaps: the merged run may begin further before an entry than
-any run did (``straddle``). While a segment is flushed, both places may list the same entries, in runs that
-are cut differently; ``RangeReader`` takes each entry once.
+**Finding runs.** A ledger's runs are listed in two places. Its ``BookieLedger`` lists the runs in segments
+that are in memory. The index lists all older ones. The address of a run (file, offset, length) is valid while
+its file exists, and no file is removed while a read may use it (``FilePool.reading``). So a list of runs
+never goes stale.
 
-Bytes in an arena were verified when they came, except in runs that replaced damaged ones
-(``bookie.storage.upkeep.read_repair``). The reader verifies those runs and all bytes from files: the frame's
-checksum, which covers ids, lengths and digests, and each entry's digest. If a check fails, the status is
-CORRUPT; if the bytes cannot be read, it is IO_ERROR. Neither ever counts as an absence (rule 8). An entry
-that is not durable yet does not exist yet.
+But a run may move from memory to the index during the search, and the search must not miss it. So the reader
+asks the index first and memory second. If a segment left memory in between, the reader asks both again. It
+also asks again if several runs were merged into one with gaps, because the merged run may begin further
+before an entry than any earlier run did (``straddle``). While a segment is flushed, both places may list the
+same entries, in runs with different boundaries. ``RangeReader`` takes each entry once.
+
+**Verifying.** Bytes in an arena were verified when they came, except in runs that replaced damaged ones
+(``bookie.storage.upkeep.read_repair``). The reader verifies those runs and all bytes from files. It checks
+the frame's checksum, which covers ids, lengths and digests, and then each entry's digest. If a check fails,
+the status is CORRUPT. If the bytes cannot be read, it is IO_ERROR. Neither ever counts as an absence (rule
+8). An entry that is not durable yet does not exist yet.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from ledgerlog.wire.scrub import ScrubReport
 
 _RUNS_PER_FETCH = 256
 _RUNS_PER_LOOK = 512
-"""How many runs in memory one look finds without a wait: about a millisecond of work."""
+"""The most runs in memory that one look finds before other tasks run. This is about a millisecond of work."""
 
 _LIST_EFFORT = 16 * 1024
 """The effort that one list may take, at most a tenth of a second of work. A run without gaps counts 1. A run
@@ -69,7 +71,7 @@ class Resident(Protocol):
 
     @property
     def restored(self) -> Container[tuple[int, int]]:
-        """Ledger and first id of the runs in it with entries that were not verified when they came."""
+        """Ledger and first id of the runs whose entries were not verified when they came."""
         ...
 
 

@@ -53,9 +53,9 @@ class CachedArena:
     used: int = 0
     """Bytes of entries in it."""
     begun_at: float = 0.0
-    """The trio time when its first run came."""
+    """The trio time at which its first run came."""
     restored: frozenset[tuple[int, int]] = frozenset()
-    """Always empty: replacements of rotten runs go through the journal."""
+    """Always empty, because replacements of damaged runs go through the journal."""
 
     @property
     def number(self) -> int:

@@ -1,7 +1,7 @@
 """Finding a file's contents before compaction rewrites it: from the file if it is sound, otherwise from the
 index.
 
-A sound file has everything in its records: its runs, the ledgers that the records are about, and in an entry
+The records of a sound file tell everything: its runs, the ledgers that the records are about, and in an entry
 log, the replaced files. Damage hides some of that. The bookie then gets the rest from elsewhere:
 
     runs       The rows of the index that name the file, for each ledger that uses it. A run without a row
@@ -12,9 +12,9 @@ log, the replaced files. Damage hides some of that. The bookie then gets the res
     replaced   Every file number that has neither a file nor a row. A file disappears only if another file
                replaces it.
 
-These rows can be trusted, because a bookie does not run on an index that lost rows. This module does not
-check that the runs can be read. The caller finds out when it copies them, and it keeps the file while a run
-named by a row cannot be read.
+You can trust these rows, because a bookie does not run on an index that lost rows. This module does not check
+that the runs can be read. The caller finds out when it copies them. If a row names a run that cannot be read,
+the caller keeps the file.
 """
 
 from __future__ import annotations

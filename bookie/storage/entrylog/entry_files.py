@@ -21,7 +21,7 @@ from ledgerlog.concurrency.pace import Pace
 from ledgerlog.limits import KIB
 
 _STEP_BYTES = 256 * KIB
-"""Look at this many bytes without a pause. Adds wait during that time."""
+"""How many bytes are examined between two checkpoints. Adds wait during that time."""
 
 
 @attrs.frozen

@@ -209,8 +209,8 @@ class EntryLogFiles:
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
         except (UnreadableSource, DiskFull):
-            # The disk still works. If a flush finds no room, it is tried again every second, so free the room
-            # now.
+            # The disk still works. A flush that finds no room is tried again every second, so free now what
+            # this attempt took.
             with contextlib.suppress(FileMissing):  # It may have its final name already.
                 await self.disk.unlink(unfinished)
             raise

@@ -4,9 +4,9 @@ A run names its file by one number: a segment of the journal by its own number, 
 number. ``FilePool`` opens a file when a read asks for it and keeps it open. If more than ``_OPEN_FILES_MAX``
 are open, it closes the least recently used ones, but never one that a read is using.
 
-**Retiring.** If the entries of a file were written again elsewhere, the file is removed. But a read that
-looked into the index earlier may be about to ask for it. So each read runs within ``reading``, and ``retire``
-waits until all earlier reads are done. Later reads find the entries in their new place.
+**Retiring.** If the entries of a file were written again elsewhere, the file is removed. But a read may have
+found the file in the index already, and may open it soon. So each read runs within ``reading``, and
+``retire`` waits until all earlier reads have ended. Later reads find the entries in their new place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class FilePool:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Until the end of the body, keep the files readable that the index names during it."""
+        """Keep files for a read. If the index names a file while the body runs, the file stays readable until
+        the end of the body."""
         era = self._era
         self._readers[era] += 1
         try:

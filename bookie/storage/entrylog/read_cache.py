@@ -1,10 +1,10 @@
-"""A cache of entries from files, for readers that read on or read the same entries again.
+"""A cache of entries from files, for clients that read on or read the same entries again.
 
-A frame on the disk holds up to some hundreds of entries. Without the cache, a reader that asks for one of
-them, or follows a ledger in steps, would have the frame read and verified each time. The cache keeps verified
-entries, or raw frames that were read ahead. If it holds more than ``bytes_max``, the least recently used go.
-An address (file and offset) never changes its meaning, so nothing here goes out of date. Addresses in removed
-files are never asked for.
+A frame on the disk holds up to some hundreds of entries. Suppose that a client asks for one entry after the
+other. Without the cache, the bookie would read and verify the whole frame for each of them. The cache keeps
+verified entries, or raw frames that were read ahead. If it holds more than ``bytes_max``, it drops the least
+recently used ones. An address (file and offset) never changes its meaning, so nothing here goes out of date.
+No read asks for an address in a removed file.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ this order:
     5  The replaced files are removed as soon as no read uses them.
 
 A crash before step 4 leaves a log that the index does not know. The next start takes the log over: it does
-steps 3 and 4 again. A crash after step 4 leaves files that the index does not know, and a log that says it
-replaced them. The next start removes these files (``bookie.storage.upkeep.startup_cleanup``). So at any time,
-each run that counts is in an existing file.
+steps 3 and 4 again. A crash after step 4 may leave files that the index does not know. The new log names them
+as replaced, so the next start removes them (``bookie.storage.upkeep.startup_cleanup``). So at any time, each
+run that counts is in an existing file.
 
 **Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
 it out. Each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
@@ -237,7 +237,7 @@ class Rewriter:
                 continue
             stored = self._ledgers.stored(ledger_id)
             if stored is None:
-                continue  # Nothing is known of the ledger: its fence was given up.
+                continue  # The ledger is unknown, because its fence was undone.
             carried[ledger_id] = LoggedLedger(
                 ledger_id, stored.key, stored.is_fenced, stored.is_deleted, stored.lac, stored.lafr
             )
@@ -296,7 +296,7 @@ class Rewriter:
                 await trio.lowlevel.checkpoint()
 
     async def remove(self, files: Sequence[int], *, used: int | None = None) -> None:
-        """Remove files that the index no longer names, as soon as nobody reads from them.
+        """Remove files that the index no longer names, as soon as no read uses them.
 
         Args:
             files: The numbers of the files.

@@ -19,7 +19,7 @@ from ledgerlog.limits import LEDGER_ID_MAX
 
 _SCAN_ROWS = 256
 _MORE = 4
-"""If a scan finds too few rows, the next one asks for this many times as many."""
+"""If a scan finds too few rows, the limit of the next scan is this many times as large."""
 _NO_LIMIT = 2**31
 _PAGE_ROWS = 1024
 
@@ -177,7 +177,7 @@ class Catalogue:
         async with aclosing(self.pages(b"", rows.BEHIND_ALL_KEYS)) as pages:
             async for page in pages:
                 for key, value in page:
-                    if not key.startswith(b"\0"):  # Rows with such keys are the index's own.
+                    if not key.startswith(b"\0"):  # Rows with such keys belong to the index itself.
                         rows.check_row(key, value, self.path)
                 if pace is not None:
                     await pace.pass_through(sum(len(key) + len(value) for key, value in page))

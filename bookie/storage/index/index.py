@@ -78,7 +78,9 @@ class Index(Protocol):
 
         Raises:
             StorageCorrupt: The index is damaged, and nothing can be read from it any more.
-            StorageError: It could not be opened again. Reads raise this too, until a batch is written."""
+            StorageError: The index could not be opened again. Reads raise this too, until a batch is
+                written.
+        """
         ...
 
     async def aclose(self) -> None:

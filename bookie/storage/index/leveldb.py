@@ -2,7 +2,7 @@
 
 Every call that may touch the disk runs in a thread, one hop for each batch; plyvel releases the interpreter's
 lock inside LevelDB. Every batch is written with ``sync``. If several batches were unsynced, only an ordered
-prefix of them would survive a power cut, and not even that if LevelDB changed its log file in between.
+prefix of them would survive a power cut. If LevelDB changed its log file in between, not even that is sure.
 
 **Damage.** Reads verify the checksums of blocks (``verify_checksums``). ``paranoid_checks`` makes opening
 fail if the log or the manifest is damaged.
@@ -23,11 +23,11 @@ The *tally* detects this. Batches are numbered, and each contains its own row (0
 opening, the numbers found must have no gap up to the newest. If a table is missing, the tally rows of its
 batches are missing too.
 
-A damaged end of a manifest hides the newest table. A table holds at most _KEPT batches, because each batch
-takes about ninety bytes and a table is made from four megabytes. So older tally rows prove nothing. They are
-removed, so that a start does not read one row for each batch of the bookie's life. The row (0x00, "since")
-holds the number of the last batch whose tally row is gone. It is written with the batch that removes the
-tally rows up to this number.
+Old tally rows are removed, because a start must not read a row for each batch of the bookie's life. A damaged
+end of a manifest can hide only the newest table, and a table holds at most _KEPT batches: each batch takes
+about ninety bytes, and a table is made from four megabytes. So the tally rows of older batches prove nothing.
+The row (0x00, "since") holds the number of the last batch whose tally row is gone. The batch that removes the
+tally rows up to this number also writes this row.
 
 **A full disk.** If a batch found no room, a part of it may be in the log. LevelDB would write the next batch
 after that part, and no later opening could read it. So before the next batch, the database is opened again:

@@ -1,10 +1,10 @@
 """An index that waits while the disk has no room for its writes.
 
-A bookie's other files, such as a segment or an entry log, may fail for lack of room and be written again.
+If there is no room for another file, such as a segment or an entry log, the bookie can write it again later.
 Index writes are different: the index must not fall behind the other files, and the caller is in the middle of
-a larger step. So while the bookie serves, a batch waits for room (``bookie.storage.disk.ballast``), and its
-checkpoint, flush or collection waits with it. Fences and recovery go on in the journal while that has room.
-Ordinary adds are refused at once (``on_stuck``).
+a larger step. So while the bookie serves, a batch waits for room (``bookie.storage.disk.ballast``). The
+checkpoint, flush or collection that writes the batch waits too. Fences and recovery go on while the journal
+has room. Ordinary adds are refused at once (``on_stuck``).
 
 A start and a stop do not wait for room. The batch is tried, then once more without the ballast, and then it
 fails. If a stop fails in this way, it is not a clean one: the next start replays the journal.

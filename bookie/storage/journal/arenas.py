@@ -11,8 +11,7 @@ from bookie.storage.disk.disk import Disk
 
 
 class Arenas:
-    """Up to ``count`` arenas of ``size`` bytes each. For a segment of another size, an arena has that
-    size."""
+    """Up to ``count`` arenas of ``size`` bytes each. If a segment has another size, so has its arena."""
 
     def __init__(self, disk: Disk, *, count: int, size: int) -> None:
         self.bytes_held = 0

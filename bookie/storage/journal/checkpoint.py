@@ -13,11 +13,11 @@ If the entries do not stay, the segment is *flushed*: its entries are written fr
 sorted (``bookie.storage.entrylog.rewriting``). One batch adds the log to the index and moves the mark. Then
 the segment's file is removed. If the disk has no room for the log, the entries do stay in the segment.
 
-A crash in between repeats some of the steps. That is safe: the rows are the same again, and ledger states
-only grow. States may be ahead of the mark and may include adds that are not durable yet. As bounds they are
-still right (``BookieLedger``). They include a fence only if it is durable in the journal. Otherwise only the
-index might have the fence: the bookie would announce it after a restart, and forget it if the index is
-rebuilt.
+After a crash in between, some of the steps are done again. That is safe: the rows are the same again, and
+ledger states only grow. States may be ahead of the mark and may include adds that are not durable yet. As
+bounds they are still right (``BookieLedger``). They include a fence only if it is durable in the journal.
+Otherwise only the index might have the fence. The bookie would then report it after a restart, and forget it
+if the index is rebuilt.
 
 Checkpoints run beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never delay
 it.

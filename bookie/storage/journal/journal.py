@@ -23,9 +23,9 @@ for two of the largest frames. So in ordinary operation no add is refused. If th
 segment, ``is_disk_full`` is set and the supply tries again from time to time. From then on, ordinary adds are
 refused. The rest of the existing segments is the reserve for fences and recovery.
 
-**Small beginnings** (``StorageConfig.first_segment_bytes``). While the current segment is a small one, no
-next segment is made before an add would use more than half of it (``has_room_for``). Then adds wait until the
-next one is there. It takes any frame.
+**Small beginnings** (``StorageConfig.first_segment_bytes``). If the current segment is a small one, the next
+segment is made only when an add would use more than half of the current one (``has_room_for``). Then adds
+wait until the next segment is ready. It has room for a frame of any size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Journal:
     """The journal of a running bookie.
 
     Args:
-        disk: Where the segments are.
+        disk: The disk with the segments.
         files: The journal directory.
         arenas: The memory of segments.
         config: The limits and the pauses.
@@ -105,7 +105,7 @@ class Journal:
         self._is_disk_full = False
         self._next: JournalSegment | None = None
         self._is_next_wanted = not config.starts_small
-        """Whether to make the next segment now. Only a small segment leaves time for that."""
+        """Whether to make the next segment now. False only while the current segment is a small one."""
         self._wake = trio.Event()
         self._is_awake = True
         self._is_held = False
@@ -182,7 +182,8 @@ class Journal:
         try:
             self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
-            # The block stays taken, so nothing more is written until the writer has ended the engine.
+            # Keep the block as "being written", so that no other block is written before the writer ends the
+            # engine.
             self._failure = error
         else:
             self.sync_s.observe(trio.current_time() - began)
@@ -214,7 +215,7 @@ class Journal:
         return self._is_disk_full or self.is_index_stuck
 
     def on_index_stuck(self, is_stuck: bool) -> None:
-        """The index began to wait for room, or stopped waiting."""
+        """Note that the index begins to wait for room, or no longer waits."""
         self.is_index_stuck = is_stuck
         self.wake_all()
 
@@ -224,7 +225,8 @@ class Journal:
         return self.has_room_for(self._config.frame_bytes_max)
 
     def has_room_for(self, size: int) -> bool:
-        """Whether the journal can take another add of ``size`` bytes. If not, it makes room."""
+        """Whether the journal can take another add of ``size`` bytes now. If not, the journal begins to make
+        room."""
         commit, active = self.commit, self.active
         if commit.pending_bytes >= BOOKIE_INFLIGHT_BYTES:
             return False
@@ -280,7 +282,7 @@ class Journal:
         self.room.unpark_all()
 
     def on_files_changed(self) -> None:
-        """The bookie's files hold more bytes than before, or fewer."""
+        """Note that the size of the bookie's files has changed."""
         changed, self.files_changed = self.files_changed, trio.Event()
         changed.set()
 

@@ -30,7 +30,7 @@ class Recycler:
 
     def __init__(self, disk: Disk, directory: str, *, size: int, count: int) -> None:
         self.recycled = 0
-        """How many spares were taken out."""
+        """How many spares ``take_out`` has returned."""
         self._disk = disk
         self._directory = directory
         self._size = size

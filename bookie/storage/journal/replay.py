@@ -58,7 +58,7 @@ class Replay:
     """Follow a journal, one segment at a time, and write its records to the index.
 
     Args:
-        disk: Where the journal is.
+        disk: The disk with the journal.
         files: The journal directory.
         catalogue: The index.
         mark: Where replay begins.
@@ -163,7 +163,7 @@ async def replay(
         directory: The bookie's directory.
         files: The journal directory.
         catalogue: The index.
-        replaced: Segments whose runs are in entry logs. The index knows them from there.
+        replaced: Segments whose runs are in entry logs. The index has these runs already.
 
     Raises:
         StorageCorrupt: Damage. The error names file and offset.

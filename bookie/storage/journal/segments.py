@@ -39,10 +39,10 @@ class JournalSegment:
     runs: list[EntryRun] = attrs.field(factory=list)
     """Its runs, in the order in which they were appended."""
     marked: set[int] = attrs.field(factory=set)
-    """The ledgers that have records in it which are not adds."""
+    """The ledgers with a record in the segment that is not an add, for example a fence."""
     restored: set[tuple[int, int]] = attrs.field(factory=set)
-    """Ledger and first id of runs in it whose entries rotted and are already stored elsewhere
-    (``bookie.storage.upkeep.scrub``)."""
+    """Ledger and first id of the runs in the segment that replaced damaged ones
+    (``bookie.storage.upkeep.replacing``)."""
     records: int = 0
     """How many records were appended to it."""
     indexed: int = 0
@@ -54,7 +54,7 @@ class JournalSegment:
     final_sequence: int | None = None
     """The sequence of the last block that it will ever have; None while it takes records."""
     is_indexed: bool = False
-    """The index has everything in it, and the mark has passed it."""
+    """Whether the index has everything in the segment and the mark has passed it."""
 
     @property
     def number(self) -> int:
@@ -65,8 +65,8 @@ class SegmentFiles:
     """The journal directory.
 
     Args:
-        disk: Where it is.
-        directory: Its path.
+        disk: The disk with the directory.
+        directory: The path of the directory.
         instance: The bookie's instance, which every segment names.
         ballast: Decides whether the disk has room for another segment. None: do not ask.
         recycler: Takes files that are not needed any more, and provides files for new segments. None: no
@@ -130,7 +130,7 @@ class SegmentFiles:
             number: The segment's number.
             view: Its memory, as large as the file shall be.
             nonce: 16 random bytes.
-            is_last_resort: The file may take room that is kept for others.
+            is_last_resort: Whether the file may take room that is kept for other files.
 
         Raises:
             DiskFull: There is no room. Nothing was made.

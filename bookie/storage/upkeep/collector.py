@@ -1,15 +1,14 @@
 """Garbage collection: deleting ledgers that the metadata store no longer has.
 
-Nobody tells a bookie about deletions, so it looks for them. A *pass* goes through the ledgers of the index,
+A bookie is not told about deletions, so it looks for them. A *pass* goes through the ledgers of the index,
 page by page, and asks the deletion oracle (``DeletionOracle``) which of them are certainly gone. After it has
 asked about all of them, it deletes. A ledger is deleted only if the oracle says that it is gone (rule 25). If
 the store cannot be asked, a listing is cut short, a record does not parse, or an id was never given out, the
 ledger stays until a later pass.
 
 **A mass deletion waits.** Suppose that more than ``MASS_LEDGERS`` ledgers are newly gone, and more than one
-in ``MASS_SHARE`` of those that the bookie holds: for example, 150 of 1,000. Then the store itself may be
-damaged without knowing it. These ledgers stay, the bookie logs a warning, and the next pass deletes those
-that are still gone.
+in ``MASS_SHARE`` of those that the bookie holds: for example, 150 of 1,000. Then the store itself may have
+lost data. These ledgers stay, the bookie logs a warning, and the next pass deletes those that are still gone.
 
 A ledger is deleted in steps. Each step may be repeated after a crash:
 
@@ -21,17 +20,19 @@ A ledger is deleted in steps. Each step may be repeated after a crash:
     5  note the ledger among the gone ledgers, durably (``bookie.core.gone_ledgers``)
     6  remove its state from the index and from memory
 
-A later pass does steps 3 to 6 for deleted states that are left, for example because a read used the state.
-So nothing stays of a ledger but its id in a range.
+If a state cannot be removed yet, for example because a read uses it, a later pass does steps 3 to 6 again. At
+the end only the ledger's id is left, as a part of a range.
 
-**The ids in between.** The gone ledgers are few ranges only if the ids between two deleted ledgers join them.
-Such an id joins if the metadata store does not list it and this bookie does not know it. A listing is weak
-evidence, but nothing is deleted because of it: if it was wrong, this bookie refuses a ledger of which it has
-nothing. While these ids are being noted, the bookie refuses to hear of those that it does not know. Otherwise
-it might take an entry of one of them in that moment, and then delete it.
+**The ids in between.** The gone ledgers are noted as ranges of ids. To keep the ranges few, an id between two
+deleted ledgers is noted too, if the metadata store does not list it and this bookie does not know it. For
+example, if the bookie deletes ledgers 10 and 14, and 11 to 13 were on other bookies and are deleted too, it
+notes the one range 10 to 14. A listing is weak evidence, but nothing is deleted because of it. If the listing
+is wrong, the bookie refuses a ledger of which it has nothing. While such ids are being noted, the bookie
+refuses requests about those that it does not know. Otherwise it might accept an entry of one of them at that
+moment, and delete it later.
 
-A pass needs memory for one page of ledgers, for one file's list of ledgers, and eight bytes for each ledger
-that is gone, or that is listed between those that are.
+A pass needs memory for one page of ledgers and for one file's list of ledgers. It also needs eight bytes for
+each ledger that is gone, and for each listed ledger between two gone ones.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ that the bookie holds. If more are gone, a second pass must find them gone too."
 
 _PAGE_LEDGERS = 1024
 _PURGED_TOGETHER = 16 * _PAGE_LEDGERS
-"""The list of ledgers of each file is read and written once for so many deleted ledgers."""
+"""For this many deleted ledgers together, each file's list of ledgers is read and written once."""
 _PIECE_ROWS = 1024
 
 
@@ -76,8 +77,8 @@ class DeletionOracle(Protocol):
     async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
         """Return the ledgers that are certainly gone.
 
-        A ledger is certainly gone if its id was given out and the store itself says that it does not exist,
-        in an answer that is no older than this call.
+        A ledger is certainly gone if its id was given out and the store itself says that the ledger does not
+        exist. The answer must not be older than this call.
 
         Args:
             ledger_ids: The ledgers to ask about, in ascending order.

@@ -15,9 +15,9 @@ the list of a job's runs (the policy bounds it) and one piece. Every frame is ve
 **Corruption.** If a file fails its checks, the list of its live runs comes from the index
 (``bookie.storage.entrylog.contents``). If all live runs can be read, the file is rewritten, and the
 corruption disappears with the old file: it was in runs that do not count any more. If a live run cannot be
-read, the file may be the only trace of its entries. Then the file stays as it is, and the bookie logs that it
-is damaged, until the index no longer names that run. If the index could not be read, each round tries again.
-A reader of a damaged entry is told so, and repairs it from another bookie. If a file is known to hold
+read, the file may be the only trace of its entries. Then the file stays unchanged until the index no longer
+names that run, and the bookie logs the damage. If the index could not be read, each round tries again. A
+client that reads a damaged entry gets CORRUPT, and reads it from another bookie. If a file is known to hold
 corruption (``suspect``), it is rewritten as soon as possible, however much of it is live: while it exists,
 the index cannot be rebuilt from the files.
 
@@ -307,7 +307,8 @@ def verify_frame(run: EntryRun, frame: bytes, path: str) -> None:
     """Check that these bytes are the run's frame, and that each of its entries matches its digest.
 
     Raises:
-        StorageError: They are not, or do not match; the error names the file and the offset.
+        StorageError: The bytes are another frame, or an entry does not match. The error names the file and
+            the offset.
     """
     try:
         entries = decode_run(run, frame)

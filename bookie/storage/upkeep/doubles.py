@@ -3,21 +3,23 @@
 A bookie stores an id twice only after damage. It stores the entries of a damaged run again
 (``bookie.storage.upkeep.scrub``, ``bookie.storage.upkeep.read_repair``), and the damaged run stays in its
 file until compaction rewrites the file. The live index forgets the damaged run at once, because the copy's
-row overwrites its row. But an index that is rebuilt from the files finds both runs. If it kept both, a reader
-could meet the damaged copy, and one run could hide another that begins before it.
+row overwrites its row. But a rebuild finds both runs in the files. If the new index kept both, a reader could
+get the damaged copy, and one run could hide another that begins before it.
 
 So a run is *forgotten* if newer runs hold all of its entries. The live index did the same. It does not matter
-which run is damaged. No entry is denied, because the newest run that holds it stays. After a crash that lost
-a part of the copies, two runs with the same first id may be left, but only one can have the row. The row goes
-to the newest one that holds every entry together with all other runs. If no run does, that is damage, unless
-the bookie denies nothing anyway, because its loss is marked: then the one with most entries gets the row.
+which run is damaged. No entry is denied, because the newest run that holds it stays.
+
+After a crash that lost a part of the copies, two runs with the same first id may be left, but only one of
+them can have the row. The row goes to the one that holds every entry, together with the runs of other first
+ids. If both do, it goes to the newer one. If neither does, that is damage. There is one exception: if the
+loss of this bookie is marked, it denies nothing anyway. Then the run with most entries gets the row.
 
 **Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
 was written to a later segment. If a run was later moved to an entry log, the last segment that the log
 replaced counts instead. If both runs are in logs that replaced the same last segment, the copy is in the
-later log. One case cannot be decided: the entries stayed in a segment, and the bookie was configured not to
-write data to its journal before it made the copy. Then the damaged run may stay. Its entry is damaged again,
-and scrubbing restores it again.
+later log. In one case the newer run is unknown: the entries stayed in a segment, and the bookie was then
+configured not to write data to its journal, before it made the copy. Then the damaged run may stay. Scrubbing
+finds and restores its entry again.
 
 The search goes through all rows once, in order. In memory it holds the runs that reach beyond the next run's
 beginning, and the doubles among them.
@@ -43,8 +45,8 @@ Age = tuple[int, ...]
 
 
 class AllRuns(Catalogue):
-    """An index that is being rebuilt. Two runs of a ledger with the same first id cannot share a row, so the
-    one that was written first goes to ``aside``."""
+    """An index that is being rebuilt. Two runs of a ledger with the same first id cannot share a row. If a
+    second one is written, the first goes to ``aside``."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         super().__init__(catalogue.index)

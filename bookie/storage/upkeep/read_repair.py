@@ -14,17 +14,21 @@ an entry whose payload matches its digest still counts as stored. The add replac
 the head nor a matching payload proves.
 
 **The replacing run** (``bookie.storage.upkeep.replacing``) holds every entry of the damaged run. If one frame
-is too small, several runs do. It takes the entries that the add brings, and copies the other sound entries.
-It also copies damaged entries that the add does not bring, unchanged, with the digest that they do not match.
-These stay damaged and are reported so until an add brings them too. Some entries can be neither copied nor
-replaced, because the frame does not say what they were or their bytes cannot be read. Then nothing is
-replaced and the add is refused: otherwise the entry would lose its row in the index, and the bookie would
-deny an entry that the index names. Scrubbing then has the whole run restored.
+is too small, several runs replace it. Each entry comes from one of these:
+
+- the add, if the add brings the entry,
+- the damaged run, if the entry is sound there,
+- the damaged run even if the entry is damaged there: its bytes and its digest are copied, although they do
+  not match. So the entry still counts as damaged until an add brings it.
+
+If the frame does not say what an entry was, or its bytes cannot be read, the entry can be neither copied nor
+replaced. Then nothing is replaced and the add is refused. Otherwise the entry would lose its row in the
+index, and the bookie would deny an entry that it has stored. Scrubbing then has the whole run restored.
 
 **Runs that move** are not replaced either. These are runs in a file that compaction is rewriting, and
 replacing runs that are still in memory. Such a run may be merged with the runs after it under one row. The
-row of its replacement would overwrite that row, so the runs after it would be lost. The add is refused and
-may come again.
+row of its replacement would overwrite that row, so the runs after it would be lost. The bookie refuses the
+add, and the client may send it again.
 
 The cost is one read of each run on the disk that holds some of the ids. Runs in memory need no read: they
 were verified when they came, except replacing runs.
@@ -68,8 +72,8 @@ class Damaged:
     error: StorageError
 
     def replaced_by(self, brought: Entries) -> Entries | None:
-        """Return the run's entries, with brought copies instead of stored ones if there are any. None if some
-        entry has neither a brought copy nor one that can be copied, or if nothing proves the ids."""
+        """Return the entries of the replacing run. If ``brought`` has an entry, use that copy; otherwise use
+        the stored one. Return None if an entry has neither, or if nothing proves the ids."""
         if self.ids is None:
             return None
         payloads = dict(zip(brought.ids, zip(brought.digests, brought.payloads(), strict=True), strict=True))

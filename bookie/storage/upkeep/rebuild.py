@@ -20,9 +20,9 @@ denied, as before, and scrubbing restores them. If an entry was stored again alr
 copy. Corruption in a head, or in a record that is not an ADD, hides which entries existed. Then the rebuild
 fails.
 
-START records say where torn blocks were cut, while the segments that begin with them still exist. Without an
-index, the loss of the newest segments or logs does not show. Only the loss of all segments is noticed; then
-the rebuild fails. If a rebuild crashes, the old index is left, or none; then call it again.
+A START record says where the torn last block of the previous segment was cut. It helps only while its own
+segment exists. Without an index, nobody can notice the loss of the newest segments or logs. If all segments
+are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or none. Then call it again.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
         header, image = await files.read(number)
         block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
         if block is not None:
-            # This may be a torn block. That is no problem: the block that replaced it has the same number.
+            # This may be a torn block. That does no harm: the block that replaced it has the same number.
             before = block.sequence - 1
             break
     place = JournalPosition(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)

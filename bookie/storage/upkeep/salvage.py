@@ -9,8 +9,9 @@ If the index alone is damaged, ``rebuild_index`` makes a new one, and no file mo
     1  remove the index. All that it says is in the files. Until step 4 the bookie does not start
     2  for each damaged entry log, then for each segment, damaged or not: write its sound records into a new
        entry log that replaces it. Then set a damaged file aside, and remove a sound one
-    3  one more entry log, without entries, replaces every number that is gone, also those of missing files
-    4  a new index is made from the entry logs. The journal goes on behind the last number
+    3  write one more entry log, without entries. It replaces every number that is gone, even those of files
+       that were missing before
+    4  make a new index from the entry logs. The journal goes on after the last number
 
 The segments go into entry logs so that nothing depends on the chain of blocks, which the damage has broken.
 Each log is as large as its contents, and a sound segment is removed as soon as its log is durable. So the
@@ -56,7 +57,7 @@ from ledgerlog.errors import StorageCorrupt
 logger = logging.getLogger(__name__)
 
 ASIDE = ".damaged"
-"""The ending of the name of a file that was set aside."""
+"""The suffix of the name of a file that was set aside."""
 
 
 @attrs.frozen

@@ -6,10 +6,10 @@ names, in the order of the index. It reads each run from its segment or entry lo
 ``bytes_per_s``, and checks the frame checksum, the ids and the digest of each entry, as for a reader. It
 skips runs that are in memory, because they are still to be written.
 
-If a run fails, it is *rotten*: ``rotten`` remembers it, and the log reports it. Nothing else changes. The run
-stays in the index, because a bookie never denies an entry that its index names (rule 8). Readers get CORRUPT
-or IO_ERROR for the damaged entries, and turn to another bookie. The run counts as rotten until it reads well
-again, its ledger is deleted, or it is restored.
+If a run fails the check, it is *rotten*: ``rotten`` remembers it, and a log line reports it. Nothing else
+changes. The run stays in the index, because a bookie never denies an entry that its index names (rule 8).
+Readers get CORRUPT or IO_ERROR for the damaged entries, and ask another bookie. The run is rotten until it
+reads well again, its ledger is deleted, or it is restored.
 
 **Restoring** needs intact copies from other bookies. ``bookie.server.corruption`` fetches them and gives all
 entries of the run to ``restore``. ``restore`` appends them to the journal like an add, although the bookie
@@ -104,7 +104,7 @@ class Scrubber:
     # --- finding ----------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float, at_once: bool = False) -> None:
-        """Scrub every ``interval_s`` seconds, and when somebody prompts it, until cancelled. If something
+        """Scrub every ``interval_s`` seconds, and at each ``prompt``, until you cancel this. If something
         cannot be read, this does not raise.
 
         Args:

@@ -53,7 +53,7 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
     replaced, gone = await _read_replaced(logs, numbers, known)
     taken = FileSet()
     for number in numbers:
-        # If another log replaced it, the index knew it once, and its entries have moved since then.
+        # Skip a log that another log replaced: its entries are in the newer log.
         if number not in known and -number not in gone:
             await take_over_log(logs, catalogue, number, replaced[number])
             taken |= replaced[number]
