@@ -19,8 +19,8 @@ def not_ready(
     """Return the reasons why clients cannot use a bookie fully; empty if they can.
 
     Args:
-        is_registered: Whether clients find it in the metadata store.
-        read_only_for: Who wants that it takes no ordinary adds.
+        is_registered: Whether clients find the bookie in the metadata store.
+        read_only_for: The parties that want ordinary adds refused, for example "operator".
         is_disk_full: Whether there is no room for another file.
         ledgers_in_limbo: How many ledgers may lack entries after a loss.
     """

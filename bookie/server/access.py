@@ -300,7 +300,7 @@ def _rights(known: _Known | None) -> Rights:
 
 
 class Access:
-    """What one connection may do. ``AccessControl.open`` makes it."""
+    """Decides what one connection may do. ``AccessControl.open`` makes it."""
 
     __slots__ = ("_allowed", "_control", "_on_change", "_turn", "known", "looks", "writable")
 

@@ -1,4 +1,4 @@
-"""A bookie takes no more ordinary adds if an operator wants it emptied.
+"""If an operator wants a bookie emptied, the bookie takes no more ordinary adds.
 
 The operator asks for it in the metadata store (``ledgerlog bookie decommission``), with this bookie's id and
 the instance of its data. While that request stands, the bookie is read-only. It gets no new ledgers, and its
@@ -6,7 +6,7 @@ writers get a refusal and go on with another bookie, without a pause. The bookie
 and recovery, so its entries can be copied from it too. Auto-recovery copies them, and reports when no ledger
 refers to the bookie any more.
 
-A request for another instance does not mean this data: another bookie had the same id.
+If the request names another instance, the bookie ignores it: it is about an earlier bookie with the same id.
 """
 
 from __future__ import annotations

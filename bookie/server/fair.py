@@ -59,9 +59,9 @@ class Places:
     requests: int = 0
     """Requests under way, other than adds."""
     connections: int = 0
-    """Open connections. Of a connection that was not greeted yet, only its party counts it."""
+    """Open connections. A connection that is not greeted yet counts only for its own party."""
     greeted: int = 0
-    """How many of them were greeted."""
+    """How many of these connections are greeted."""
 
     @classmethod
     def of(cls, *, requests: int, reply_bytes: int, large_frames: int, looks: int) -> Places:
@@ -230,8 +230,8 @@ class FairShares:
         """Return the party of a connection that is greeted now.
 
         Args:
-            stranger: The party that it has belonged to.
-            principal: Who the client proved to be. None: it proved nothing.
+            stranger: The party that the connection has belonged to.
+            principal: The identity that the client proved. None: it proved nothing.
         """
         party = stranger
         if principal is not None:

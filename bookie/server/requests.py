@@ -22,7 +22,7 @@ decides about the ledger's end and needs to know which entries are here now. In 
 ``last`` is the last entry that is durable here, confirmed or not. A client that asks for the end may wait
 until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the bookie was told this LAC after
 its loss, and may have known a higher one before. An answer waits for a turn of its party, so thousands of
-polls that end together delay nobody else.
+polls that end together delay no other client.
 
 **Access.** The bookie answers a request only if the client has the right (``access``). It checks a long poll
 once more before the answer. If the client's rights change, the long poll ends at once.

@@ -2,14 +2,15 @@
 
     1/SCOPE/EXPIRES/KIND/NAME/MAC        1/read/1767225600/admin/cluster/6b1f...
 
-SCOPE is "read" or "change", EXPIRES a time in seconds since 1970. MAC is an HMAC-SHA256 under the secret of
-the principal (``model.secret``), over a label and everything before it, in hexadecimal digits. So who has a
-secret makes tokens alone, processes that hold the cluster's secret verify them without asking anybody, and
-no list of tokens exists. A token is no secret of the protocol: nobody can connect to a bookie with it. A
-token with the scope "read" changes nothing anywhere, whoever its principal is.
+SCOPE is "read" or "change". EXPIRES is a time in seconds since 1970. MAC is an HMAC-SHA256 under the secret
+of the principal (``model.secret``), in hexadecimal digits. It covers a label and the text before it.
 
-Without TLS, whoever sees the request sees the token, and may use it until it expires. So tokens for changes
-are short-lived.
+So a process with a secret makes tokens by itself. A process with the cluster's secret verifies them without a
+question to another process. No list of tokens exists. You cannot connect to a bookie with a token. A token
+with the scope "read" allows no change, even if its principal is an admin.
+
+Without TLS, an attacker who sees the request can use the token until it expires. So tokens for changes are
+short-lived.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _EXPIRES_MAX = 10**12
 
 
 class TokenScope(enum.Enum):
-    """What a token is good for."""
+    """The requests that a token allows."""
 
     READ = "read"
     CHANGE = "change"
@@ -43,12 +44,12 @@ class TokenScope(enum.Enum):
 
 @attrs.frozen
 class Token:
-    """What a token says."""
+    """The content of a token, without its proof."""
 
     principal: Principal
     scope: TokenScope
     expires_s: int
-    """When it ends, in seconds since 1970."""
+    """When the token expires, in seconds since 1970."""
 
     @property
     def _said(self) -> str:
@@ -66,7 +67,7 @@ class Token:
         """Read a token.
 
         Returns:
-            What it says, and its proof for ``is_proven``.
+            The content of the token, and its proof for ``is_proven``.
 
         Raises:
             WireError: The text is not a token.

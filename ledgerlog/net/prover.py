@@ -33,7 +33,7 @@ __all__ = ["Prover"]
 
 
 class Prover:
-    """The identity of this process. Without arguments, it has none, and the cluster is open."""
+    """The identity of this process. Without arguments, the process has none, and the cluster is open."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class Prover:
         """Make a token for an administration port.
 
         Args:
-            scope: What it is good for.
-            expires_s: When it ends, in seconds since 1970.
+            scope: The requests that the token allows.
+            expires_s: When the token expires, in seconds since 1970.
 
         Returns:
             The token; None if this process has no secret.

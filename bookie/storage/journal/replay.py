@@ -39,7 +39,7 @@ _NOTHING = FileSet()
 
 @attrs.frozen
 class Replayed:
-    """Where a journal goes on after replay."""
+    """The result of a replay: the place at which the journal goes on, and counts."""
 
     end: JournalPosition
     """The end of the journal."""
@@ -61,7 +61,7 @@ class Replay:
         disk: The disk with the journal.
         files: The journal directory.
         catalogue: The index.
-        mark: Where replay begins.
+        mark: The position at which replay begins.
         replaced: Segments whose runs the index knows from entry logs.
         may_be_trimmed: Accept trimmed segments (``bookie.core.boot.JournalWalk``).
         passes_rot: Accept damaged payloads (``bookie.core.segment.BlockWalk``).

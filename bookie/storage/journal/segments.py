@@ -111,8 +111,8 @@ class SegmentFiles:
         """Clean the directory up before anything is built on its segments.
 
         It makes the names durable: if the last process was killed between a rename and its sync, the name may
-        only be in a cache. And it removes the leftovers of an interrupted ``create``, and spare files,
-        because nobody knows which part of them is filled with zeros.
+        only be in a cache. It also removes the leftovers of an interrupted ``create``, and spare files,
+        because it cannot know which part of a spare file is filled with zeros.
         """
         names = await self._names()
         await self.disk.sync_directory(self.directory)
