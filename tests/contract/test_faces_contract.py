@@ -480,6 +480,8 @@ async def test_replicas_follow_lead_and_hand_over(face: Face, cluster: Any) -> N
         with pytest.raises(NotLeader) as caught:
             await third.propose(b"1")
         assert caught.value.leader == await third.leader() == "2nd"
+        with pytest.raises(NotLeader):
+            await third.read(lambda machine: machine.total, consistency="linear")
         assert await second.propose(b"3") == b"10"
         await third.wait_applied(second.next_offset - 1)
         assert await third.read(lambda machine: machine.total) == 10

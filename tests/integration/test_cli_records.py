@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import pty
@@ -14,7 +15,10 @@ from click.testing import CliRunner
 from integration.test_cli_commands import Commands
 
 import ledgerlog
+from ledgerlog.cli.lines import LineCutter, Source
+from ledgerlog.cli.log_data import Appended, NotVacant, _append, _vacant_epoch
 from ledgerlog.cli.main import cli
+from ledgerlog.cli.output import progress_bar
 from ledgerlog.cli.record_formats import FrameCutter, JsonCutter, framed
 from ledgerlog.limits import RECORD_BYTES_MAX
 
@@ -119,6 +123,18 @@ def test_an_append_that_must_not_depose_anybody_looks_first(commands: Commands, 
     trio.run(die_while_leading)
     assert "may have a writer" in commands.fails("log", "append", "orders", "--if-vacant", stdin=b"d\n")
     assert commands.json("log", "append", "orders", stdin=b"d\n")["first_offset"] == 3
+
+
+async def test_an_append_that_must_not_depose_anybody_notices_who_comes_after_its_look() -> None:
+    done = Appended()
+    async with ledgerlog.connect("memory:?bookies=1") as cluster:
+        log = await cluster.create_log("orders")
+        epoch = await _vacant_epoch(cluster, log)
+        async with log.writer() as writer:
+            await writer.append(b"of another")
+        with pytest.raises(NotVacant, match="at the same moment"), progress_bar("appending", None) as bar:
+            await _append(log, Source(io.BytesIO(b"x\n")), LineCutter(), done, bar, epoch)
+        assert (done.records, (await log.info()).next_offset) == (0, 1)
 
 
 def test_a_cursor_is_listed_with_what_is_behind_it(commands: Commands) -> None:

@@ -234,6 +234,7 @@ READING = (
 )
 
 _TEST_AIO = "tests/aio/test_aio.py"
+_TEST_REPLICAS = "tests/contract/test_faces_contract.py::test_replicas_follow_lead_and_hand_over[aio]"
 
 AIO = (
     mutant(
@@ -309,6 +310,41 @@ AIO = (
         "asyncio._get_running_loop() is not self._loop",
         "False",
         f"{_TEST_AIO}::test_a_connection_belongs_to_the_loop_that_made_it",
+    ),
+    mutant(
+        "a_replica_of_aio_is_entered_again",
+        "replicas",
+        "AioReplica.__aenter__",
+        "self._held is not None",
+        "False",
+        _TEST_REPLICAS,
+    ),
+    mutant(
+        "a_linear_read_of_aio_is_local",
+        "replicas",
+        "AioReplica.read",
+        "partial(self._inner.read, fn, consistency=consistency)",
+        "partial(self._inner.read, fn)",
+        _TEST_REPLICAS,
+    ),
+    mutant(
+        "the_events_of_aio_do_not_end_with_the_replica",
+        "replicas",
+        "_Events.__anext__",
+        """
+        if event is None:
+            raise StopAsyncIteration
+        """,
+        "",
+        _TEST_REPLICAS,
+    ),
+    mutant(
+        "a_machine_of_aio_is_called_by_the_loop_of_asyncio",
+        "replicas",
+        "AioReplica.read",
+        "await self._run(partial(self._inner.read, fn, consistency=consistency))",
+        "fn(self._inner._machine)",
+        f"{_TEST_AIO}::test_a_machine_is_called_by_one_thread_and_replicas_agree[thread]",
     ),
 )
 

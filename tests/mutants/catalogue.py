@@ -11,6 +11,7 @@ from tests.mutants import (
     bookie_rules,
     campaign_rules,
     client_rules,
+    command_rules,
     disk_rules,
     harmless,
     identity_rules,
@@ -55,5 +56,6 @@ MUTANTS = (
     *tls_rules.MUTANTS,
     *access_rules.MUTANTS,
     *run_rules.MUTANTS,
+    *command_rules.MUTANTS,
     *harmless.MUTANTS,
 )
