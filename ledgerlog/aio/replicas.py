@@ -16,7 +16,6 @@ from ledgerlog import cluster
 from ledgerlog.aio.base import AioFace
 from ledgerlog.aio.bridge import Bridge, HeldContext
 from ledgerlog.election import election as elections
-from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import REPLICA_SNAPSHOT_RECORDS
 from ledgerlog.log import log as logs
 from ledgerlog.machine import replica, snapshots
@@ -73,8 +72,6 @@ class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
         self._held: HeldContext[replica.Replica[M]] | None = None
 
     async def __aenter__(self) -> Self:
-        if self._held is not None:
-            raise InvalidArgument("a replica is entered once: make another one")
         _, self._held = await self._portal.enter(self._inner)
         return self
 

@@ -312,14 +312,6 @@ AIO = (
         f"{_TEST_AIO}::test_a_connection_belongs_to_the_loop_that_made_it",
     ),
     mutant(
-        "a_replica_of_aio_is_entered_again",
-        "replicas",
-        "AioReplica.__aenter__",
-        "self._held is not None",
-        "False",
-        _TEST_REPLICAS,
-    ),
-    mutant(
         "a_linear_read_of_aio_is_local",
         "replicas",
         "AioReplica.read",
