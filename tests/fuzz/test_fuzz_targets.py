@@ -92,6 +92,7 @@ NOT_FUZZED = {
     "parsed": "an option of a command, from its own user",
     "parse_seeds": "an option of a command, from its own user",
     "parse_numbers": "an option of a command, from its own user",
+    "parse_time": "an option of a command, from its own user",
     "parse_moment": "an option of a command, from its own user",
     "parse_address": "an option of a command, from its own user",
     "parse_read_options": "options of a job, from its own user",
