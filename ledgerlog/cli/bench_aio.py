@@ -18,6 +18,7 @@ from ledgerlog.cli.bench_cluster import BenchCluster
 from ledgerlog.cli.bench_drives import RecordWriter, Work
 from ledgerlog.cli.bench_figures import Latencies
 from ledgerlog.cluster import open_cluster
+from ledgerlog.concurrency.nurseries import open_nursery
 
 __all__ = ["driven_in_asyncio", "in_task_group"]
 
@@ -70,7 +71,7 @@ async def driven_in_asyncio(
             with suppress(asyncio.CancelledError):
                 loop.run_until_complete(leading)
 
-        async with trio.open_nursery() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, run_loop)
             try:
                 await is_leading.wait()

@@ -169,7 +169,7 @@ async def isolation_runs(
 
 
 async def _replay_again_and_again(bench: BenchCluster, uri: str, name: str, replays: list[int]) -> None:
-    command = [sys.executable, "-m", "ledgerlog", "log", "read", name, "--raw", "--uri", uri]
+    command = [sys.executable, "-P", "-m", "ledgerlog", "log", "read", name, "--raw", "--uri", uri]
     while True:
         await trio.run_process(
             command, stdout=subprocess.DEVNULL, capture_stderr=True, env=bench.client_environment

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.model.principal import Principal
 
 __all__ = ["TOKEN_CHARS_MAX", "Token", "TokenScope"]
@@ -48,8 +48,13 @@ class Token:
 
     principal: Principal
     scope: TokenScope
-    expires_s: int
+    expires_s: int = attrs.field()
     """When the token expires, in seconds since 1970."""
+
+    @expires_s.validator
+    def _check_expiry(self, attribute: object, value: int) -> None:
+        if not 0 <= value <= _EXPIRES_MAX:
+            raise InvalidArgument(f"a token cannot expire {value} s after 1970")
 
     @property
     def _said(self) -> str:

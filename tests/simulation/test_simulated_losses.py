@@ -14,7 +14,7 @@ from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import run_seed
 
-SMALL = range(20)
+SMALL = range(24)
 FULL = range(3)
 
 

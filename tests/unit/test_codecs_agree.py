@@ -43,6 +43,7 @@ from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.model.principal import Principal, PrincipalKind
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.reach import OutOfReach
@@ -57,6 +58,7 @@ from ledgerlog.model.repair import (
 from ledgerlog.model.restoration import Restoration
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
+from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
 from ledgerlog.wire.frame import (
@@ -471,6 +473,17 @@ CODECS: dict[str, Codec] = {
         encode_hello,
         lambda data, value: frame_of(data),
         lambda data: Hello("b1", text_of(data)),
+    ),
+    "token": Codec(
+        fields_of(
+            lambda kind, name, scope, expires_s: Token(Principal(kind, name), scope, expires_s),
+            kind=st.sampled_from(PrincipalKind),
+            name=names,
+            scope=st.sampled_from(TokenScope),
+            expires_s=numbers,
+        ),
+        lambda token: token.encode(bytes(32)).encode(),
+        lambda data, _: Token.decode_untrusted(data.decode())[0],
     ),
     "proof": Codec(
         st.binary(min_size=PROOF_BYTES, max_size=PROOF_BYTES).map(lambda proof: lambda: proof),
