@@ -31,15 +31,6 @@ class Limited(Place):
     def command(self, *options: str) -> list[str]:
         return ["sh", "-c", f'ulimit -n {LIMIT} && exec "$@"', "sh", *super().command(*options)]
 
-    async def run(self, *options: str) -> tuple[int, str]:
-        """As ``Place.run``, by the shell that sets the limit."""
-        with trio.fail_after(PATIENCE_S):
-            done = await trio.run_process(
-                self.command(*options), capture_stdout=True, capture_stderr=True, check=False
-            )
-        lines = done.stderr.decode().splitlines()
-        return done.returncode, lines[-1] if lines else ""
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Limited:

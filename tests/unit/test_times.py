@@ -59,7 +59,7 @@ def test_a_time_is_the_same_in_a_program_to_a_command_and_to_spark(zone: str, te
 
 
 def test_spark_takes_the_same_times(zone: str) -> None:
-    options = pytest.importorskip("ledgerlog.spark.options")
+    options = pytest.importorskip("ledgerlog.spark.options", reason="pyspark is not installed")
     for text, ms in TIMES:
         given = {"uri": "sqlite:x", "path": "orders", "startingTimestamp": text}
         assert options.parse_read_options(given, is_stream=False).starting_ms == ms
