@@ -26,7 +26,6 @@ from ledgerlog.cli.options import (
     bench_uri_option,
     json_option,
     numbers,
-    replication_of,
     replication_options,
 )
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
@@ -95,10 +94,7 @@ def bench_write(
     seconds: float,
     plot: Path | None,
     with_tls: bool,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
@@ -113,7 +109,6 @@ def bench_write(
         raise click.UsageError("--tls compares clusters of its own: leave out --uri and --plot")
     if plot is not None:
         check_can_plot()
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
     plan = WritePlan(
         api=api, sizes=sizes, windows=windows, seconds=seconds, rate=rate, replication=replication
     )
@@ -234,15 +229,11 @@ def _size_option(least: int, default: int) -> Callable[[F], F]:
 def bench_lone(
     sizes: tuple[int, ...],
     seconds: float,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
     """Append one entry after the other; compare with a synced write and a round trip of this machine."""
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
     plan = WritePlan(
         api="ledger", sizes=sizes, windows=(), seconds=seconds, rate=None, replication=replication
     )
@@ -276,15 +267,11 @@ def bench_followers(
     rate: float,
     size: int,
     seconds: float,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
     """Follow one log with many readers of this process while it is written."""
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
 
     async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
         await follow_runs(
@@ -315,15 +302,11 @@ def bench_isolation(
     rate: float,
     size: int,
     seconds: float,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
     """Write at a fixed rate, alone and beside readers of a backlog; compare the latencies."""
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
 
     async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
         where = uri if cluster.local is None else cluster.local.uri
@@ -351,15 +334,11 @@ def bench_isolation(
 def bench_idle(
     logs: int,
     seconds: float,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
     """Measure the CPU time of a cluster in which nothing happens, without and with open logs."""
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
 
     async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
         await idle_runs(cluster, report, logs=logs, seconds=seconds, replication=replication)
@@ -428,15 +407,11 @@ def _measure_edges(
 def bench_read(
     sizes: tuple[int, ...],
     records: int,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
     """Write a log and replay it, by the batch and by the record."""
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
 
     async def body() -> list[ReadRun]:
         with progress_bar("measuring", None):
@@ -485,15 +460,11 @@ def bench_takeover(
     entries: tuple[int, ...],
     size: int,
     rounds: int,
-    ensemble: int | None,
-    write_quorum: int | None,
-    ack_quorum: int | None,
-    guaranteed: bool,
+    replication: Replication,
     uri: str | None,
     as_json: bool,
 ) -> None:
     """Take a log over from a leader that lives, and recover ledgers with entries that nobody confirmed."""
-    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
 
     async def body() -> list[TakeoverRun]:
         with progress_bar("measuring", None):

@@ -26,8 +26,8 @@ from ledgerlog.cli.options import (
     connect,
     json_option,
     log_name_argument,
+    quorum_options,
     replication_of,
-    replication_options,
     uri_option,
     yes_option,
 )
@@ -61,7 +61,7 @@ log.add_command(cursor)
 
 @log.command("create")
 @log_name_argument
-@replication_options
+@quorum_options
 @policy_options
 @uri_option
 @json_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import trio
@@ -40,6 +41,7 @@ __all__ = [
     "parse_start",
     "parse_time",
     "parsed",
+    "quorum_options",
     "replication_of",
     "replication_options",
     "uri_option",
@@ -219,8 +221,8 @@ yes_option = click.option(
 )
 
 
-def replication_options(function: F) -> F:
-    """Add the options of replication, ``--ensemble`` and so on; see ``replication_of``."""
+def quorum_options(function: F) -> F:
+    """Add ``--ensemble``, ``--write-quorum``, ``--ack-quorum`` and ``--guaranteed``."""
     for option in (
         click.option(
             "--guaranteed", is_flag=True, help="Bring every entry of a closed ledger to its write quorum."
@@ -231,6 +233,27 @@ def replication_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def replication_options(function: F) -> F:
+    """Add the ``quorum_options``, and give the command the ``replication`` that they make.
+
+    If the options give none, it is ``Replication()``.
+    """
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        ensemble: int | None,
+        write_quorum: int | None,
+        ack_quorum: int | None,
+        guaranteed: bool,
+        **others: Any,
+    ) -> Any:
+        given = replication_of(ensemble, write_quorum, ack_quorum, guaranteed)
+        return function(*args, replication=given or Replication(), **others)
+
+    return quorum_options(cast(F, command))
 
 
 def replication_of(
