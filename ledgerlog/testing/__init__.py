@@ -4,7 +4,7 @@
 ``ledgerlog.testing.pytest_plugin``. See docs/SIMULATION.md.
 """
 
-from ledgerlog.testing.cluster import SimulatedCluster, simulate, simulated_cluster
+from ledgerlog.testing.cluster import SimulatedCluster
 from ledgerlog.testing.deterministic import (
     CpuTimeExceeded,
     Deadlock,
@@ -18,6 +18,7 @@ from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.machines import NotDeterministic, check_machine
 from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.process import NodeCrashed
+from ledgerlog.testing.runs import simulate, simulated_cluster
 
 __all__ = [
     "EVERYBODY",

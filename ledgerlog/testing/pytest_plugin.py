@@ -18,7 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from ledgerlog.testing.cluster import SimulatedCluster, simulate
+from ledgerlog.testing.cluster import SimulatedCluster
+from ledgerlog.testing.runs import simulate
 
 __all__ = ["Simulated", "simulated"]
 

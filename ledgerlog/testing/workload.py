@@ -32,7 +32,7 @@ import trio
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.limits import KIB
-from ledgerlog.testing.cluster import SMALL_STORAGE, simulated_cluster
+from ledgerlog.testing.cluster import SMALL_STORAGE
 from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.drills import LedgerDrills
@@ -46,6 +46,7 @@ from ledgerlog.testing.plan import Fault
 from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
 from ledgerlog.testing.restores import RestoredStore
+from ledgerlog.testing.runs import simulated_cluster
 from ledgerlog.testing.swarm import COLLECT_S, EXCHANGE, Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
 from ledgerlog.testing.world import Workload, World

@@ -35,6 +35,7 @@ BORROWERS = {
     "ledgerlog.machine.replica": "the replica lends its own to its keeper, for as long as it runs",
     "ledgerlog.machine.snapshot_manager": "snapshots are written while the replica runs",
     "bookie.server.requests": "requests are answered while their connection lives",
+    "ledgerlog.testing.cluster": "processes run in the nursery of their run, which `testing.runs` opens",
     "ledgerlog.testing.counters": "users run in the nursery of their world",
     "ledgerlog.testing.drills": "a drill ends with the nursery that it was made with",
     "ledgerlog.testing.memory_cluster": "a session of the metadata expires while the cluster lives",
