@@ -37,8 +37,7 @@ NO_WHEEL := { echo 'Installing failed. If a package had to be compiled, take a P
 # An environment that another tool made, or whose making was interrupted, may be without pip.
 HAVE_PIP := $(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
 
-# In this order, because plyvel has wheels for 3.11 and 3.12 alone: on a later Python pip compiles it,
-# which takes a C++ compiler and the LevelDB headers.
+# In this order, because on 3.11 and 3.12 both stores of the index can be had, and tests cover both.
 CANDIDATES := $(if $(PYTHON),'$(PYTHON)',python3.12 python3.11 python3.13 python3)
 
 # What a candidate must be able to do. Running it is the only proof: a version manager's shim exists

@@ -255,6 +255,12 @@ BOOKIE_LARGE_FRAMES = 16
 BOOKIE_SPARE_BUFFER_BYTES = 8 * MIB
 """The most bytes of larger buffers that a bookie keeps while no connection needs them."""
 
+INDEX_CACHE_BYTES = 8 * MIB
+"""Blocks of the index that a bookie keeps in memory."""
+
+INDEX_WRITE_BUFFER_BYTES = 4 * MIB
+"""The store of a bookie's index writes a table once it has this many bytes of rows."""
+
 BOOKIE_UNIDENTIFIED_PER_ADDRESS = 128
 """The most connections from one address that have not sent HELLO. For one more, the bookie closes the oldest.
 """

@@ -22,6 +22,7 @@ EXTRAS = {
     "pure-sasl": "sasl",
     "pyarrow": "archive",
     "pyspark": "spark",
+    "rocksdict": "rocksdb",
 }
 """The extra that brings each package, by the name under which pip installs it."""
 

@@ -19,6 +19,7 @@ from bookie.server.inspect_entries import is_healed, kept_because, known_files
 from bookie.storage.disk.loss_marks import read_marks
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.kinds import kind_of
 from bookie.storage.journal.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.model.bookie import Cookie
@@ -135,11 +136,13 @@ def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[st
 async def show_index(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """Yield one item about the index itself, then one for each ledger."""
     index = await directory.indexes.open(directory.index_path)
+    kind = kind_of(directory.index_path)
     try:
         catalogue = Catalogue(index)
         mark = catalogue.mark_now()
         segments, logs = await catalogue.segments(), await catalogue.logs()
         yield {
+            "kind": None if kind is None else kind.name,
             "instance": catalogue.instance_now(),
             "replay_begins_at_segment": mark.segment,
             "replay_begins_at_block": mark.sequence,

@@ -2,13 +2,14 @@
 
     bookie run PATH --metadata URI [--listen HOST:PORT] [--advertise HOST:PORT] [--id ID]
                                    [--config FILE] [--label NAME=VALUE]...
-                                   [--journal-dir DIR] [--no-journal-data] [--fix-cookie] [--repair]
+                                   [--journal-dir DIR] [--index leveldb|rocksdb]
+                                   [--no-journal-data] [--fix-cookie] [--repair]
                                    [--collect-interval SECONDS] [--compact-interval SECONDS]
                                    [--compact-rate BYTES] [--admin HOST:PORT] [--admin-reads open|proven]
     bookie cookie show PATH
     bookie cookie fix PATH --metadata URI [--id ID]
     bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
-    bookie rebuild-index PATH
+    bookie rebuild-index PATH [--index leveldb|rocksdb]
     bookie repair PATH --metadata URI
 
 By default, every command prints text for a person; with ``--json`` it prints JSON objects, one a line.
@@ -53,6 +54,7 @@ from bookie.server.options import read_config
 from bookie.storage.disk.descriptors import connections_within, raise_limit
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
+from bookie.storage.index.kinds import NAMES as INDEX_KINDS
 from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.credential_options import credential_options, given_credentials
@@ -87,6 +89,10 @@ _journal_dir = click.option(
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _index(help_text: str) -> Callable[[F], F]:
+    return click.option("--index", type=click.Choice(INDEX_KINDS), help=help_text)
 
 
 def _metadata(function: F) -> F:
@@ -124,6 +130,10 @@ def main() -> None:
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="Options of the storage, a TOML file.")
 @_journal_dir
+@_index(
+    "The store of the index (index in the configuration). By default the one that PATH has; for a new PATH "
+    "LevelDB if plyvel is installed, otherwise RocksDB."
+)
 @click.option(
     "--no-journal-data",
     is_flag=True,
@@ -194,6 +204,7 @@ def run(
     bookie_id: str | None,
     config: str | None,
     journal_directory: str | None,
+    index: str | None,
     no_journal_data: bool,
     fix_cookie: bool,
     repair_damage: bool,
@@ -230,6 +241,7 @@ def run(
         if no_journal_data:
             storage = attrs.evolve(storage, journal_write_data=False)
         given: dict[str, Any] = {
+            "index": index,
             "collect_interval_s": collect_interval_s,
             "compact_interval_s": compact_interval_s,
             "compact_bytes_per_s": compact_bytes_per_s,
@@ -554,8 +566,9 @@ def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> No
 @main.command("rebuild-index")
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
+@_index("The store of the new index; this converts an index of the other one. By default the present one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rebuild_index_command(path: str, journal_directory: str | None, as_json: bool) -> None:
+def rebuild_index_command(path: str, journal_directory: str | None, index: str | None, as_json: bool) -> None:
     """Make the index in PATH again from its journal and entry logs, which must all be there."""
 
     from bookie.storage.upkeep.rebuild import rebuild_index
@@ -563,7 +576,7 @@ def rebuild_index_command(path: str, journal_directory: str | None, as_json: boo
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}
 
-    _show(path, journal_directory, items, as_json)
+    _show(path, journal_directory, items, as_json, index=index or "")
 
 
 @main.command("repair")
@@ -603,11 +616,11 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
 Items = Callable[[StorageDirectory], AsyncGenerator[dict[str, Any], None]]
 
 
-def _show(path: str, journal_directory: str | None, items: Items, as_json: bool) -> None:
+def _show(path: str, journal_directory: str | None, items: Items, as_json: bool, *, index: str = "") -> None:
     async def show() -> bool:
         is_sound = True
         async with (
-            open_directory(path, journal_directory=journal_directory) as directory,
+            open_directory(path, journal_directory=journal_directory, index=index) as directory,
             contextlib.aclosing(items(directory)) as found,
         ):
             async for item in found:

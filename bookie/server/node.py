@@ -241,7 +241,13 @@ async def open_bookie(
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
     async with (
-        open_directory(path, disk=disk, indexes=indexes, journal_directory=journal_directory) as directory,
+        open_directory(
+            path,
+            disk=disk,
+            indexes=indexes,
+            journal_directory=journal_directory,
+            index="" if config is None else config.index,
+        ) as directory,
         _open_door(network, listen) as door,
     ):
         await refuse_newer(directory)  # Before the cookies and the marks are written.

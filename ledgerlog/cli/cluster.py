@@ -59,6 +59,11 @@ def cluster() -> None:
     help="Options of every bookie's storage, a TOML file.",
 )
 @click.option(
+    "--index",
+    type=click.Choice(["leveldb", "rocksdb"]),
+    help="The store of every bookie's index, as in 'bookie run'.",
+)
+@click.option(
     "--tls",
     "wants_tls",
     is_flag=True,
@@ -78,6 +83,7 @@ def cluster_run(
     metadata: str | None,
     zookeepers: int | None,
     config: Path | None,
+    index: str | None,
     wants_tls: bool,
     auto_recovery: bool,
     wants_admin: bool,
@@ -102,6 +108,10 @@ def cluster_run(
     doors = _AdminPorts() if wants_admin else None
     has_tls = wants_tls or has_authority(certificates_path(path))
 
+    def options_of(bookie_id: BookieId) -> list[str]:
+        store = [] if index is None else ["--index", index]
+        return store if doors is None else [*store, *doors.options_of(bookie_id)]
+
     async def body() -> None:
         credentials, credentials_of = NO_CREDENTIALS, lambda _: NO_CREDENTIALS
         if has_tls:
@@ -114,7 +124,7 @@ def cluster_run(
             auto_recovery=auto_recovery,
             credentials=credentials,
             credentials_of=credentials_of,
-            options_of=doors.options_of if doors is not None else lambda _: (),
+            options_of=options_of,
         ) as local:
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; all of them run")

@@ -33,6 +33,7 @@ from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
 from ledgerlog.wire.frame import REPLY, Frame, FrameBuffer, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
 from tests.commands import Ran, run_command
+from tests.index_kinds import KINDS_HERE
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -413,6 +414,35 @@ async def test_a_lost_index_is_refused_and_can_be_made_again_from_the_journal(pl
     assert done.status == 0, done.stderr
     assert json.loads(done.stdout)["runs"] == 50
     async with place.bookie("--id", "b1") as bookie:
+        await check_filled(await bookie.address())
+
+
+@pytest.mark.skipif(len(KINDS_HERE) < 2, reason="one of the stores has no wheel for this Python")
+async def test_a_bookie_serves_from_rocksdb_and_is_converted_by_the_command_that_a_refusal_names(
+    place: Place,
+) -> None:
+    async with place.bookie("--id", "b1", "--index", "rocksdb") as bookie:
+        await fill(await bookie.address())
+        bookie.process.kill()
+        await bookie.process.wait()
+    async with place.bookie("--id", "b1") as bookie:
+        await check_filled(await bookie.address())
+        bookie.process.terminate()
+        assert await bookie.wait() == 0
+    code, error = await place.run("--id", "b1", "--index", "leveldb")
+    assert code == 1
+    assert error.count("\n") <= 1
+    assert error.startswith(
+        f"bookie: StorageError: {place.data}/index is an index of RocksDB, and LevelDB is"
+    )
+    named = re.search(r"`bookie (rebuild-index \S+ --index leveldb)`", error)
+    assert named is not None, error
+    with trio.fail_after(PATIENCE_S):
+        done = await run_command("bookie", *named[1].split(), "--json")
+        assert done.status == 0, done.stderr
+        shown = await run_command("bookie", "inspect", "index", str(place.data), "--json")
+    assert json.loads(shown.stdout.splitlines()[0])["kind"] == "leveldb"
+    async with place.bookie("--id", "b1", "--index", "leveldb") as bookie:
         await check_filled(await bookie.address())
 
 

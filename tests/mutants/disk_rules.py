@@ -93,9 +93,9 @@ MUTANTS = (
         "test_a_bookie_whose_disk_others_fill_refuses_adds_fences_and_stops_and_starts_in_order",
     ),
     mutant(
-        "leveldb_writes_behind_half_a_batch",
+        "a_store_writes_behind_half_a_batch",
         "storage",
-        "LevelDbIndex.write",
+        "StoredIndex.write",
         """
         if self._is_torn or self._failure is not None:
             with trio.CancelScope(shield=True):
@@ -106,7 +106,7 @@ MUTANTS = (
             with trio.CancelScope(shield=True):
                 await self._open_again()
         """,
-        f"{_FULL_TEST}::test_leveldb_takes_the_next_batch_after_one_that_found_no_room",
+        f"{_FULL_TEST}::test_a_store_takes_the_next_batch_after_one_that_found_no_room",
     ),
     mutant(
         "the_index_made_again_goes_by_the_newest_of_two_runs",

@@ -189,7 +189,7 @@ MUTANTS = (
     mutant(
         "a_scrub_reads_the_index_from_memory",
         "D27.12",
-        "LevelDbIndex.refresh",
+        "StoredIndex.refresh",
         "await self._open_again()",
         "await trio.lowlevel.checkpoint()",
         "tests/storage/test_index_contract.py::test_a_refreshed_index_reads_from_the_disk_again",
@@ -205,10 +205,50 @@ MUTANTS = (
     mutant(
         "a_damaged_block_at_the_beginning_of_the_index_is_passed_over",
         "rule 8",
-        "LevelDbIndex._scan",
-        "row is None and tally and start > _tally_key(tally)",
+        "LevelDbDatabase._scan",
+        "row is None and tally and start > tally_key(tally)",
         "False",
         "tests/storage/test_index_contract.py::test_a_range_beside_a_damaged_block_is_whole_or_an_error",
+    ),
+    mutant(
+        "a_damaged_block_of_rocksdb_is_the_end_of_the_range",
+        "rule 8",
+        "RocksDbDatabase._scan",
+        """
+        if not iterator.valid():
+            iterator.status()
+        elif (key := iterator.key()) >= floor:
+            rows.append((key, iterator.value()))
+        """,
+        """
+        if iterator.valid() and (key := iterator.key()) >= floor:
+            rows.append((key, iterator.value()))
+        """,
+        "tests/storage/test_index_contract.py::test_a_range_beside_a_damaged_block_is_whole_or_an_error",
+    ),
+    mutant(
+        "rocksdb_does_not_sync_a_batch",
+        "storage",
+        "RocksDbDatabase.write",
+        "_translated(self._path, lambda: self._database.flush_wal(True))",
+        "pass",
+        "tests/storage/test_index_contract.py::test_rocksdb_has_synced_a_batch_when_its_write_returns",
+    ),
+    mutant(
+        "an_index_of_another_kind_is_opened",
+        "storage",
+        "StoredIndexes.open",
+        "kind is not None and self._asked is not None and self._asked is not kind",
+        "False",
+        "tests/storage/test_index_kinds.py::test_another_kind_is_refused_and_made_by_a_rebuild",
+    ),
+    mutant(
+        "a_rebuild_forgets_the_kind_of_the_index",
+        "storage",
+        "StoredIndexes.create",
+        "self._asked or self._present or default_kind()",
+        "self._asked or default_kind()",
+        "tests/storage/test_index_kinds.py::test_a_directory_keeps_the_kind_of_index_that_it_was_made_with",
     ),
     mutant(
         "a_healed_index_counts_as_a_loss",

@@ -25,7 +25,7 @@ MUTANTS = (
     mutant(
         "an_index_without_descriptors_is_not_opened_again",
         "storage",
-        "LevelDbIndex.write",
+        "StoredIndex.write",
         "(DiskFull, OutOfDescriptors)",
         "DiskFull",
         "tests/storage/test_descriptors.py::test_an_index_whose_compaction_found_no_descriptor_is_opened_again",
@@ -398,7 +398,7 @@ MUTANTS = (
         f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[freeing_rot-False]",
     ),
     mutant(
-        "a_missing_log_of_leveldb_is_taken_for_an_empty_one",
+        "a_missing_log_of_a_store_is_taken_for_an_empty_one",
         "storage",
         "_newest_log",
         """

@@ -126,10 +126,10 @@ def payloads(ledger_id: int, ids: Sequence[int]) -> dict[int, bytes]:
 
 @asynccontextmanager
 async def opened(
-    path: str, disk: Disk | None = None, indexes: Indexes | None = None
+    path: str, disk: Disk | None = None, indexes: Indexes | None = None, index: str = ""
 ) -> AsyncIterator[StorageDirectory]:
     """A directory that is formatted."""
-    async with open_directory(path, disk=disk, indexes=indexes) as directory:
+    async with open_directory(path, disk=disk, indexes=indexes, index=index) as directory:
         if await directory.read_cookie() is None:
             await directory.format(COOKIE)
         yield directory
@@ -143,7 +143,10 @@ async def running(
     disk: Disk | None = None,
     indexes: Indexes | None = None,
 ) -> AsyncIterator[Engine]:
-    async with opened(path, disk, indexes) as directory, open_engine(directory, config) as engine:
+    async with (
+        opened(path, disk, indexes, config.index) as directory,
+        open_engine(directory, config) as engine,
+    ):
         yield engine
 
 

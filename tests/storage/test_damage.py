@@ -41,6 +41,7 @@ from bookie.storage.upkeep.rebuild import rebuild_index
 from bookie.storage.upkeep.salvage import salvage
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
+from tests.index_kinds import KINDS_HERE
 
 TINY = StorageConfig(segment_bytes=5 * 4096, arenas=2, frame_bytes_max=4000)
 ACKED = {1: range(6), 2: range(3, 9)}
@@ -80,7 +81,7 @@ async def check(engine: Engine) -> int:
 async def boots(
     path: str, disk: MemoryDisk | None = None, indexes: MemoryIndexes | None = None
 ) -> int | None:
-    """Start and check; None if the bookie refuses to start."""
+    """Start and check; None if the bookie refuses to start. The index is of the kind that is there."""
     try:
         async with running(path, TINY, disk=disk, indexes=indexes) as engine:
             readable = await check(engine)
@@ -273,7 +274,18 @@ async def test_the_index_of_another_bookie_is_refused() -> None:
             pass
 
 
-# --- LevelDB's files ------------------------------------------------------------------------------
+# --- the files of a store ------------------------------------------------------------------------
+
+
+FILES = {
+    "leveldb": ("CURRENT", "MANIFEST-*", "*.log", "*.ldb"),
+    "rocksdb": ("CURRENT", "MANIFEST-*", "*.log", "*.sst"),
+}
+"""The files that each store needs."""
+MAY_BE_CUT = {"leveldb": ("*.log",), "rocksdb": ("*.log", "MANIFEST-*")}
+"""The end of RocksDB's manifest names only the log that the last start began, and which holds nothing."""
+NOT_NEEDED = ("LOG", "LOCK", "OPTIONS-", "IDENTITY", "rocksdict-config.json")
+"""How the names of files begin that are empty, or that a store writes anew."""
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -281,9 +293,9 @@ def copy_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
-async def leveldb_image(path: Path, *, is_clean: bool) -> None:
+async def stored_image(path: Path, kind: str, *, is_clean: bool) -> None:
     try:
-        async with running(str(path), TINY) as engine:
+        async with running(str(path), attrs.evolve(TINY, index=kind)) as engine:
             await fill(engine)
             if not is_clean:
                 await engine.flush()
@@ -292,18 +304,24 @@ async def leveldb_image(path: Path, *, is_clean: bool) -> None:
         pass
 
 
+def names_in(image: Path) -> list[str]:
+    return sorted(name for name in os.listdir(image / "index") if not name.startswith(NOT_NEEDED))
+
+
 @pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_no_changed_byte_of_the_index_leads_to_a_wrong_answer(
-    request: pytest.FixtureRequest, tmp_path: Path, is_clean: bool
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, is_clean: bool
 ) -> None:
     image, damaged = tmp_path / "image", tmp_path / "damaged"
-    await leveldb_image(image, is_clean=is_clean)
-    names = [name for name in os.listdir(image / "index") if not name.startswith(("LOG", "LOCK"))]
+    await stored_image(image, kind, is_clean=is_clean)
+    names = names_in(image)
     assert {name.rpartition(".")[2] for name in names} >= {"log", "CURRENT"}
     refused = 0
+    is_soak = request.config.getoption("--hypothesis-profile") == "soak"
     for name in names:
         content = (image / "index" / name).read_bytes()
-        step = 1 if len(content) < 100 or request.config.getoption("--hypothesis-profile") == "soak" else 37
+        step = 1 if len(content) < 100 or is_soak else 37
         for at in range(0, len(content), step):
             copy_tree(image, damaged)
             changed = bytearray(content)
@@ -313,18 +331,36 @@ async def test_no_changed_byte_of_the_index_leads_to_a_wrong_answer(
     assert refused > 20
 
 
-async def test_no_cut_or_missing_or_rotten_file_of_leveldb_is_passed_over_and_the_index_can_be_made_again(
-    tmp_path: Path,
+@pytest.mark.skipif("rocksdb" not in KINDS_HERE, reason="there is no rocksdict here")
+@pytest.mark.parametrize("pattern", [f"{name}*" for name in NOT_NEEDED])
+async def test_what_rocksdb_does_not_need_may_be_lost_or_damaged(tmp_path: Path, pattern: str) -> None:
+    image, damaged = tmp_path / "image", tmp_path / "damaged"
+    await stored_image(image, "rocksdb", is_clean=True)
+    names = [file.name for file in (image / "index").glob(pattern)]
+    assert names
+    for change in (None, b"", b"damage"):
+        copy_tree(image, damaged)
+        for name in names:
+            if change is None:
+                (damaged / "index" / name).unlink()
+            else:
+                (damaged / "index" / name).write_bytes(change)
+        assert await boots(str(damaged)) == sum(map(len, ACKED.values()))
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_no_cut_or_missing_or_rotten_file_of_a_store_is_passed_over_and_the_index_can_be_made_again(
+    tmp_path: Path, kind: str
 ) -> None:
     """Its tables too, which an index has that was opened more than once."""
     image, damaged = tmp_path / "image", tmp_path / "damaged"
-    await leveldb_image(image, is_clean=True)
+    await stored_image(image, kind, is_clean=True)
     for _ in range(2):
         assert await boots(str(image)) == sum(map(len, ACKED.values()))
-    names = [name for name in os.listdir(image / "index") if not name.startswith(("LOG", "LOCK"))]
-    assert {"ldb", "log", "CURRENT"} <= {name.rpartition(".")[2] for name in names}
+    names = names_in(image)
+    assert {FILES[kind][-1][2:], "log", "CURRENT"} <= {name.rpartition(".")[2] for name in names}
     told = 0
-    for name in sorted(names):
+    for name in names:
         content = (image / "index" / name).read_bytes()
         size = len(content)
         cuts = [content[:at] for at in sorted({0, size // 2, size - 1})]
@@ -354,15 +390,14 @@ async def test_no_cut_or_missing_or_rotten_file_of_leveldb_is_passed_over_and_th
     assert told > 10
 
 
-LEVELDB_FILES = ("CURRENT", "MANIFEST-*", "*.log", "*.ldb")
 MOVES = attrs.evolve(TINY, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 
 
-async def moved_image(path: Path) -> set[int]:
+async def moved_image(path: Path, kind: str = "") -> set[int]:
     """A bookie most of whose segments went to entry logs, and entry logs to others; its entries."""
     ids = set[int]()
     for life in range(2):
-        async with running(str(path), MOVES) as engine:
+        async with running(str(path), attrs.evolve(MOVES, index=kind)) as engine:
             for entry_id in range(20 * life, 20 * life + 20):
                 await add_durably(engine, 1 + entry_id % 3, [entry_id], payloads=[b"x" * 3000])
                 ids.add(entry_id)
@@ -375,17 +410,21 @@ async def ids_of(engine: Engine) -> set[int]:
     return {entry_id for ledger_id in (1, 2, 3) for entry_id in (await read(engine, ledger_id)).entries.ids}
 
 
-@pytest.mark.parametrize("pattern", LEVELDB_FILES)
+@pytest.mark.parametrize(
+    ("kind", "pattern"), [(kind, pattern) for kind in KINDS_HERE for pattern in FILES[kind]]
+)
 async def test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_makes_it_again(
-    tmp_path: Path, pattern: str
+    tmp_path: Path, kind: str, pattern: str
 ) -> None:
     image, damaged = tmp_path / "image", tmp_path / "damaged"
-    ids = await moved_image(image)
+    ids = await moved_image(image, kind)
     names = [file.name for file in (image / "index").glob(pattern)]
     assert names
     for name in names:
         content = (image / "index" / name).read_bytes()
         for changed in (None, b"", content[: len(content) // 2], content[:-1]):
+            if changed == content:
+                continue  # RocksDB's log is empty after a clean stop.
             copy_tree(image, damaged)
             victim = damaged / "index" / name
             if changed is None:
@@ -396,7 +435,7 @@ async def test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_ma
             try:
                 async with running(str(damaged), MOVES) as engine:
                     # A cut log looks as a power cut leaves it. Either the journal has what it lost ...
-                    assert pattern == "*.log"
+                    assert pattern in MAY_BE_CUT[kind]
                     assert changed, "without a log"
                     assert await ids_of(engine) == ids
                     continue
@@ -425,8 +464,9 @@ async def test_a_segment_that_is_lost_is_not_taken_for_a_fault_of_the_index(tmp_
             await rebuild_index(directory)
 
 
-async def test_the_index_can_be_made_again_when_leveldb_lost_it(tmp_path: Path) -> None:
-    await leveldb_image(tmp_path / "b", is_clean=False)
+@pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_the_index_can_be_made_again_when_its_store_lost_it(tmp_path: Path, kind: str) -> None:
+    await stored_image(tmp_path / "b", kind, is_clean=False)
     (tmp_path / "b" / "index" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
     assert await boots(str(tmp_path / "b")) is None
     async with opened(str(tmp_path / "b")) as directory:

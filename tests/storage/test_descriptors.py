@@ -9,13 +9,13 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
-import plyvel
 import pytest
 import trio
 
+from bookie.core.rows import Change
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.descriptors import (
     CONNECTIONS_MIN,
@@ -25,8 +25,11 @@ from bookie.storage.disk.descriptors import (
     connections_within,
 )
 from bookie.storage.disk.real import RealDisk
-from bookie.storage.index.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.index.kinds import StoredIndexes
 from bookie.storage.index.patient import PatientIndex
+from bookie.storage.index.stored import Database, StoredIndex
+from bookie.storage.index.tally import Tally
+from tests.index_kinds import KINDS_HERE
 from tests.waiting import PATIENCE_S
 
 
@@ -146,19 +149,20 @@ async def test_who_cannot_wait_takes_the_spare_descriptor(tmp_path: Path) -> Non
     await disk.aclose()
 
 
-async def filled_index(path: Path, disk: RealDisk) -> LevelDbIndex:
-    index = await LevelDb(disk).create(str(path / "index"))
+async def filled_index(path: Path, disk: RealDisk, kind: str) -> StoredIndex:
+    index = await StoredIndexes(disk, asked=kind).create(str(path / "index"))
     for number in range(3):
         await index.write([(b"%d" % number, os.urandom(3_000_000))])
     return index
 
 
+@pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_an_index_without_descriptors_is_written_again_when_there_are_some(
-    tmp_path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """More than LevelDB's log holds, so that it needs another, and tables."""
+    """More than the store's log holds, so that it needs another, and tables."""
     disk = RealDisk()
-    inner = await filled_index(tmp_path, disk)
+    inner = await filled_index(tmp_path, disk, kind)
     index = PatientIndex(inner, Ballast(disk, str(tmp_path), 0), retry_s=0.01)
     rows = {b"%d" % number: os.urandom(3_000_000) for number in range(10, 16)}
     done = trio.Event()
@@ -175,28 +179,28 @@ async def test_an_index_without_descriptors_is_written_again_when_there_are_some
     with trio.fail_after(PATIENCE_S):
         await done.wait()
     await index.aclose()
-    again = await LevelDb(disk).open(str(tmp_path / "index"))
+    again = await StoredIndexes(disk).open(str(tmp_path / "index"))
     assert {key: again.get_now(key) for key in rows} == rows
     await again.aclose()
     await disk.aclose()
 
 
 class Stuck:
-    """A database whose compaction has failed: LevelDB takes no batch then until it is opened again."""
+    """A database whose compaction has failed: it takes no batch until it is opened again."""
 
-    def __init__(self, database: plyvel.DB) -> None:
-        self._database = database
+    def __init__(self, database: Database) -> None:
+        self.close = database.close
 
-    def write_batch(self, **options: object) -> plyvel.WriteBatch:
-        raise plyvel.IOError("IO error: index/000007.ldb: Too many open files")
-
-    def close(self) -> None:
-        self._database.close()
+    def write(self, changes: Sequence[Change], tally: Tally) -> None:
+        raise OutOfDescriptors("index/000007: Too many open files")
 
 
-async def test_an_index_whose_compaction_found_no_descriptor_is_opened_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_an_index_whose_compaction_found_no_descriptor_is_opened_again(
+    tmp_path: Path, kind: str
+) -> None:
     disk = RealDisk()
-    inner = await filled_index(tmp_path, disk)
+    inner = await filled_index(tmp_path, disk, kind)
     inner._opened.database = Stuck(inner._opened.database)
     index = PatientIndex(inner, Ballast(disk, str(tmp_path), 0), retry_s=0.01)
     with trio.fail_after(PATIENCE_S):

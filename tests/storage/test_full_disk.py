@@ -21,10 +21,11 @@ from bookie.storage.disk.real import RealDisk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndex, MemoryIndexes
-from bookie.storage.index.leveldb import LevelDb
+from bookie.storage.index.kinds import StoredIndexes
 from ledgerlog.errors import DiskFull
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status
+from tests.index_kinds import KINDS_HERE
 from tests.waiting import PATIENCE_S
 
 CAPACITY = 4 * MIB
@@ -246,7 +247,7 @@ async def test_a_ballast_that_a_crash_kept_from_its_name_is_given_up_as_well() -
     assert space.free == BALLAST
 
 
-# --- LevelDB --------------------------------------------------------------------------------------
+# --- stores on a disk ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -273,9 +274,10 @@ def fill(disk: Path) -> None:
     assert os.statvfs(disk).f_bavail == 0
 
 
-async def test_leveldb_takes_the_next_batch_after_one_that_found_no_room(tiny_disk: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_a_store_takes_the_next_batch_after_one_that_found_no_room(tiny_disk: Path, kind: str) -> None:
     disk = RealDisk()
-    indexes = LevelDb(disk)
+    indexes = StoredIndexes(disk, asked=kind)
     index = await indexes.create(str(tiny_disk / "index"))
     await index.write([(b"before", b"1")])
     fill(tiny_disk)
@@ -295,10 +297,12 @@ async def test_leveldb_takes_the_next_batch_after_one_that_found_no_room(tiny_di
     await disk.aclose()
 
 
+@pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_a_bookie_on_a_real_disk_that_others_fill_stops_and_starts_with_all_it_promised(
-    tiny_disk: Path,
+    tiny_disk: Path, kind: str
 ) -> None:
     config = StorageConfig(
+        index=kind,
         segment_bytes=16 * 4096,
         arenas=2,
         frame_bytes_max=20_000,
@@ -307,7 +311,7 @@ async def test_a_bookie_on_a_real_disk_that_others_fill_stops_and_starts_with_al
         small_run_bytes=0,
     )
     path = str(tiny_disk / "b")
-    async with opened(path) as directory, open_engine(directory, config) as engine:
+    async with opened(path, index=kind) as directory, open_engine(directory, config) as engine:
         await add_durably(engine, 1, range(10))
         await until((tiny_disk / "b" / "ballast").exists)
         await wait_all_tasks_blocked()
@@ -321,7 +325,7 @@ async def test_a_bookie_on_a_real_disk_that_others_fill_stops_and_starts_with_al
         assert (await engine.fence(1, KEY)).status is Status.OK
         fill(tiny_disk)
     fill(tiny_disk)
-    async with opened(path) as directory, open_engine(directory, config) as engine:
+    async with opened(path, index=kind) as directory, open_engine(directory, config) as engine:
         assert (await read_all(engine, 1, bytes_max=10**6)).keys() == set(range(at))
         assert engine.add(*add_frame(1, [at])) is Status.FENCED
         (tiny_disk / "others").unlink()

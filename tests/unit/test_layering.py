@@ -249,6 +249,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *VOCABULARY,
         *CONCURRENCY,
         "ledgerlog.durable_directories",
+        "ledgerlog.optional_packages",  # The stores of the index.
         "ledgerlog.wire",
         "ledgerlog.meta",
         "bookie.core",
@@ -327,6 +328,7 @@ IMPURE = frozenset(
         "inotify_simple",
         "kazoo",
         "plyvel",
+        "rocksdict",
         "pyspark",
         "logging",
         "warnings",
@@ -348,7 +350,8 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     # It makes certificates for trials. TLS itself does without.
     "cryptography": ("ledgerlog.cli",),
     "inotify_simple": ("ledgerlog.meta.sqlite_changes",),
-    "plyvel": ("bookie.storage",),
+    "plyvel": ("bookie.storage.index.leveldb",),
+    "rocksdict": ("bookie.storage.index.rocksdb",),
     "prometheus_client": ("ledgerlog.metrics.prometheus",),
     "h11": ("ledgerlog.admin.http",),
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
@@ -694,7 +697,8 @@ def test_a_tree_that_keeps_to_the_rules_is_accepted(tmp_path: Path) -> None:
             "ledgerlog.cluster": "def f():\n    from ledgerlog.embedded import g\n",
             "ledgerlog.embedded": "from bookie.server import server\n",
             "ledgerlog.cli.main": "print(1)\n",
-            "bookie.storage.disk.disk": "import os\nimport plyvel\n",
+            "bookie.storage.disk.disk": "import os\n",
+            "bookie.storage.index.leveldb": "import os\nimport plyvel\n",
             "bookie.server.server": "import trio\nfrom ledgerlog.net import transport\n",
             "bookie.server.main": "from ledgerlog.ledger.cluster import f\nfrom . import server\n",
         },

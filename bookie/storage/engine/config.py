@@ -8,7 +8,7 @@ Memory:
   cannot leave memory: in flight, not yet in the index, or with runs in an arena;
 - ``read_cache_bytes`` for entries that were read from files;
 - about 300 bytes for each run that is being rewritten; compaction rewrites about ``log_runs_max`` at a time;
-- about 20 MiB for the buffers of LevelDB;
+- about 20 MiB for the buffers of the index;
 - if ``journal_write_data`` is off, ``arenas * segment_bytes`` more, for entries that are in no file yet.
 
 Disk: the bookie allocates each segment whole, and one of them in advance (unless the first ones are small:
@@ -30,6 +30,7 @@ from bookie.core.journal_items import RECORD_HEAD_BYTES
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.core.space import SpacePolicy
 from bookie.storage.disk.ballast import BALLAST_BYTES
+from bookie.storage.index.kinds import NAMES as INDEX_KINDS
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import FRAME_BYTES_MAX, KIB, MIB
 
@@ -131,8 +132,14 @@ class StorageConfig:
     """The highest rate at which scrubbing reads."""
     disk_watch_interval_s: float = 10.0
     """Seconds between two looks at the free space. The bookie also looks after it has made a file."""
+    index: str = ""
+    """The kind of the index: ``leveldb`` or ``rocksdb``. Empty: the kind that the directory has; for a new
+    directory ``leveldb`` if plyvel is installed, otherwise ``rocksdb``. A directory with another kind is not
+    opened."""
 
     def __attrs_post_init__(self) -> None:
+        if self.index and self.index not in INDEX_KINDS:
+            raise InvalidArgument(f"index is {self.index!r}: it must be one of {', '.join(INDEX_KINDS)}")
         if self.segment_bytes % PAGE_BYTES or self.segment_bytes < 4 * PAGE_BYTES:
             raise InvalidArgument(
                 f"segment_bytes is {self.segment_bytes}: it must be a multiple of {PAGE_BYTES}, at least four"

@@ -5,7 +5,7 @@
     PATH/marks       whether data may have been lost, and which answers are forbidden (``loss_marks``)
     PATH/journal/    segments, named by their number: %016x.journal
     PATH/entries/    entry logs, named by their number: %016x.entries
-    PATH/index/      the index, a LevelDB directory
+    PATH/index/      the index, a directory of LevelDB or RocksDB (``bookie.storage.index.kinds``)
     PATH/ballast     a file that is given up to make room on a full disk (``ballast``)
 
 **A separate journal.** The journal may lie in another directory (``journal_directory``), on its own device.
@@ -41,7 +41,7 @@ from bookie.storage.disk.disk import Disk, FileMissing, Lock
 from bookie.storage.disk.loss_marks import write_marks
 from bookie.storage.disk.real import RealDisk
 from bookie.storage.index.index import Indexes
-from bookie.storage.index.leveldb import LevelDb
+from bookie.storage.index.kinds import StoredIndexes
 from ledgerlog.errors import CookieMismatch, IncompatibleVersion, StorageCorrupt, StorageError
 from ledgerlog.limits import METADATA_BYTES_MAX, MIB
 from ledgerlog.model.bookie import Cookie
@@ -291,14 +291,16 @@ async def open_directory(
     disk: Disk | None = None,
     indexes: Indexes | None = None,
     journal_directory: str | None = None,
+    index: str = "",
 ) -> AsyncIterator[StorageDirectory]:
     """Make the directory if it is missing, and lock it against other processes inside the context.
 
     Args:
         path: The bookie's directory.
         disk: The disk to use. None: the real one.
-        indexes: Makes and opens indexes. None: LevelDB.
+        indexes: Makes and opens indexes. None: on the real disk.
         journal_directory: A separate directory for the journal, made and locked too. None: inside ``path``.
+        index: The kind of index that is asked for, if ``indexes`` is None (``StorageConfig.index``).
 
     Raises:
         StorageLocked: Another process uses the directory. The message names its pid.
@@ -314,9 +316,8 @@ async def open_directory(
                 if each is not None:
                     await used.make_directory(each)
                     locks.append(await used.lock_directory(each))
-            directory = StorageDirectory(
-                path, used, indexes or LevelDb(used), journal_directory=journal_directory
-            )
+            stored = indexes or StoredIndexes(used, f"{path}/index", asked=index or None)
+            directory = StorageDirectory(path, used, stored, journal_directory=journal_directory)
             for ballast in directory.ballasts:
                 await ballast.make_way()
             for each in (path, journal_directory):

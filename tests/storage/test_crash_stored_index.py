@@ -1,10 +1,10 @@
-"""Crashes with LevelDB's own files: what it says is durable is there, whatever becomes of what it is writing.
+"""Crashes with a store's own files: what it says is durable is there, whatever becomes of what it is writing.
 
 A bookie runs on real files. Before and after every batch that it writes to its index, and while segments and
 entry logs come and go, its directory is copied, as a crash of the process would leave it. A power cut in the
-middle of a batch leaves any part of what LevelDB appended to its log for it: of the copy after the batch, the
-log is cut at random places between its size before and its size after. From each copy a bookie is started and
-asked.
+middle of a batch leaves any part of what the store appended to its log for it: of the copy after the batch,
+the log is cut at random places between its size before and its size after. From each copy a bookie is started
+and asked.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from attrs import evolve
 from crashing import NotedOracle, add_noted, check, fence_noted, going_of
 from recording_disk import Recorder
@@ -25,8 +26,10 @@ from bookie.core.rows import Change
 from bookie.storage.disk.real import RealDisk
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import Index
-from bookie.storage.index.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.index.kinds import StoredIndexes
+from bookie.storage.index.stored import StoredIndex
 from bookie.storage.upkeep.rebuild import rebuild_index
+from tests.index_kinds import KINDS_HERE
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 
@@ -54,9 +57,9 @@ class Photographer:
 
 
 class WatchedIndex:
-    """An index of LevelDB's that is photographed around every batch."""
+    """An index on a disk that is photographed around every batch."""
 
-    def __init__(self, inner: LevelDbIndex, photographer: Photographer, dice: random.Random) -> None:
+    def __init__(self, inner: StoredIndex, photographer: Photographer, dice: random.Random) -> None:
         self._inner = inner
         self._photographer = photographer
         self._dice = dice
@@ -79,9 +82,9 @@ class WatchedIndex:
                     file.truncate(cut)
 
 
-class WatchedIndexes(LevelDb):
-    def __init__(self, disk: RealDisk, photographer: Photographer) -> None:
-        super().__init__(disk)
+class WatchedIndexes(StoredIndexes):
+    def __init__(self, disk: RealDisk, photographer: Photographer, kind: str) -> None:
+        super().__init__(disk, asked=kind)
         self._photographer = photographer
         self._dice = random.Random(5)
 
@@ -116,11 +119,14 @@ async def work(photographer: Photographer, indexes: WatchedIndexes, disk: RealDi
         raise Crash
 
 
-async def test_every_state_of_leveldbs_files_boots_to_what_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_every_state_of_a_stores_files_boots_to_what_was_acknowledged(
+    tmp_path: Path, kind: str
+) -> None:
     disk = RealDisk()
     photographer = Photographer(tmp_path / "b", tmp_path / "copies")
     with contextlib.suppress(Crash):
-        await work(photographer, WatchedIndexes(disk, photographer), disk)
+        await work(photographer, WatchedIndexes(disk, photographer, kind), disk)
     await disk.aclose()
     assert len(photographer.shots) > 40
     for number, (path, notes) in enumerate(photographer.shots):
