@@ -496,7 +496,8 @@ class Server:
     errors: list[LedgerLogError] = attrs.field(factory=list)
     appended: int = 0
     terms: int = 0
-    pause_s: float = 0.01
+    pause_s: float = 0.1
+    """Between two appends. Mock time costs nothing, and each append does."""
     is_appending: bool = False
 
     async def run(self) -> None:
@@ -570,7 +571,7 @@ async def test_a_leader_cut_off_from_the_store_only_acknowledges_nothing_once_an
         appended = first.appended
         await trio.sleep(10)
         assert leader_of(made) is first
-        assert first.appended > appended + 100, "its open ledger needs no store"
+        assert first.appended > appended + 50, "its open ledger needs no store"
         first.client.store.inner.expire_session()
         second = await progress(made, acknowledged, not_by=first)
         appended = first.appended
@@ -589,9 +590,9 @@ async def test_a_leader_cut_off_from_the_bookies_only_gives_way_to_a_standby_tha
 ) -> None:
     async with servers(2) as (cluster, made, acknowledged):
         first = await progress(made, acknowledged)
-        first.pause_s = max(first.pause_s, idle_s)
+        pause_s, first.pause_s = first.pause_s, max(first.pause_s, idle_s)
         await trio.sleep(2 * idle_s)
-        first.pause_s = 0.01
+        first.pause_s = pause_s
         began = trio.current_time()
         for bookie in cluster.bookies:
             getattr(cluster.network, fault)(first.client.host, bookie)
