@@ -19,7 +19,7 @@ import ledgerlog
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from tests.integration.running_cluster import start_cluster
 from tests.machine.linearizable import Kind, Operation, not_linearizable
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "kv.py"
 
@@ -106,7 +106,7 @@ class Run:
                         succeeded=answer if kind == "cas" else None,
                     )
                 )
-            await trio.sleep(0.002 * self.rng.random())
+            await trio.sleep(0.02 * self.rng.random())  # So that they leave the replicas some of the machine.
 
     async def state(self, address: str) -> dict[str, Any] | None:
         answered = await self.kv.ask_at(address, b'{"id": "", "do": ["STATE"]}\n')
@@ -145,10 +145,11 @@ async def run_kv(
         async with trio.open_nursery() as nursery:
             for _ in range(clients):
                 nursery.start_soon(run.client, names)
-            until = trio.current_time() + seconds
-            while trio.current_time() < until or len(run.history) < operations or run.verdict.kills < kills:
+            end = trio.current_time() + seconds
+            while trio.current_time() < end or run.verdict.kills < kills:
                 await trio.sleep(kill_every_s * (0.5 + run.rng.random()))
                 await run.kill_one()
+            await until(lambda: len(run.history) >= operations)
             run.is_over = True
         verdict = run.verdict
         verdict.operations = len(run.history)
