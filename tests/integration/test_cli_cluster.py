@@ -60,23 +60,24 @@ async def test_a_cluster_serves_is_listed_and_stops_gracefully_on_a_signal(clust
     assert cluster.says() == ""
 
 
-async def test_a_bookie_that_dies_is_told_and_started_again(cluster: RunningCluster) -> None:
-    os.kill(cluster.pids["bookie-2"], signal.SIGKILL)
-    await cluster.wait_for("bookie-2 serves again")
-    assert "was ended by SIGKILL; starting it again" in cluster.says()
-    listed = await ledgerlog_ok("bookie", "list", "--json", uri=cluster.uri)
-    assert all(json.loads(line)["state"] == "writable" for line in listed.splitlines())
+async def test_a_bookie_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster", "--bookies", "2") as cluster:
+        os.kill(cluster.pids["bookie-2"], signal.SIGKILL)
+        await cluster.wait_for("bookie-2 serves again")
+        assert "was ended by SIGKILL; starting it again" in cluster.says()
+        listed = await ledgerlog_ok("bookie", "list", "--json", uri=cluster.uri)
+        assert [json.loads(line)["state"] for line in listed.splitlines()] == ["writable", "writable"]
 
 
-async def test_a_directory_has_one_cluster_at_a_time(cluster: RunningCluster, tmp_path: Path) -> None:
+async def test_a_directory_has_one_cluster_at_a_time(shared: RunningCluster) -> None:
     caught = None
     try:
-        async with local_cluster(tmp_path / "cluster", bookies=1):
+        async with local_cluster(Path(shared.uri.removeprefix("sqlite:")).parent, bookies=1):
             pass
     except StorageLocked as error:
         caught = error
     assert caught is not None
-    assert caught.pid == cluster.child.pid
+    assert caught.pid == shared.child.pid
 
 
 async def test_a_bookie_that_never_comes_to_serve_is_given_up(
