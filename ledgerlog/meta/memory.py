@@ -275,6 +275,8 @@ class MemoryStore:
     ``MetadataUnavailable``.
     """
 
+    _checkpoint = staticmethod(trio.lowlevel.checkpoint)
+
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
         self._session = tree._open_session()
@@ -334,7 +336,7 @@ class MemoryStore:
 
     async def _contact(self) -> MemoryTree:
         """Pass a checkpoint and return the tree. The caller must act on it without waiting in between."""
-        await trio.lowlevel.checkpoint()
+        await self._checkpoint()
         if self._closed:
             raise MetadataUnavailable("this metadata store is closed")
         if not self._reachable:

@@ -83,6 +83,8 @@ SIMULATED_S_MAX = 24 * 3600.0
 """The simulated time that a run may take, in seconds, if you do not pass another bound."""
 
 
+_TURNS_PER_POLL = 64
+
 _GRACE_CPU_S = 2.0
 """The CPU time, in seconds, that a run may take to end after it was cancelled for its CPU time."""
 
@@ -117,6 +119,8 @@ def _trio_internals() -> Any:
         "_r": run,
         "GLOBAL_RUN_CONTEXT": run,
         "next_deadline": getattr(run, "Deadlines", None),
+        "instruments": getattr(run, "Runner", None),
+        "io_manager": getattr(run, "Runner", None),
         "_counter": getattr(run, "Task", None),
         "_autojump": trio.testing.MockClock,
     }
@@ -386,6 +390,7 @@ class Simulation:
         self._cleanup.callback(_running.clear)
         self._cleanup.enter_context(_forbidden(self))
         self._token = trio.lowlevel.current_trio_token()
+        self._cleanup.enter_context(_lean_loop(_run_module.GLOBAL_RUN_CONTEXT.runner))
         try:
             with self._scope:
                 return await main(self)
@@ -465,6 +470,64 @@ class _ChanceOfThisThread:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._seeded if threading.get_ident() == self._thread else self._others, name)
+
+    def shuffle(self, batch: list[Any]) -> None:
+        if len(batch) > 1:  # Most batches have one task.
+            self.__getattr__("shuffle")(batch)
+
+
+class _NoInstruments(dict[str, Any]):
+    """trio's table of instruments while there is none: it is asked four times in every turn of the loop."""
+
+    def __init__(self, runner: Any) -> None:
+        super().__init__()
+        self._runner = runner
+        self._real = runner.instruments
+
+    def __getattr__(self, name: str) -> Any:
+        self._runner.instruments = self._real  # Somebody adds an instrument.
+        return getattr(self._real, name)
+
+
+class _RareInput:
+    """trio's input and output during a run, which has none.
+
+    Only signals arrive from outside, and they can wait for a few turns of the loop. So the kernel is asked
+    once in ``_TURNS_PER_POLL`` turns.
+    """
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._turns_left = _TURNS_PER_POLL
+
+    def get_events(self, timeout: float) -> Any:
+        self._turns_left -= 1
+        if self._turns_left:
+            return ()
+        self._turns_left = _TURNS_PER_POLL
+        return self._real.get_events(timeout)
+
+    def process_events(self, events: Any) -> None:
+        if events:
+            self._real.process_events(events)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextlib.contextmanager
+def _lean_loop(runner: Any) -> Iterator[None]:
+    """Take out of trio's loop what is there for the real world. The schedule stays the same.
+
+    Before the loop ends, it needs its input again."""
+    polling = runner.io_manager
+    runner.io_manager = _RareInput(polling)
+    if not runner.instruments["_all"]:
+        runner.instruments = _NoInstruments(runner)
+    try:
+        yield
+    finally:
+        runner.io_manager = polling
 
 
 @contextlib.contextmanager

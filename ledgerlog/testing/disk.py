@@ -498,9 +498,9 @@ class _Door:
         incarnation.enter_door(is_write=is_write)
         await trio.lowlevel.checkpoint_if_cancelled()  # After this, it always waits.
         end = self.platter.end_of_operation(is_queued=is_queued)
-        with trio.CancelScope(shield=True):
-            await incarnation.wait_until(end)
-            if incarnation.is_paused:
+        await incarnation.wait_until(end, is_shielded=True)
+        if incarnation.is_paused:
+            with trio.CancelScope(shield=True):
                 await incarnation.wait_running()
 
     def done(self) -> None:

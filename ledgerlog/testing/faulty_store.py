@@ -239,8 +239,10 @@ def uninterrupted(write_s: float) -> Fault:
 class CalledStore:
     """A client of a tree (``store.MetadataStore``). Its calls pass the faults, and then ``_carry``."""
 
+    _client_of: type[MemoryStore] = MemoryStore
+
     def __init__(self, tree: MemoryTree, *faults: Fault) -> None:
-        self.inner = MemoryStore(tree)
+        self.inner = self._client_of(tree)
         self.faults = list(faults)
 
     async def _call(self, call: Call, act: GoOn) -> Any:

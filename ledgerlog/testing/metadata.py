@@ -83,7 +83,7 @@ class SimTree(MemoryTree):
         """Return a store that reads the present state of the tree for ever."""
         tree = MemoryTree()
         tree._nodes, tree._paths = dict(self._nodes), list(self._paths)
-        return tree.open_store()
+        return _Server(tree)
 
     def wake_all(self) -> None:
         """Wake every watch."""
@@ -94,8 +94,21 @@ class SimTree(MemoryTree):
         return [path for path in self._paths if path.startswith(prefix)]
 
 
+class _Server(MemoryStore):
+    """The store at its own host: who called it is gone or not, it carries out what has arrived."""
+
+    _checkpoint = staticmethod(trio.lowlevel.cancel_shielded_checkpoint)
+
+
+def _no_answer(call: Call) -> LedgerLogError:
+    kind = MetadataOutcomeUnknown if call.is_write else MetadataUnavailable
+    return kind(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
+
+
 class SimStore(CalledStore):
     """The metadata store of one life of a process (``store.MetadataStore``)."""
+
+    _client_of = _Server
 
     def __init__(self, tree: SimTree, network: SimNetwork, incarnation: Incarnation) -> None:
         super().__init__(tree)
@@ -169,36 +182,34 @@ class SimStore(CalledStore):
         network, incarnation = self._network, self._incarnation
         incarnation.enter_door()
         fate = self._random.random() if call.is_write and self.lost_share else 1.0
-        with trio.move_on_after(METADATA_TIMEOUT_S):
-            await network.travel(incarnation, self._host, METADATA)
-            if fate < self.lost_share / 2:
-                self.lost_writes += 1
-                incarnation.simulation.event("metadata write lost", self._host)
-                raise MetadataOutcomeUnknown(f"{call}: the connection broke")
-            failure: LedgerLogError | None = None
-            try:
-                # The inner store never waits after the effect. So no crash or cancellation can come before
-                # its answer is known here.
-                self._tree.on_behalf_of(self.inner.session, incarnation)
-                with trio.CancelScope(shield=True):
-                    result = await self._act(call, act)
-                if call.is_write:
-                    incarnation.simulation.event("metadata write", self._host, str(call))
-            except LedgerLogError as error:
-                failure = error
+        until = incarnation.simulation.now + METADATA_TIMEOUT_S
+        if not await network.travel(incarnation, self._host, METADATA, until=until):
+            raise _no_answer(call)
+        if fate < self.lost_share / 2:
+            self.lost_writes += 1
+            incarnation.simulation.event("metadata write lost", self._host)
+            raise MetadataOutcomeUnknown(f"{call}: the connection broke")
+        failure: LedgerLogError | None = None
+        try:
+            # A ``_Server`` cannot be cancelled. So no crash or cancellation can come before its answer is
+            # known here.
+            self._tree.on_behalf_of(self.inner.session, incarnation)
+            result = await self._act(call, act)
             if call.is_write:
-                incarnation.leave_door()
-            await network.travel(incarnation, METADATA, self._host)
-            if failure is not None:
-                raise failure
-            if fate < self.lost_share:
-                self.lost_answers += 1
-                incarnation.simulation.event("metadata answer lost", self._host)
-                raise MetadataOutcomeUnknown(f"{call}: the connection broke before the answer")
-            return result
+                incarnation.simulation.event("metadata write", self._host, str(call))
+        except LedgerLogError as error:
+            failure = error
         if call.is_write:
-            raise MetadataOutcomeUnknown(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
-        raise MetadataUnavailable(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
+            incarnation.leave_door()
+        if not await network.travel(incarnation, METADATA, self._host, until=until):
+            raise _no_answer(call)
+        if failure is not None:
+            raise failure
+        if fate < self.lost_share:
+            self.lost_answers += 1
+            incarnation.simulation.event("metadata answer lost", self._host)
+            raise MetadataOutcomeUnknown(f"{call}: the connection broke before the answer")
+        return result
 
     async def _act(self, call: Call, act: GoOn) -> Any:
         if call.is_write or call.verb == "sync":
@@ -219,7 +230,7 @@ class SimStore(CalledStore):
 
         async def apply() -> list[int]:
             if is_ephemeral and self.inner.session is not session:
-                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.cancel_shielded_checkpoint()
                 raise SessionExpired(f"session {session.session_id} is over; nothing was created")
             return await self.inner.transaction(operations)
 

@@ -28,6 +28,7 @@ Closing and ConnectionLost are as in ``net.transport``.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -209,17 +210,37 @@ class SimNetwork:
             seconds += size / link.bytes_per_s
         return seconds
 
-    async def travel(self, incarnation: Incarnation, source: str, target: str) -> None:
+    async def travel(
+        self, incarnation: Incarnation, source: str, target: str, *, until: float = math.inf
+    ) -> bool:
         """Wait as long as a small message travels, and as long as the link is blocked or the target is down.
 
         The message belongs to a process, which may die or be cancelled meanwhile.
+
+        Args:
+            incarnation: The life of that process.
+            source: The host that the message comes from.
+            target: The host that it goes to.
+            until: Wait until then, and not longer.
+
+        Returns:
+            Whether it has arrived.
         """
-        link = self.link(source, target)
+        link, simulation = self.link(source, target), self.simulation
         while True:
-            await incarnation.delay(self.latency(link, 64))
+            arrival = simulation.now + self.latency(link, 64)
+            await incarnation.wait_until(min(arrival, until))
+            if incarnation.is_paused:
+                with trio.move_on_at(until):
+                    await incarnation.wait_running()
+            if simulation.now >= until:
+                return False
             if not link.is_blocked and target not in self._down:
-                return
-            await self._changed.wait()
+                return True
+            with trio.move_on_at(until):
+                await self._changed.wait()
+            if simulation.now >= until:
+                return False
 
     # --- for processes ------------------------------------------------------------------------
 

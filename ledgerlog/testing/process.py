@@ -21,7 +21,7 @@ from random import Random
 
 import trio
 
-from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.deterministic import Simulation, Timer
 
 __all__ = ["Incarnation", "NodeCrashed"]
 
@@ -52,7 +52,7 @@ class Incarnation:
         """The process's own random choices: ids, keys, jitter."""
         self._on_crash = on_crash
         self._changed = trio.Event()
-        self._waiters: dict[trio.Event, None] = {}
+        self._waiters: dict[trio.lowlevel.Task, Timer] = {}
         self._doors_left = 0
         self._dies_before = False
         self._dies_after = False
@@ -129,8 +129,12 @@ class Incarnation:
         self._changed.set()
         self._changed = trio.Event()
         if self.is_dead:
-            for waiter in self._waiters:
-                waiter.set()
+            for task in list(self._waiters):
+                self._wake_waiter(task)
+
+    def _wake_waiter(self, task: trio.lowlevel.Task) -> None:
+        self._waiters.pop(task).cancel()
+        trio.lowlevel.reschedule(task)
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -146,15 +150,25 @@ class Incarnation:
         if self.is_paused:
             await self.wait_running()
 
-    async def wait_until(self, when: float) -> None:
-        """Wait until a time. If the process dies, raise NodeCrashed, even inside a shield."""
+    async def wait_until(self, when: float, *, is_shielded: bool = False) -> None:
+        """Wait until a time. If the process dies, raise NodeCrashed, even inside a shield.
+
+        Almost everything in the simulated world waits here, so this costs one step of the task and nothing
+        else: no event, and no cancel scope.
+
+        Args:
+            when: The simulated time.
+            is_shielded: Wait to the end even if the task is cancelled.
+        """
         self.check()
-        is_over = trio.Event()
-        timer = self.simulation.at(when, is_over.set)
-        self._waiters[is_over] = None
-        try:
-            await is_over.wait()
-        finally:
-            del self._waiters[is_over]
-            timer.cancel()
+        task = trio.lowlevel.current_task()
+        self._waiters[task] = self.simulation.at(when, self._wake_waiter, task)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            if is_shielded:
+                return trio.lowlevel.Abort.FAILED
+            self._waiters.pop(task).cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
         self.check()
