@@ -7,16 +7,21 @@ faults that happened and the last events. With ``--seeds N`` the seed fails agai
 every machine. ``--shrink`` runs it with fewer and fewer faults and prints the smallest run that still fails
 in the same way; ``--only`` runs that one again.
 
+``--jobs`` runs seeds in several processes at once (``simulate_workers``). ``--hours`` does so on all cores,
+seed after seed, until the time is over or a signal comes, and then prints the summary.
+
 A batch of at least ``VACUITY_RUNS`` seeds also fails if too little happened in it: for example, nothing was
 acknowledged, no leader was deposed, or nothing was torn. Such a batch proves nothing.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +39,9 @@ __all__ = ["parse_seeds", "simulate"]
 
 VACUITY_RUNS = 50
 """In a smaller batch, some events may be missing by chance."""
+
+BATCH_SEEDS_SMALL, BATCH_SEEDS_FULL = 40, 10
+"""How many seeds one process of several runs: so many that its start costs little beside them."""
 
 TRACE_LINES = 30
 
@@ -60,9 +68,9 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 @click.command("simulate")
 @click.option(
     "--seeds",
-    required=True,
+    default=None,
     callback=parsed(parse_seeds),
-    help="A:B, from A up to and without B, or one seed.",
+    help="A:B, from A up to and without B, or one seed; with --hours: the first seed.",
 )
 @click.option("--small", is_flag=True, help="Histories of a few seconds and a few dozen records each.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first seed that fails.")
@@ -73,16 +81,42 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     callback=parsed(parse_numbers),
     help="Only the faults of the seed with these numbers: 3,17.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    default=None,
+    help="How many processes run seeds at once. Default: 1; with --hours, one for each core.",
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, min_open=True),
+    default=None,
+    help="Run seeds for so many hours, or until a signal comes; then print the summary.",
+)
 @json_option
 def simulate(
-    seeds: range,
+    seeds: range | None,
     small: bool,
     fail_fast: bool,
     shrinks: bool,
     only: tuple[int, ...] | None,
+    jobs: int | None,
+    hours: float | None,
     as_json: bool,
 ) -> None:
     """Run the whole system under seeded faults, and check what it promised."""
+    if seeds is None:
+        if hours is None:
+            raise click.UsageError("it takes --seeds, or --hours")
+        seeds = range(1)
+    if hours is not None or (jobs is not None and jobs > 1):
+        if only is not None:
+            raise click.UsageError("--only is about one run of one seed: leave --jobs and --hours out")
+        total = Total()
+        began = time.monotonic()
+        _run_many(seeds, total, jobs, hours, small, fail_fast, shrinks, as_json)
+        _conclude(total, time.monotonic() - began, is_whole=True, as_json=as_json)
+        return
     # Imported here, so that other commands do not wait for it.
     from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
@@ -96,11 +130,12 @@ def simulate(
         for seed in seeds:
             report = run_seed(seed, size=size, only=only)
             check()
-            total.add(report)
+            line = line_of(report)
+            total.add(line)
             if as_json:
-                print_json(line_of(report))
+                print_json(line)
             elif not report.is_ok or not bar.is_shown:
-                print_line(text_of(report))
+                print_line(text_of(line))
             if not report.is_ok:
                 _explain(report, small=small, only=only)
                 if shrinks:
@@ -108,7 +143,60 @@ def simulate(
             bar.move_to(total.seeds)
             if fail_fast and not report.is_ok:
                 break
-    summary = total.summary(time.monotonic() - began, is_whole=only is None)
+    _conclude(total, time.monotonic() - began, is_whole=only is None, as_json=as_json)
+
+
+def _run_many(
+    seeds: range,
+    total: Total,
+    jobs: int | None,
+    hours: float | None,
+    small: bool,
+    fail_fast: bool,
+    shrinks: bool,
+    as_json: bool,
+) -> None:
+    """Run the seeds in several processes, until they are done, the hours are over, or a signal comes."""
+    import trio
+
+    from ledgerlog.cli.running import run_until_interrupted
+    from ledgerlog.cli.simulate_workers import run_in_processes
+
+    options = (("--small", small), ("--fail-fast", fail_fast), ("--shrink", shrinks))
+    chosen = [name for name, is_given in options if is_given]
+    jobs = jobs or len(os.sched_getaffinity(0))
+    is_endless = hours is not None and len(seeds) == 1
+    batch_seeds = BATCH_SEEDS_SMALL if small else BATCH_SEEDS_FULL
+    if not is_endless:
+        batch_seeds = min(batch_seeds, -(-len(seeds) // jobs))
+
+    def batches() -> Iterator[range]:
+        for first in count(seeds.start, batch_seeds):
+            if not is_endless and first >= seeds.stop:
+                return
+            yield range(first, first + batch_seeds if is_endless else min(first + batch_seeds, seeds.stop))
+
+    with progress_bar("simulating", None if is_endless else len(seeds)) as bar:
+
+        def on_seed(line: dict[str, Any]) -> bool:
+            total.add(line)
+            if as_json:
+                print_json(line)
+            elif not line["ok"] or not bar.is_shown:
+                print_line(text_of(line))
+            bar.move_to(total.seeds)
+            return bool(line["ok"]) or not fail_fast
+
+        async def body() -> None:
+            with trio.move_on_after(float("inf") if hours is None else hours * 3600):
+                await run_in_processes(batches(), jobs=jobs, options=chosen, on_seed=on_seed)
+
+        run_until_interrupted(body)
+
+
+def _conclude(total: Total, wall_s: float, *, is_whole: bool, as_json: bool) -> None:
+    """Print the summary. Raise ClickException if a seed failed, or if too little happened."""
+    summary = total.summary(wall_s, is_whole=is_whole)
     if as_json:
         print_json(summary)
     else:
@@ -135,18 +223,20 @@ def line_of(report: Report) -> dict[str, Any]:
         "acknowledged": report.counts.get("acked", 0),
         "takeovers": report.counts.get("takeovers", 0),
         "faults_by_kind": report.faults,
+        "counts": report.counts,
         "checks": sum(report.checks.values()),
+        "checks_by_rule": report.checks,
         "failure": None if report.failure is None else f"{type(report.failure).__name__}: {report.failure}",
     }
 
 
-def text_of(report: Report) -> str:
-    """Return a seed's report as a line for a person."""
+def text_of(line: dict[str, Any]) -> str:
+    """Return the line of a seed, as ``line_of`` makes it, for a person."""
     return (
-        f"seed {report.seed}: {'ok' if report.is_ok else 'FAILED'}, trace {report.trace_hash}, "
-        f"{report.events} events, {sum(report.faults.values())} faults, "
-        f"{report.counts.get('acked', 0)} acknowledged, {report.counts.get('takeovers', 0)} takeovers, "
-        f"{report.simulated_s:.1f} s in {report.cpu_s:.2f} s"
+        f"seed {line['seed']}: {'ok' if line['ok'] else 'FAILED'}, trace {line['trace_hash']}, "
+        f"{line['events']} events, {line['faults']} faults, "
+        f"{line['acknowledged']} acknowledged, {line['takeovers']} takeovers, "
+        f"{line['simulated_s']:.1f} s in {line['cpu_s']:.2f} s"
     )
 
 
@@ -209,19 +299,19 @@ class Total:
         self._faults: Counter[str] = Counter()
         self._checks: Counter[str] = Counter()
 
-    def add(self, report: Report) -> None:
-        """Add one run."""
+    def add(self, line: dict[str, Any]) -> None:
+        """Add the line of a seed, as ``line_of`` makes it."""
         self.seeds += 1
-        if not report.is_ok:
-            self.failed.append(report.seed)
-        self._events += report.events
-        self._simulated_s += report.simulated_s
-        self._cpu_s += report.cpu_s
-        counts = dict(report.counts)
+        if not line["ok"]:
+            self.failed.append(line["seed"])
+        self._events += line["events"]
+        self._simulated_s += line["simulated_s"]
+        self._cpu_s += line["cpu_s"]
+        counts = dict(line["counts"])
         self._slowest_ms = max(self._slowest_ms, counts.pop("worst ms to converge", 0))
         self._counts.update(counts)
-        self._faults.update(report.faults)
-        self._checks.update(report.checks)
+        self._faults.update(line["faults_by_kind"])
+        self._checks.update(line["checks_by_rule"])
 
     def summary(self, wall_s: float, *, is_whole: bool) -> dict[str, Any]:
         """Return the numbers. With ``is_whole``, also name the events that are missing for a proof."""
@@ -236,6 +326,7 @@ class Total:
             "simulated_s": round(self._simulated_s, 1),
             "cpu_s": round(self._cpu_s, 1),
             "wall_s": round(wall_s, 1),
+            "simulated_s_per_cpu_s": round(self._simulated_s / self._cpu_s, 1) if self._cpu_s else None,
             "simulated_hours_per_wall_hour": round(self._simulated_s / wall_s, 1) if wall_s else None,
             "worst_ms_to_converge": self._slowest_ms,
             "faults": dict(sorted(self._faults.items())),
@@ -252,8 +343,9 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
     return [
         f"{summary['seeds']} seeds, {len(summary['failed'])} failed; {summary['events']:,} events; "
-        f"{summary['simulated_s']:,.0f} simulated seconds in {summary['cpu_s']:,.0f} s of CPU time and "
-        f"{summary['wall_s']:,.0f} s; whole again after at most {summary['worst_ms_to_converge']:,} ms",
+        f"{summary['simulated_s']:,.0f} simulated seconds in {summary['cpu_s']:,.0f} s of CPU time "
+        f"({summary['simulated_s_per_cpu_s'] or 0:,.1f} a second) and {summary['wall_s']:,.0f} s; whole "
+        f"again after at most {summary['worst_ms_to_converge']:,} ms",
         f"faults: {spelled(summary['faults'])}",
         f"counts: {spelled(summary['counts'])}",
         f"checks: {spelled(summary['checks'])}",

@@ -447,3 +447,23 @@ def test_a_simulation_is_interrupted_without_a_trace(number: signal.Signals) -> 
         finally:
             process.kill()
     assert (process.returncode, said) == (128 + number, f"ledgerlog: interrupted by {number.name}\n")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_hours_of_simulation_with_their_summary(number: signal.Signals) -> None:
+    command = [*LEDGERLOG, "simulate", "--hours", "10", "--jobs", "2", "--small"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert ": ok" in process.stdout.readline()
+            of_threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+            children = [child for listed in of_threads for child in listed.read_text().split()]
+            process.send_signal(number)
+            told, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, "")
+    assert " seeds, 0 failed; " in told
+    assert len(children) == 2
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]

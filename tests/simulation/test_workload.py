@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 import pytest
@@ -344,11 +345,70 @@ def test_the_command_tells_of_a_failing_seed_and_shrinks_it(monkeypatch: pytest.
     assert "ledgerlog simulate --seeds 4 --small --only ''" in done.stderr
 
 
+def test_several_processes_run_the_same_seeds_as_one(reports: list[Report]) -> None:
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "0:3", "--small", "--jobs", "2", "--json"])
+    assert done.exit_code == 0, done.output
+    *lines, summary = map(json.loads, done.stdout.splitlines())
+    lines.sort(key=lambda line: line["seed"])
+    assert [line["trace_hash"] for line in lines] == [report.trace_hash for report in reports[:3]]
+    assert (summary["seeds"], summary["failed"]) == (3, [])
+    assert summary["events"] == sum(report.events for report in reports[:3])
+
+
+FAILED = {
+    "seed": 4,
+    "ok": False,
+    "trace_hash": "0f",
+    "events": 1,
+    "faults": 0,
+    "acknowledged": 0,
+    "takeovers": 0,
+    "simulated_s": 1.0,
+    "cpu_s": 0.1,
+    "counts": {},
+    "faults_by_kind": {},
+    "checks_by_rule": {},
+}
+
+
+def pretend(program: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a shell script take the place of the processes that run seeds."""
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+def test_what_a_process_says_of_its_failing_seed_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "echo 'run it again with: ledgerlog simulate --seeds 4' >&2; echo 'ledgerlog: 1 of 1 failed' >&2"
+    pretend(f"echo '{json.dumps(FAILED)}'; {said}; exit 1", tmp_path / "python", monkeypatch)
+    command = ["simulate", "--seeds", "4", "--hours", "10", "--jobs", "1", "--fail-fast"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1
+    assert "seed 4: FAILED" in done.stdout
+    assert "1 seeds, 1 failed" in done.stdout
+    assert "run it again with: ledgerlog simulate --seeds 4\n" in done.stderr
+    assert "1 of 1 seeds failed: 4" in done.stderr
+    assert "ledgerlog: 1 of 1 failed" not in done.stderr
+
+
+def test_a_process_that_ends_before_its_seeds_are_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend("kill -9 $$", tmp_path / "python", monkeypatch)
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "0:30", "--jobs", "3"])
+    assert done.exit_code == 1
+    assert re.search(r"the seeds \d+:\d+ ended after 0 of them, with -9", done.stderr)
+
+
 def test_one_seed_can_be_run_with_a_part_of_its_faults() -> None:
     done = CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--small", "--only", "1,2", "--json"])
     assert done.exit_code == 0, done.output
     assert CliRunner().invoke(cli, ["simulate", "--seeds", "3:5", "--only", "1"]).exit_code == 2
     assert CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--only", "x"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--only", "1", "--jobs", "2"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["simulate"]).exit_code == 2
 
 
 @pytest.mark.parametrize("text", ["", "a", "1:", ":2", "5:5", "6:5", "-1", "1:2:3"])
