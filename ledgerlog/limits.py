@@ -21,6 +21,15 @@ RECORD_BYTES_MAX = 4 * MIB
 ENTRY_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB
 """The largest payload of one ledger entry: one record of the largest size and its header."""
 
+RECORD_ATTRIBUTES_BYTES_MAX = 256 * KIB
+"""The largest size of a record's key and headers together. They count towards ``RECORD_BYTES_MAX``, too."""
+
+RECORD_HEADERS_MAX = 256
+"""The most headers of one record."""
+
+RECORD_HEADER_NAME_BYTES_MAX = 2**16 - 1
+"""The longest name of a header, in bytes of UTF-8."""
+
 FRAME_ENTRIES_MAX = 16 * KIB
 """The largest number of entries in one frame."""
 
@@ -410,7 +419,7 @@ ADMIN_ANSWER_BYTES_MAX = MIB
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
-assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
+assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX > RECORD_ATTRIBUTES_BYTES_MAX > RECORD_HEADER_NAME_BYTES_MAX
 assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX
 assert FRAME_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 8 + 2 * 16 * SCRUB_RANGES_MAX + 24 * SCRUB_SUMS_MAX <= READ_REPLY_BYTES_TARGET

@@ -22,6 +22,7 @@ from ledgerlog.ledger import writer
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log import writer as log_writer
 from ledgerlog.log.lane import AppendLane, OutsideAppend
+from ledgerlog.model.attributes import Attributes, HeadersLike, attributes_of
 from ledgerlog.model.record import Ack
 from ledgerlog.redact import redact
 
@@ -185,7 +186,13 @@ class AioWriter(AioFace[log_writer.LogWriter]):
         self._lane: AppendLane[_Append] | None = None
 
     async def _append(
-        self, data: bytes, expected_offset: int | None, sequence: int | None, producer: str | None
+        self,
+        data: bytes,
+        key: bytes | None,
+        headers: HeadersLike | None,
+        expected_offset: int | None,
+        sequence: int | None,
+        producer: str | None,
     ) -> Ack:
         if (
             type(data) is not bytes
@@ -195,13 +202,21 @@ class AioWriter(AioFace[log_writer.LogWriter]):
         ):
             return await self._run(
                 lambda: self._inner.append(
-                    data, expected_offset=expected_offset, sequence=sequence, producer=producer
+                    data,
+                    key=key,
+                    headers=headers,
+                    expected_offset=expected_offset,
+                    sequence=sequence,
+                    producer=producer,
                 )
             )
         if len(data) > RECORD_BYTES_MAX:
             raise RecordTooLarge(len(data), RECORD_BYTES_MAX)
+        attributes = None
+        if key is not None or headers is not None:
+            attributes = attributes_of(len(data), key, headers)
         self._portal.check()
-        append = _Append(data, asyncio.get_running_loop().create_future())
+        append = _Append(data, attributes, asyncio.get_running_loop().create_future())
         self._portal.tell_trio(partial(self._take, append))
         try:
             await append.future
@@ -234,8 +249,8 @@ class _Append(OutsideAppend):
 
     __slots__ = ("future",)
 
-    def __init__(self, data: bytes, future: asyncio.Future[None]) -> None:
-        super().__init__(data)
+    def __init__(self, data: bytes, attributes: Attributes | None, future: asyncio.Future[None]) -> None:
+        super().__init__(data, attributes)
         self.future = future
 
 

@@ -36,6 +36,7 @@ from ledgerlog.log.writer import WriterStatistics
 from ledgerlog.machine.replica import ReplicaStatistics
 from ledgerlog.machine.snapshots import SnapshotInfo
 from ledgerlog.metrics.families import MetricSample
+from ledgerlog.model.attributes import HeadersLike
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
@@ -709,6 +710,8 @@ class Campaign(AioFace[AsyncCampaign]):
         self,
         data: bytes,
         *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
         expected_offset: int | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -719,6 +722,9 @@ class Campaign(AioFace[AsyncCampaign]):
 
         Args:
             data: The record.
+            key: The key of the record.
+            headers: The headers of the record: a mapping from names to bytes, or pairs of a name and
+                bytes.
             expected_offset: Write the record at this offset or not at all.
             sequence: The number of the record among those of its producer, so that the log holds it
                 once even if you append it several times, here or at another process.
@@ -735,7 +741,8 @@ class Campaign(AioFace[AsyncCampaign]):
             OffsetMismatch: The record would not get ``expected_offset``; it was not written.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; it was not written.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
-            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written.
             InvalidArgument: An argument is malformed; the record was not written.
             LedgerLogError: The campaign has given up; this is its ``failure``. The record was not
                 written.
@@ -754,7 +761,12 @@ class Campaign(AioFace[AsyncCampaign]):
             ```"""
         return await self._run(
             lambda: self._inner.append(
-                data, expected_offset=expected_offset, sequence=sequence, producer=producer
+                data,
+                key=key,
+                headers=headers,
+                expected_offset=expected_offset,
+                sequence=sequence,
+                producer=producer,
             )
         )
 
@@ -762,6 +774,8 @@ class Campaign(AioFace[AsyncCampaign]):
         self,
         datas: Sequence[bytes],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         atomic: bool = False,
         sequence: int | None = None,
         producer: str | None = None,
@@ -770,6 +784,9 @@ class Campaign(AioFace[AsyncCampaign]):
 
         Args:
             datas: The records.
+            keys: The key of each record, or None for a record without one. None: no record has a key.
+            headers: The headers of each record, or None for a record without any. None: no record has
+                any.
             atomic: Put the records into one entry, so that they are in the log all together or not at
                 all.
             sequence: The sequence of the first record; the next ones count up from it.
@@ -786,7 +803,9 @@ class Campaign(AioFace[AsyncCampaign]):
 
         Cancelling: a prefix of the records may be in the log."""
         return await self._run(
-            lambda: self._inner.append_many(datas, atomic=atomic, sequence=sequence, producer=producer)
+            lambda: self._inner.append_many(
+                datas, keys=keys, headers=headers, atomic=atomic, sequence=sequence, producer=producer
+            )
         )
 
     async def leader(self) -> str | None:
@@ -954,6 +973,8 @@ class LogWriter(AioWriter):
         self,
         data: bytes,
         *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
         expected_offset: int | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -965,6 +986,12 @@ class LogWriter(AioWriter):
 
         Args:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes (4 MiB).
+            key: The record's key, which readers get back as ``Record.key``. None: it has none. Together
+                with the headers at most ``limits.RECORD_ATTRIBUTES_BYTES_MAX`` bytes (256 KiB), which
+                count towards the size of the record.
+            headers: The record's headers, which readers get back as ``Record.headers``: a mapping from
+                names to bytes, or pairs of a name and bytes. At most ``limits.RECORD_HEADERS_MAX``
+                (256). Their order is kept, and a name may occur more than once.
             expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
             sequence: The number of the record among those of its producer, from 0. The log then holds
                 the record once, even if you append it several times or the leader changes. Needs
@@ -990,8 +1017,8 @@ class LogWriter(AioWriter):
                 nothing. The writer goes on.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
                 The writer goes on.
-            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written. The
-                writer goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer goes on.
             InvalidArgument: An argument is malformed, or arguments exclude each other; the record was
                 not written. The writer goes on.
 
@@ -1008,12 +1035,21 @@ class LogWriter(AioWriter):
             ```
 
         Appends of many tasks cross to trio together."""
-        return await self._append(data, expected_offset=expected_offset, sequence=sequence, producer=producer)
+        return await self._append(
+            data,
+            key=key,
+            headers=headers,
+            expected_offset=expected_offset,
+            sequence=sequence,
+            producer=producer,
+        )
 
     async def append_many(
         self,
         datas: Sequence[bytes],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         atomic: bool = False,
         sequence: int | None = None,
         producer: str | None = None,
@@ -1026,6 +1062,10 @@ class LogWriter(AioWriter):
         Args:
             datas: The records, each 0 to ``limits.RECORD_BYTES_MAX`` bytes. An empty sequence does
                 nothing.
+            keys: The key of each record, or None for a record without one; as many as records. None: no
+                record has a key. See ``append``.
+            headers: The headers of each record, or None for a record without any; as many as records.
+                None: no record has headers. See ``append``.
             atomic: Put the records into one entry. They are then in the log all together or not at all,
                 at consecutive offsets.
             sequence: The sequence of the first record; the next ones count up from it. Records at the
@@ -1046,8 +1086,9 @@ class LogWriter(AioWriter):
                 the atomic group is in the log already; this call wrote nothing. The writer goes on.
             TooManyProducers: The log remembers as many producers as it may; nothing was written. The
                 writer goes on.
-            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, or the atomic group is over
-                about ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
+            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, its key and headers are over
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``, or the atomic group is over about
+                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
             InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
 
         Cancelling: a prefix of the records may be in the log.
@@ -1057,11 +1098,19 @@ class LogWriter(AioWriter):
             acks = await writer.append_many([b"debit", b"credit"], atomic=True)
             ```"""
         return await self._run(
-            lambda: self._inner.append_many(datas, atomic=atomic, sequence=sequence, producer=producer)
+            lambda: self._inner.append_many(
+                datas, keys=keys, headers=headers, atomic=atomic, sequence=sequence, producer=producer
+            )
         )
 
     async def submit(
-        self, data: bytes, *, sequence: int | None = None, producer: str | None = None
+        self,
+        data: bytes,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
     ) -> Submission:
         """Take one record and return without waiting until it is durable.
 
@@ -1071,6 +1120,8 @@ class LogWriter(AioWriter):
 
         Args:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes.
+            key: The key of the record, as for ``append``.
+            headers: The headers of the record, as for ``append``.
             sequence: The sequence of the record, as for ``append``.
             producer: The producer of the record, as for ``append``.
 
@@ -1084,12 +1135,16 @@ class LogWriter(AioWriter):
                 taken. The writer goes on.
             TooManyProducers: The log remembers as many producers as it may; the record was not taken.
                 The writer goes on.
-            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not taken. The writer
-                goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer goes on.
             InvalidArgument: An argument is malformed; the record was not taken. The writer goes on."""
         return Submission(
             self._portal,
-            await self._run(lambda: self._inner.submit(data, sequence=sequence, producer=producer)),
+            await self._run(
+                lambda: self._inner.submit(
+                    data, key=key, headers=headers, sequence=sequence, producer=producer
+                )
+            ),
         )
 
     async def flush(self) -> None:

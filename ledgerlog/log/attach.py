@@ -41,6 +41,7 @@ from ledgerlog.limits import (
     LOG_SPLICE_LEDGERS_MAX,
     RECORD_BYTES_MAX,
 )
+from ledgerlog.log.core.append_queue import ATTRIBUTES_OVERHEAD, RECORD_OVERHEAD
 from ledgerlog.log.core.attach import Commit, Splice, SpliceNeed, Staged, StagedLedger
 from ledgerlog.log.registry import (
     INCARNATION_LABEL,
@@ -53,6 +54,7 @@ from ledgerlog.log.takeover import has_changed, is_short, read_contents
 from ledgerlog.meta.settle import on_unsettled, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.attach import SpliceMark, check_splicer
+from ledgerlog.model.attributes import Attributes, HeadersLike, attributes_column
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import encode_entry
@@ -60,8 +62,6 @@ from ledgerlog.wire.records import encode_entry
 __all__ = ["Spliced", "Stage", "delete_marks", "splice", "stage"]
 
 logger = logging.getLogger(__name__)
-
-_RECORD_COST_BYTES = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -84,25 +84,50 @@ class Stage:
         self._metadata = metadata
         self._writer: LedgerWriter | None = None
         self._records: list[bytes] = []
+        self._attributes: dict[int, Attributes] = {}
+        """The keys and headers of ``_records`` that have any, by slot."""
         self._size = 0
+        """The bytes that ``_records`` take in an entry."""
         self._count = 0
         self._bytes = 0
 
-    async def append_many(self, records: Sequence[bytes]) -> None:
+    async def append_many(
+        self,
+        records: Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
+    ) -> None:
         """Write records in their order. They are durable once ``close`` returns.
 
+        Args:
+            records: The data of each record.
+            keys: The key of each record, or None; None: no record has a key.
+            headers: The headers of each record, or None; None: no record has headers.
+
         Raises:
-            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``.
+            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``.
+            InvalidArgument: A key or a header is malformed, or there are not as many as records.
             LedgerLogError: The ledger failed, for example with NotEnoughBookies or AppendUnknown. Discard the
                 stage and begin again.
         """
-        for record in records:
+        column = attributes_column(list(map(len, records)), keys, headers) or [None] * len(records)
+        for record, attributes in zip(records, column, strict=True):
             if len(record) > RECORD_BYTES_MAX:
                 raise RecordTooLarge(len(record), RECORD_BYTES_MAX)
-            cost = len(record) + _RECORD_COST_BYTES
+            cost = len(record) + RECORD_OVERHEAD
+            if attributes is not None:
+                cost = len(record) + attributes.size + ATTRIBUTES_OVERHEAD
+                if not self._attributes:
+                    self._size += (ATTRIBUTES_OVERHEAD - RECORD_OVERHEAD) * len(self._records)
+            elif self._attributes:
+                cost = len(record) + ATTRIBUTES_OVERHEAD
             if self._records and self._size + cost > RECORD_BYTES_MAX:
                 # A record of the greatest size fits into an entry, but not together with others.
                 await self._write()
+            if attributes is not None:
+                self._attributes[len(self._records)] = attributes
             self._records.append(record)
             self._size += cost
             if self._size >= LOG_ENTRY_BYTES_TARGET:
@@ -131,7 +156,8 @@ class Stage:
                 },
             )
         records, self._records, self._size = self._records, [], 0
-        size = sum(map(len, records))
+        attributes, self._attributes = self._attributes, {}
+        size = sum(map(len, records)) + sum(each.size for each in attributes.values())
         payload = encode_entry(
             records,
             epoch=0,
@@ -139,6 +165,7 @@ class Stage:
             timestamp_ms=self._client.environment.now_ms(),
             bytes_before=self._bytes,
             staged=True,
+            attributes=attributes,
         )
         self._count += len(records)
         self._bytes += size

@@ -30,6 +30,7 @@ from ledgerlog.errors import ConnectionClosed, LedgerLogError, LostLeadership
 from ledgerlog.log.core.campaign import CampaignCore, is_retryable, verdict_of_append
 from ledgerlog.log.leader_name import LeaderName, NamesLeader
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.attributes import HeadersLike
 from ledgerlog.model.record import Ack
 
 __all__ = ["Campaign", "LeadElection", "campaign"]
@@ -126,6 +127,8 @@ class Campaign:
         self,
         data: bytes,
         *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
         expected_offset: int | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -136,6 +139,8 @@ class Campaign:
 
         Args:
             data: The record.
+            key: The key of the record.
+            headers: The headers of the record: a mapping from names to bytes, or pairs of a name and bytes.
             expected_offset: Write the record at this offset or not at all.
             sequence: The number of the record among those of its producer, so that the log holds it once even
                 if you append it several times, here or at another process.
@@ -152,7 +157,8 @@ class Campaign:
             OffsetMismatch: The record would not get ``expected_offset``; it was not written.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; it was not written.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
-            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written.
             InvalidArgument: An argument is malformed; the record was not written.
             LedgerLogError: The campaign has given up; this is its ``failure``. The record was not written.
             ConnectionClosed: The ``async with`` of the campaign has ended.
@@ -171,7 +177,12 @@ class Campaign:
         """
         return await self._write(
             lambda writer: writer.append(
-                data, expected_offset=expected_offset, sequence=sequence, producer=producer
+                data,
+                key=key,
+                headers=headers,
+                expected_offset=expected_offset,
+                sequence=sequence,
+                producer=producer,
             )
         )
 
@@ -179,6 +190,8 @@ class Campaign:
         self,
         datas: Sequence[bytes],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         atomic: bool = False,
         sequence: int | None = None,
         producer: str | None = None,
@@ -187,6 +200,8 @@ class Campaign:
 
         Args:
             datas: The records.
+            keys: The key of each record, or None for a record without one. None: no record has a key.
+            headers: The headers of each record, or None for a record without any. None: no record has any.
             atomic: Put the records into one entry, so that they are in the log all together or not at all.
             sequence: The sequence of the first record; the next ones count up from it.
             producer: The producer of the records, as for ``append``.
@@ -203,7 +218,9 @@ class Campaign:
         Cancelling: a prefix of the records may be in the log.
         """
         return await self._write(
-            lambda writer: writer.append_many(datas, atomic=atomic, sequence=sequence, producer=producer)
+            lambda writer: writer.append_many(
+                datas, keys=keys, headers=headers, atomic=atomic, sequence=sequence, producer=producer
+            )
         )
 
     async def leader(self) -> str | None:

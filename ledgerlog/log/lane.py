@@ -22,6 +22,7 @@ import trio
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.log.core.append_queue import Batch
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.attributes import Attributes
 from ledgerlog.model.record import Ack
 
 __all__ = ["AppendLane", "OutsideAppend"]
@@ -30,11 +31,15 @@ __all__ = ["AppendLane", "OutsideAppend"]
 class OutsideAppend:
     """One record, and its outcome once it has one: an Ack or an error."""
 
-    __slots__ = ("_batch", "_slot", "_ticket", "data", "is_withdrawn", "outcome")
+    __slots__ = ("_batch", "_slot", "_ticket", "attributes", "data", "is_withdrawn", "outcome", "size")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, attributes: Attributes | None = None) -> None:
         self.data = data
         """The record, at most ``limits.RECORD_BYTES_MAX`` bytes."""
+        self.attributes = attributes
+        """The key and headers of the record, if it has any."""
+        self.size = len(data) if attributes is None else len(data) + attributes.size
+        """The bytes of the record, its key and headers included."""
         self.outcome: Ack | LedgerLogError | None = None
         self.is_withdrawn = False
         self._batch: Batch | None = None
@@ -69,7 +74,7 @@ class AppendLane(Generic[A]):
         for append in appends:
             if append.is_withdrawn:
                 continue
-            if self._waiting or not writer._is_free_for(len(append.data)):
+            if self._waiting or not writer._is_free_for(append.size):
                 if not self._waiting:
                     self._nursery.start_soon(self._wait_for_places)
                 self._waiting.append(append)
@@ -88,7 +93,7 @@ class AppendLane(Generic[A]):
     def _put(self, append: A) -> None:
         """Put a record into the window, which has room for it."""
         queue = self._writer._queue
-        batch = append._batch = queue.add(append.data, len(append.data))
+        batch = append._batch = queue.add(append.data, append.size, None, append.attributes)
         append._slot = len(batch.records) - 1
         append._ticket = queue.next_ticket - 1
         if not self._pending:
@@ -103,7 +108,7 @@ class AppendLane(Generic[A]):
             failure = None
             if not append.is_withdrawn:
                 try:
-                    await self._writer._wait_room(len(append.data))
+                    await self._writer._wait_room(append.size)
                 except LedgerLogError as refusal:
                     failure = refusal
             # No checkpoint from here on: the place is taken at once.

@@ -196,6 +196,7 @@ class LogLeader:
                     bytes_before=core.bytes_total,
                     numbering=numbering,
                     compress=self._compress,
+                    attributes=batch.live_attributes(),
                 )
                 entry_id = writer.push((payload,))
             except LedgerLogError as failure:

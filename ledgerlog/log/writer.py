@@ -36,6 +36,7 @@ from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.core.append_queue import Batch, BatchState, cumulative, group_cost
 from ledgerlog.log.core.producers import Known
 from ledgerlog.log.leader import LogLeader
+from ledgerlog.model.attributes import Attributes, HeadersLike, attributes_column, attributes_of
 from ledgerlog.model.producer import check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
@@ -211,6 +212,8 @@ class LogWriter:
         self,
         data: bytes,
         *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
         expected_offset: int | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -222,6 +225,12 @@ class LogWriter:
 
         Args:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes (4 MiB).
+            key: The record's key, which readers get back as ``Record.key``. None: it has none. Together with
+                the headers at most ``limits.RECORD_ATTRIBUTES_BYTES_MAX`` bytes (256 KiB), which count
+                towards the size of the record.
+            headers: The record's headers, which readers get back as ``Record.headers``: a mapping from names
+                to bytes, or pairs of a name and bytes. At most ``limits.RECORD_HEADERS_MAX`` (256). Their
+                order is kept, and a name may occur more than once.
             expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
             sequence: The number of the record among those of its producer, from 0. The log then holds the
                 record once, even if you append it several times or the leader changes. Needs deduplication
@@ -247,8 +256,8 @@ class LogWriter:
                 The writer goes on.
             TooManyProducers: The log remembers as many producers as it may; the record was not written. The
                 writer goes on.
-            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written. The writer
-                goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer goes on.
             InvalidArgument: An argument is malformed, or arguments exclude each other; the record was not
                 written. The writer goes on.
 
@@ -269,19 +278,27 @@ class LogWriter:
         size = len(data)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(size, RECORD_BYTES_MAX)
+        attributes = None
+        if key is not None or headers is not None:
+            attributes = attributes_of(size, key, headers)
+            size += 0 if attributes is None else attributes.size
         if sequence is not None or producer is not None:
             if expected_offset is not None:
                 raise InvalidArgument("a record has a sequence or an expected offset, not both")
             if self._numbered_gate.locked() or not self._is_free_for(size):
-                (ack,) = await self._append_numbered([data], [size], sequence, producer, atomic=True)
+                (ack,) = await self._append_numbered(
+                    [data], [size], _column_of(attributes), sequence, producer, atomic=True
+                )
                 return ack
-            return await self._append_one_numbered(data, size, *self._numbering(sequence, producer, 1))
+            return await self._append_one_numbered(
+                data, size, attributes, *self._numbering(sequence, producer, 1)
+            )
         queue = self._queue
         if self._at_gate or self._core.refusal is not None or not queue.has_room(size):
             await self._wait_room(size)
         if expected_offset is not None:
             queue.check_expected(expected_offset)
-        batch = queue.add(data, size, expected_offset)
+        batch = queue.add(data, size, expected_offset, attributes)
         slot = len(batch.records) - 1
         ticket = queue.next_ticket - 1
         if queue.is_sendable:
@@ -301,6 +318,8 @@ class LogWriter:
         self,
         datas: Sequence[bytes],
         *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         atomic: bool = False,
         sequence: int | None = None,
         producer: str | None = None,
@@ -312,6 +331,10 @@ class LogWriter:
 
         Args:
             datas: The records, each 0 to ``limits.RECORD_BYTES_MAX`` bytes. An empty sequence does nothing.
+            keys: The key of each record, or None for a record without one; as many as records. None: no
+                record has a key. See ``append``.
+            headers: The headers of each record, or None for a record without any; as many as records. None:
+                no record has headers. See ``append``.
             atomic: Put the records into one entry. They are then in the log all together or not at all, at
                 consecutive offsets.
             sequence: The sequence of the first record; the next ones count up from it. Records at the start
@@ -331,7 +354,8 @@ class LogWriter:
                 atomic group is in the log already; this call wrote nothing. The writer goes on.
             TooManyProducers: The log remembers as many producers as it may; nothing was written. The writer
                 goes on.
-            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, or the atomic group is over about
+            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, its key and headers are over
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``, or the atomic group is over about
                 ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
             InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
 
@@ -346,16 +370,19 @@ class LogWriter:
         if not _BYTES.issuperset(map(type, records)):
             records = [_as_bytes(data) for data in records]
         sizes = list(map(len, records))
+        attributes = attributes_column(sizes, keys, headers)
         if not records:
             await trio.lowlevel.checkpoint()
             return []
         if max(sizes) > RECORD_BYTES_MAX:
             raise RecordTooLarge(max(sizes), RECORD_BYTES_MAX)
+        if attributes is not None:
+            sizes = [size + (each.size if each else 0) for size, each in zip(sizes, attributes, strict=True)]
         if sequence is not None or producer is not None:
-            return await self._append_numbered(records, sizes, sequence, producer, atomic=atomic)
+            return await self._append_numbered(records, sizes, attributes, sequence, producer, atomic=atomic)
         parts: list[tuple[Batch, int, int]] = []
         try:
-            is_complete = await self._take_many(records, sizes, atomic, parts)
+            is_complete = await self._take_many(records, sizes, attributes, atomic, parts)
             await self._answered.wait(parts[-1][0].end_ticket - 1)
         except trio.Cancelled:
             for batch, start, stop in reversed(parts):
@@ -373,7 +400,13 @@ class LogWriter:
         return acks
 
     async def submit(
-        self, data: bytes, *, sequence: int | None = None, producer: str | None = None
+        self,
+        data: bytes,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
     ) -> Submission:
         """Take one record and return without waiting until it is durable.
 
@@ -383,6 +416,8 @@ class LogWriter:
 
         Args:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes.
+            key: The key of the record, as for ``append``.
+            headers: The headers of the record, as for ``append``.
             sequence: The sequence of the record, as for ``append``.
             producer: The producer of the record, as for ``append``.
 
@@ -396,8 +431,8 @@ class LogWriter:
                 The writer goes on.
             TooManyProducers: The log remembers as many producers as it may; the record was not taken. The
                 writer goes on.
-            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not taken. The writer goes
-                on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer goes on.
             InvalidArgument: An argument is malformed; the record was not taken. The writer goes on.
         """
         if type(data) is not bytes:
@@ -405,6 +440,10 @@ class LogWriter:
         size = len(data)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(size, RECORD_BYTES_MAX)
+        attributes = None
+        if key is not None or headers is not None:
+            attributes = attributes_of(size, key, headers)
+            size += 0 if attributes is None else attributes.size
         await trio.lowlevel.checkpoint()
         if sequence is not None or producer is not None:
             numbering = self._numbering(sequence, producer, 1)
@@ -412,7 +451,7 @@ class LogWriter:
             async with self._numbered_gate:
                 known = self._admit(numbering, 1)
                 if not known:
-                    await self._take_many([data], [size], True, parts, numbering)
+                    await self._take_many([data], [size], _column_of(attributes), True, parts, numbering)
             if parts:
                 batch, slot, _ = parts[0]
                 return Submission(self, batch, slot, batch.first_ticket + slot)
@@ -423,7 +462,7 @@ class LogWriter:
         queue = self._queue
         if not self._is_free_for(size):
             await self._wait_room(size)
-        batch = queue.add(data, size)
+        batch = queue.add(data, size, None, attributes)
         slot = len(batch.records) - 1
         ticket = queue.next_ticket - 1
         self._leader.pump()
@@ -525,12 +564,14 @@ class LogWriter:
     def _ack_of(self, offset: int) -> Ack:
         return Ack(offset, None, self._core.epoch, duplicate=True)
 
-    async def _append_one_numbered(self, data: bytes, size: int, producer_id: str, sequence: int) -> Ack:
+    async def _append_one_numbered(
+        self, data: bytes, size: int, attributes: Attributes | None, producer_id: str, sequence: int
+    ) -> Ack:
         """Append one numbered record. The window has room for it, and no other call holds the gate."""
         known = self._admit((producer_id, sequence), 1)
         if known:
             return await self._known_ack(known[0])
-        batch = self._queue.add(data, size)
+        batch = self._queue.add(data, size, None, attributes)
         slot = len(batch.records) - 1
         self._number((batch, slot, slot + 1), producer_id, sequence)
         if self._queue.is_sendable:
@@ -551,6 +592,7 @@ class LogWriter:
         self,
         records: list[bytes],
         sizes: list[int],
+        attributes: list[Attributes | None] | None,
         sequence: int | None,
         producer: str | None,
         *,
@@ -574,7 +616,12 @@ class LogWriter:
             if fresh_count:
                 at = len(known)
                 is_complete = await self._take_many(
-                    records[at:], sizes[at:], atomic, parts, (producer_id, first + at)
+                    records[at:],
+                    sizes[at:],
+                    None if attributes is None else attributes[at:],
+                    atomic,
+                    parts,
+                    (producer_id, first + at),
                 )
         acks = [
             self._ack_of(place) if isinstance(place, int) else await self._known_ack(place) for place in known
@@ -623,6 +670,7 @@ class LogWriter:
         self,
         records: list[bytes],
         sizes: list[int],
+        attributes: list[Attributes | None] | None,
         atomic: bool,
         parts: list[tuple[Batch, int, int]],
         numbering: tuple[str, int] | None = None,
@@ -631,7 +679,8 @@ class LogWriter:
 
         Args:
             records: The records.
-            sizes: Their sizes in bytes.
+            sizes: Their sizes in bytes, keys and headers included.
+            attributes: Their keys and headers; None if no record has any.
             atomic: Put all of them into one entry.
             parts: Gets the batch and the slots of each stretch of records, as they are taken.
             numbering: The producer of the records and the sequence of the first one, if they are numbered.
@@ -646,10 +695,10 @@ class LogWriter:
         queue = self._queue
         total = len(records)
         if atomic:
-            cost = group_cost(sizes)
+            group_cost(sizes, has_attributes=attributes is not None)
             if not self._is_free_for(sum(sizes)):
                 await self._wait_room(sum(sizes))
-            batch = queue.add_group(records, cost)
+            batch = queue.add_group(records, sum(sizes), attributes)
             parts.append((batch, len(batch.records) - total, len(batch.records)))
             if numbering is not None:
                 self._number(parts[-1], *numbering)
@@ -668,7 +717,7 @@ class LogWriter:
             places, room = queue.room()
             before = ends[at - 1] if at else 0
             limit = max(at + 1, bisect_right(ends, before + room, at, min(total, at + max(1, places))))
-            stop = queue.add_many(records, ends, at, limit)
+            stop = queue.add_many(records, ends, at, limit, attributes)
             batch = queue.last_batch
             parts.append((batch, len(batch.records) - (stop - at), len(batch.records)))
             if numbering is not None:
@@ -730,6 +779,10 @@ class LogWriter:
     def _take_back(self, batch: Batch, start: int, stop: int) -> None:
         if self._queue.take_back(batch, start, stop):
             self._leader.pump()
+
+
+def _column_of(attributes: Attributes | None) -> list[Attributes | None] | None:
+    return None if attributes is None else [attributes]
 
 
 def _as_bytes(data: object) -> bytes:

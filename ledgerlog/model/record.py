@@ -8,19 +8,32 @@ A replay makes millions of these objects, so ``Ack`` and ``Record`` are named tu
 them by the batch without a Python frame for each, which takes about 0.2 us; a frozen attrs object takes 0.5.
 If you need only the bytes, take ``RecordBatch.payloads``: no ``Record`` is made. If you make columns of the
 records, take a ``PackedBatch``, which makes no object for a record at all.
+
+Few records have a key or headers (``model.attributes``). A batch has None in their place if none of its
+records has one.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from ledgerlog.model.attributes import Headers, attributes_size
 from ledgerlog.model.ids import Position
 
-__all__ = ["Ack", "PackedBatch", "Record", "RecordBatch", "AttachedLedger", "moment", "milliseconds"]
+__all__ = [
+    "Ack",
+    "PackedBatch",
+    "PackedColumn",
+    "Record",
+    "RecordBatch",
+    "AttachedLedger",
+    "moment",
+    "milliseconds",
+]
 
 tuple_new: Callable[..., Any] = tuple.__new__
 """The function that ``_make`` of a named tuple calls. ``map`` over it makes many tuples without a Python
@@ -87,6 +100,10 @@ class Record(NamedTuple):
     """The leader's wall clock at the append, in UTC, in whole milliseconds."""
     epoch: int
     """The epoch of the leader that appended it."""
+    key: bytes | None = None
+    """Its key, if it was appended with one."""
+    headers: Headers = ()
+    """Its headers, in the order in which they were given: pairs of a name and a value."""
 
 
 class AttachedLedger(NamedTuple):
@@ -121,9 +138,22 @@ class RecordBatch:
         epoch: The epoch of the leader that appended the records.
         timestamp_ms: That leader's wall clock, in milliseconds since 1970.
         payloads: The bytes of each record, in order.
+        keys: The key of each record, or None for a record without one. None if no record of the batch has a
+            key or headers.
+        headers: The headers of each record. None if no record of the batch has a key or headers.
     """
 
-    __slots__ = ("entry_id", "epoch", "first_offset", "first_slot", "ledger_id", "payloads", "timestamp_ms")
+    __slots__ = (
+        "entry_id",
+        "epoch",
+        "first_offset",
+        "first_slot",
+        "headers",
+        "keys",
+        "ledger_id",
+        "payloads",
+        "timestamp_ms",
+    )
 
     def __init__(
         self,
@@ -135,6 +165,8 @@ class RecordBatch:
         epoch: int,
         timestamp_ms: int,
         payloads: list[bytes],
+        keys: list[bytes | None] | None = None,
+        headers: list[Headers] | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -143,6 +175,8 @@ class RecordBatch:
         self.epoch = epoch
         self.timestamp_ms = timestamp_ms
         self.payloads = payloads
+        self.keys = keys
+        self.headers = headers
 
     def __repr__(self) -> str:
         return (
@@ -173,6 +207,8 @@ class RecordBatch:
                 self.payloads,
                 repeat(self.timestamp),
                 repeat(self.epoch),
+                repeat(None) if self.keys is None else self.keys,
+                repeat(()) if self.headers is None else self.headers,
                 strict=False,  # ``repeat`` has no end.
             ),
         )
@@ -183,14 +219,24 @@ class RecordBatch:
         return self.first_offset + len(self.payloads)
 
     @property
+    def has_attributes(self) -> bool:
+        """Whether any record of the batch has a key or headers."""
+        if self.keys is not None and any(key is not None for key in self.keys):
+            return True
+        return self.headers is not None and any(self.headers)
+
+    @property
     def timestamp(self) -> datetime:
         """The leader's wall clock at the append, as a datetime in UTC."""
         return moment(self.timestamp_ms)
 
     @property
     def byte_length(self) -> int:
-        """The bytes of all records of the batch."""
-        return sum(map(len, self.payloads))
+        """The bytes of all records of the batch, their keys and headers included."""
+        size = sum(map(len, self.payloads))
+        if self.keys is None and self.headers is None:
+            return size
+        return size + attributes_size(self.keys, self.headers)
 
     def between(self, start: int, end: int | None = None) -> RecordBatch:
         """Return the part of the batch with offsets from ``start`` to ``end - 1``.
@@ -206,6 +252,7 @@ class RecordBatch:
         high = len(self.payloads) if end is None else min(len(self.payloads), end - self.first_offset)
         if low == 0 and high == len(self.payloads):
             return self
+        part = slice(low, max(low, high))
         return RecordBatch(
             ledger_id=self.ledger_id,
             entry_id=self.entry_id,
@@ -213,8 +260,52 @@ class RecordBatch:
             first_slot=self.first_slot + low,
             epoch=self.epoch,
             timestamp_ms=self.timestamp_ms,
-            payloads=self.payloads[low : max(low, high)],
+            payloads=self.payloads[part],
+            keys=None if self.keys is None else self.keys[part],
+            headers=None if self.headers is None else self.headers[part],
         )
+
+
+class PackedColumn:
+    """Bytes for each of some records, in packed form: joined, and their lengths.
+
+    The column copies neither of them, so do not change them.
+    """
+
+    __slots__ = ("data", "lengths")
+
+    ABSENT = 2**32 - 1
+    """The length of bytes that are absent. They take no place in ``data``."""
+
+    def __init__(self, lengths: array[int], data: memoryview) -> None:
+        self.lengths = lengths
+        """The length of each item in bytes, as unsigned 32-bit numbers."""
+        self.data = data
+
+    @classmethod
+    def of(cls, items: Sequence[bytes | None]) -> PackedColumn:
+        """Pack some items."""
+        lengths = array("I", [cls.ABSENT if item is None else len(item) for item in items])
+        return cls(lengths, memoryview(b"".join([item for item in items if item])))
+
+    def items(self) -> list[bytes | None]:
+        """Return the items, None for each that is absent."""
+        found: list[bytes | None] = []
+        at = 0
+        for length in self.lengths:
+            if length == self.ABSENT:
+                found.append(None)
+            else:
+                found.append(bytes(self.data[at : at + length]))
+                at += length
+        return found
+
+    def between(self, low: int, high: int) -> PackedColumn:
+        """Return the items from index ``low`` to ``high - 1``."""
+        start = sum(length for length in self.lengths[:low] if length != self.ABSENT)
+        lengths = self.lengths[low:high]
+        size = sum(length for length in lengths if length != self.ABSENT)
+        return PackedColumn(lengths, self.data[start : start + size])
 
 
 class PackedBatch:
@@ -223,7 +314,17 @@ class PackedBatch:
     The batch copies neither of them, so do not change them.
     """
 
-    __slots__ = ("data", "entry_id", "epoch", "first_offset", "ledger_id", "lengths", "timestamp_ms")
+    __slots__ = (
+        "data",
+        "entry_id",
+        "epoch",
+        "first_offset",
+        "headers",
+        "keys",
+        "ledger_id",
+        "lengths",
+        "timestamp_ms",
+    )
 
     def __init__(
         self,
@@ -235,6 +336,8 @@ class PackedBatch:
         timestamp_ms: int,
         lengths: array[int],
         data: memoryview,
+        keys: PackedColumn | None = None,
+        headers: PackedColumn | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -245,6 +348,10 @@ class PackedBatch:
         self.lengths = lengths
         """The length of each record in bytes, as unsigned 32-bit numbers."""
         self.data = data
+        self.keys = keys
+        """The keys of the records; None if no record of the entry has a key or headers."""
+        self.headers = headers
+        """The headers of each record, as ``model.attributes`` encodes them; None as for ``keys``."""
 
     def __repr__(self) -> str:
         return (
@@ -262,8 +369,13 @@ class PackedBatch:
 
     @property
     def byte_length(self) -> int:
-        """The bytes of all records of the batch."""
-        return len(self.data)
+        """The bytes of all records of the batch, their keys and headers included."""
+        size = len(self.data)
+        if self.keys is not None:
+            size += len(self.keys.data)
+        if self.headers is not None:
+            size += len(self.headers.data)
+        return size
 
     def between(self, start: int, end: int) -> PackedBatch:
         """Return the part with offsets from ``start`` to ``end - 1``, or the batch itself if that is all."""
@@ -281,4 +393,6 @@ class PackedBatch:
             timestamp_ms=self.timestamp_ms,
             lengths=lengths,
             data=self.data[skipped : skipped + sum(lengths)],
+            keys=None if self.keys is None else self.keys.between(low, high),
+            headers=None if self.headers is None else self.headers.between(low, high),
         )

@@ -8,7 +8,7 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
          2     1  version: 2 if codec or flags are not 0, else 1
          3     1  codec of the record part: 0, as it is; 1, packed
          4     2  flags: 2, a numbering follows the header; 4, the entry is a checkpoint; 8, it is staged;
-                  others are 0
+                  16, records have keys or headers; others are 0
          6     2  reserved, 0
          8     4  record count; 0 exactly in a checkpoint
         12     8  epoch of the leader that wrote it
@@ -17,10 +17,15 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
         36     8  bytes of all records of the log before this entry
         44     -  numbering: [8 the newest checkpoint of this ledger, an entry id; 4 size of the rest;
                   the producers of these records (``wire.producers``)]
-         -     -  record part, codec 0: the length of each record, 4 bytes; the records, joined
-                  record part, codec 1: 4 the bytes of all records together, unpacked;
-                  one zstd frame with the lengths and the records, as under codec 0
+         -     -  with flag 16: 4 the bytes of all keys and headers together, unpacked
+         -     -  record part, codec 0: the length of each record, 4 bytes; the records, joined; with flag
+                  16 then the length of each key (2**32 - 1: the record has none), 4 bytes; the length of
+                  each record's headers, 4 bytes; the keys, joined; the headers (``model.attributes``), joined
+                  record part, codec 1: 4 the bytes of all records together, unpacked, without keys and
+                  headers; one zstd frame with everything that codec 0 has
                   a checkpoint has in its place the table of producers (``wire.producers``)
+
+The bytes of a record are those of its data, its key and its headers.
 
 The byte count is cumulative. So the last entry tells a new leader the size of the whole log, and you get the
 number of bytes between two entries by subtraction. The ledger checks digests. So an entry
@@ -39,20 +44,26 @@ Worked example, two records ``b"a"`` and ``b"bc"`` at offset 7 of a log with 100
 
     4c52 01 00 0000 0000 02000000 0300000000000000 0700000000000000 <8 bytes ms> 6400000000000000
     01000000 02000000 61 6263
+
+If the second record has the key ``b"k"`` and the header ``("h", b"v")``, the version is 2, the flags are 16,
+and the rest is
+
+    09000000 01000000 02000000 61 6263 ffffffff 01000000 00000000 08000000 6b 0100 68 01000000 76
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from ledgerlog.errors import EntryCorrupt, InvalidArgument, RecordTooLarge
-from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
+from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_ATTRIBUTES_BYTES_MAX, RECORD_BYTES_MAX
+from ledgerlog.model.attributes import Attributes, Headers, decode_headers
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.producer import NumberedRecords, ProducerState
-from ledgerlog.model.record import AttachedLedger, PackedBatch, RecordBatch
+from ledgerlog.model.record import AttachedLedger, PackedBatch, PackedColumn, RecordBatch
 from ledgerlog.wire.checksum import u32_array, u32_bytes
 from ledgerlog.wire.entries import split_payloads
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
@@ -77,6 +88,7 @@ _CODEC_PACKED = 1
 _FLAG_NUMBERING = 2
 _FLAG_CHECKPOINT = 4
 _FLAG_STAGED = 8
+_FLAG_ATTRIBUTES = 16
 
 _HEADER = struct.Struct("<2sBBHHIQQQQ")
 _NUMBERING = struct.Struct("<QI")
@@ -104,10 +116,12 @@ class EntryHeader(NamedTuple):
     timestamp_ms: int
     bytes_before: int
     byte_length: int
-    """Bytes of the entry's records."""
+    """Bytes of the entry's records, their keys and headers included."""
     is_checkpoint: bool
     has_numbering: bool
     is_staged: bool = False
+    attributes_bytes: int | None = None
+    """Bytes of all keys and headers together; None if no record has a key or headers."""
 
     @property
     def end_offset(self) -> int:
@@ -130,6 +144,7 @@ def encode_entry(
     numbering: Numbering | None = None,
     compress: bool = False,
     staged: bool = False,
+    attributes: Mapping[int, Attributes] | None = None,
 ) -> bytes:
     """Encode the payload of one entry.
 
@@ -143,6 +158,7 @@ def encode_entry(
         numbering: The producers of the records; None in a log without deduplication.
         compress: Pack the records if that makes the entry smaller.
         staged: Write a staged entry.
+        attributes: The keys and headers of the records that have any, by slot.
 
     Raises:
         RecordTooLarge: The records do not fit one entry. The limit counts before packing.
@@ -152,7 +168,13 @@ def encode_entry(
     assert not (staged and (epoch or numbering is not None)), "no leader writes staged entries"
     _check_place(epoch, first_offset, first_offset + len(records), timestamp_ms, bytes_before)
     sizes = array("I", map(len, records))
-    size = 4 * len(sizes) + sum(sizes)
+    record_bytes = sum(sizes)
+    size = 4 * len(sizes) + record_bytes
+    columns: Sequence[bytes] = ()
+    attributes_bytes = 0
+    if attributes:
+        columns, attributes_bytes = _attribute_columns(sizes, attributes)
+        size += 8 * len(sizes) + attributes_bytes
     if size > RECORD_BYTES_MAX and max(sizes) > RECORD_BYTES_MAX:
         raise RecordTooLarge(max(sizes), RECORD_BYTES_MAX)
     if size > ENTRY_BYTES_MAX:
@@ -160,16 +182,18 @@ def encode_entry(
     lengths = u32_bytes(sizes)
     codec = _CODEC_NONE
     if compress:
-        body = b"".join((lengths, *records))
+        body = b"".join((lengths, *records, *columns))
         packed = pack(body)
         if len(packed) + _SIZE.size < len(body):
             codec = _CODEC_PACKED
-            packed = _SIZE.pack(len(body) - len(lengths)) + packed
+            packed = _SIZE.pack(record_bytes) + packed
     head = _HEADER.pack(
         _MAGIC,
-        _PLAIN if numbering is None and not codec and not staged else _EXTENDED,
+        _PLAIN if numbering is None and not codec and not staged and not attributes else _EXTENDED,
         codec,
-        (0 if numbering is None else _FLAG_NUMBERING) | (_FLAG_STAGED if staged else 0),
+        (0 if numbering is None else _FLAG_NUMBERING)
+        | (_FLAG_STAGED if staged else 0)
+        | (_FLAG_ATTRIBUTES if attributes else 0),
         0,
         len(records),
         epoch,
@@ -180,9 +204,45 @@ def encode_entry(
     if numbering is not None:
         numbered = encode_numbered(numbering.numbered)
         head += _NUMBERING.pack(numbering.checkpoint_entry, len(numbered)) + numbered
+    if attributes:
+        head += _SIZE.pack(attributes_bytes)
     if codec:
         return head + packed
-    return b"".join((head, lengths, *records))
+    return b"".join((head, lengths, *records, *columns))
+
+
+def _attribute_columns(
+    sizes: Sequence[int], attributes: Mapping[int, Attributes]
+) -> tuple[Sequence[bytes], int]:
+    """Return the columns of keys and headers, and the bytes of all keys and headers.
+
+    Raises:
+        RecordTooLarge: A record is over a limit.
+    """
+    key_lengths = array("I", (PackedColumn.ABSENT,)) * len(sizes)
+    header_lengths = array("I", bytes(4 * len(sizes)))
+    keys, headers = [], []
+    total = 0
+    for slot in sorted(attributes):
+        key, encoded = attributes[slot]
+        assert key is not None or encoded, "attributes name only records that have some"
+        size = len(encoded) if key is None else len(key) + len(encoded)
+        _check_attributes(sizes[slot], size, RecordTooLarge)
+        total += size
+        if key is not None:
+            key_lengths[slot] = len(key)
+            keys.append(key)
+        header_lengths[slot] = len(encoded)
+        headers.append(encoded)
+    return (u32_bytes(key_lengths), u32_bytes(header_lengths), *keys, *headers), total
+
+
+def _check_attributes(record: int, attributes: int, fail: Callable[[int, int, str], Exception]) -> None:
+    """Check the bytes of a record's key and headers; raise what ``fail`` makes of a size and its limit."""
+    if attributes > RECORD_ATTRIBUTES_BYTES_MAX:
+        raise fail(attributes, RECORD_ATTRIBUTES_BYTES_MAX, "key with its headers")
+    if record + attributes > RECORD_BYTES_MAX:
+        raise fail(record + attributes, RECORD_BYTES_MAX, "record with its key and headers")
 
 
 def encode_checkpoint(
@@ -256,6 +316,16 @@ def decode_entry(
     Arguments and errors are those of ``decode_header``.
     """
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
+    keys: list[bytes | None] | None = None
+    headers: list[Headers] | None = None
+    if header.attributes_bytes is None:
+        records = b"" if header.is_checkpoint else body[start:]
+    else:
+        records = body[start : start + sum(lengths)]
+        key_column, header_column = _split_attributes(header, lengths, body, start, ledger_id, entry_id)
+        fail = _failing(ledger_id, entry_id)
+        keys = key_column.items()
+        headers = [decode_headers(encoded, fail) if encoded else () for encoded in header_column.items()]
     batch = RecordBatch(
         ledger_id=ledger_id,
         entry_id=entry_id,
@@ -263,7 +333,9 @@ def decode_entry(
         first_slot=0,
         epoch=header.epoch,
         timestamp_ms=header.timestamp_ms,
-        payloads=[] if header.is_checkpoint else split_payloads(body[start:], lengths),
+        payloads=split_payloads(records, lengths),
+        keys=keys,
+        headers=headers,
     )
     return header, batch
 
@@ -271,8 +343,16 @@ def decode_entry(
 def decode_packed(
     payload: bytes, *, ledger_id: int, entry_id: int, spliced: AttachedLedger | None = None
 ) -> tuple[EntryHeader, PackedBatch]:
-    """Decode like ``decode_entry``, without an object for each record."""
+    """Decode like ``decode_entry``, without an object for each record.
+
+    The headers of each record stay bytes, and only their lengths are checked.
+    """
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
+    data = memoryview(b"" if header.is_checkpoint else body)[start:]
+    keys = headers = None
+    if header.attributes_bytes is not None:
+        data = data[: sum(lengths)]
+        keys, headers = _split_attributes(header, lengths, body, start, ledger_id, entry_id)
     batch = PackedBatch(
         ledger_id=ledger_id,
         entry_id=entry_id,
@@ -280,9 +360,37 @@ def decode_packed(
         epoch=header.epoch,
         timestamp_ms=header.timestamp_ms,
         lengths=lengths,
-        data=memoryview(b"" if header.is_checkpoint else body)[start:],
+        data=data,
+        keys=keys,
+        headers=headers,
     )
     return header, batch
+
+
+def _split_attributes(
+    header: EntryHeader, lengths: array[int], body: bytes, start: int, ledger_id: int, entry_id: int
+) -> tuple[PackedColumn, PackedColumn]:
+    """Return the keys and the headers of an entry, from the bytes behind its records."""
+    fail = _failing(ledger_id, entry_id)
+    count, size = header.record_count, header.attributes_bytes
+    keys_at = start + sum(lengths)
+    headers_at = keys_at + 4 * count
+    data_at = headers_at + 4 * count
+    key_lengths, header_lengths = u32_array(body[keys_at:headers_at]), u32_array(body[headers_at:data_at])
+    key_sizes = [0 if length == PackedColumn.ABSENT else length for length in key_lengths]
+    keys_end = data_at + sum(key_sizes)
+    if len(body) - data_at != size or keys_end + sum(header_lengths) != len(body):
+        fail(f"its keys and headers have other lengths than {size} bytes together")
+    if not size and all(length == PackedColumn.ABSENT for length in key_lengths):
+        fail("it says that records have keys or headers, and none has")
+
+    def refuse(size: int, limit: int, what: str) -> Exception:
+        return EntryCorrupt(ledger_id, entry_id, f"a {what} of {size} bytes, over the limit of {limit}")
+
+    for record, key, encoded in zip(lengths, key_sizes, header_lengths, strict=True):
+        _check_attributes(record, key + encoded, refuse)
+    view = memoryview(body)
+    return PackedColumn(key_lengths, view[data_at:keys_end]), PackedColumn(header_lengths, view[keys_end:])
 
 
 def decode_numbering(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[EntryHeader, Numbering]:
@@ -355,11 +463,11 @@ def _decode_front(
         fail(f"it has format {version}; this version reads formats {_PLAIN} and {_EXTENDED}")
     if codec > _CODEC_PACKED:
         fail(f"its records are packed by codec {codec}, which this version does not know")
-    if flags & ~(_FLAG_NUMBERING | _FLAG_CHECKPOINT | _FLAG_STAGED) or reserved:
+    if flags & ~(_FLAG_NUMBERING | _FLAG_CHECKPOINT | _FLAG_STAGED | _FLAG_ATTRIBUTES) or reserved:
         fail(f"it has flags {flags:#x} and {reserved:#x}, which this version does not know")
     if version == _PLAIN and (codec or flags):
         fail(f"it has format {version} with codec {codec} and flags {flags:#x}")
-    if flags & _FLAG_STAGED and (epoch or flags != _FLAG_STAGED):
+    if flags & _FLAG_STAGED and (epoch or flags & ~(_FLAG_STAGED | _FLAG_ATTRIBUTES)):
         fail(f"it is staged with flags {flags:#x} in epoch {epoch}")
     if max(epoch, first_offset + count, timestamp_ms, bytes_before) > _NUMBER_MAX:
         fail("a number of its header is out of range")
@@ -369,8 +477,18 @@ def _decode_front(
             fail("it ends within its numbering")
         at += _NUMBERING.size + _NUMBERING.unpack_from(payload, at)[1]
     is_checkpoint = bool(flags & _FLAG_CHECKPOINT)
-    if is_checkpoint != (not count) or (is_checkpoint and (codec or not flags & _FLAG_NUMBERING)):
+    if is_checkpoint != (not count) or (
+        is_checkpoint and (codec or not flags & _FLAG_NUMBERING or flags & _FLAG_ATTRIBUTES)
+    ):
         fail(f"it has flags {flags:#x}, codec {codec} and {count} records")
+    attributes_bytes: int | None = None
+    columns_bytes = 0
+    if flags & _FLAG_ATTRIBUTES:
+        if len(payload) < at + _SIZE.size:
+            fail("it ends before its records")
+        (attributes_bytes,) = _SIZE.unpack_from(payload, at)
+        at += _SIZE.size
+        columns_bytes = 8 * count + attributes_bytes
     if is_checkpoint:
         lengths: array[int] | None = array("I")
         size, start = 0, at
@@ -382,16 +500,19 @@ def _decode_front(
             fail("it ends within its packed part")
         lengths = None
         (size,) = _SIZE.unpack_from(payload, at)
-        if 4 * count + size > ENTRY_BYTES_MAX:
-            fail(f"it says that it holds {count} records of {size} bytes together")
+        if 4 * count + size + columns_bytes > ENTRY_BYTES_MAX:
+            fail(f"it says that it holds {count} records of {size + columns_bytes} bytes together")
     else:
         start = at + 4 * count
         if len(payload) < start:
             fail(f"it has {len(payload)} bytes and says that it holds {count} records")
         lengths = u32_array(payload[at:start])
         size = sum(lengths)
-        if size != len(payload) - start:
-            fail(f"its records have {size} bytes by their lengths and {len(payload) - start} in fact")
+        if size + columns_bytes != len(payload) - start:
+            fail(
+                f"its records have {size + columns_bytes} bytes by their lengths and {len(payload) - start} "
+                "in fact"
+            )
         if max(lengths) > RECORD_BYTES_MAX:
             fail(f"a record of {max(lengths)} bytes, over the limit of {RECORD_BYTES_MAX}")
     header = EntryHeader(
@@ -400,10 +521,11 @@ def _decode_front(
         count,
         timestamp_ms,
         bytes_before,
-        size,
+        size + (attributes_bytes or 0),
         is_checkpoint,
         bool(flags & _FLAG_NUMBERING),
         bool(flags & _FLAG_STAGED),
+        attributes_bytes,
     )
     return header, lengths, payload, start
 
@@ -425,8 +547,10 @@ def _unpack(
     """Return the lengths of packed records, the unpacked bytes, and the position of the records in them."""
     fail = _failing(ledger_id, entry_id)
     start = 4 * header.record_count
-    body = unpack(packed, start + header.byte_length, fail)
+    columns_bytes = 0 if header.attributes_bytes is None else 2 * start
+    body = unpack(packed, start + header.byte_length + columns_bytes, fail)
     lengths = u32_array(body[:start])
-    if sum(lengths) != header.byte_length or max(lengths) > RECORD_BYTES_MAX:
-        fail(f"its packed records have {sum(lengths)} bytes by their lengths, not {header.byte_length}")
+    size = header.byte_length - (header.attributes_bytes or 0)
+    if sum(lengths) != size or max(lengths) > RECORD_BYTES_MAX:
+        fail(f"its packed records have {sum(lengths)} bytes by their lengths, not {size}")
     return lengths, body, start

@@ -35,7 +35,7 @@ from ledgerlog.errors import (
     Truncated,
     TruncationPinned,
 )
-from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.limits import RECORD_ATTRIBUTES_BYTES_MAX, RECORD_BYTES_MAX
 from tests.contract.faces import ELECTING, EVERY, Face
 
 Test = Callable[[Face, Any], Awaitable[None]]
@@ -110,6 +110,49 @@ async def test_records_have_dense_offsets_in_every_way_of_appending(face: Face, 
     assert await data_of(log) == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"]
     info = await log.info()
     assert (info.next_offset, info.epoch, len(info.segments)) == (8, 1, 2)
+
+
+@on(EVERY)
+async def test_keys_and_headers_are_read_as_they_were_appended(face: Face, cluster: Any) -> None:
+    log = await cluster.create_log("log")
+    many = [("a", b"1"), ("a", b"2")]
+    async with log.writer(dedupe=True) as writer:
+        await writer.append(b"both", key=b"k", headers={"h": b"v"})
+        await writer.append(b"neither")
+        submission = await writer.submit(b"submitted", key=b"")
+        await submission.wait()
+        await writer.append_many(
+            [b"one", b"two", b"three"], keys=[None, b"k", None], headers=[many, None, {}]
+        )
+        await writer.append_many([b"x", b"y"], atomic=True, keys=[b"1", b"2"])
+        for _ in range(2):
+            await writer.append(b"once", key=b"n", producer="p", sequence=0)
+        wrong: list[dict[str, Any]] = [
+            {"key": "text"},
+            {"headers": {"h": "text"}},
+            {"headers": [("h",)]},
+            {"key": bytes(RECORD_ATTRIBUTES_BYTES_MAX + 1)},
+        ]
+        for arguments in wrong:
+            with pytest.raises(InvalidArgument):
+                await writer.append(b"refused", **arguments)
+        with pytest.raises(InvalidArgument):
+            await writer.append_many([b"refused"], keys=[])
+        with pytest.raises(RecordTooLarge):
+            await writer.append(bytes(RECORD_BYTES_MAX), key=b"k")
+    async with log.read() as reader:
+        found = [(record.data, record.key, record.headers) async for record in reader]
+    assert found == [
+        (b"both", b"k", (("h", b"v"),)),
+        (b"neither", None, ()),
+        (b"submitted", b"", ()),
+        (b"one", None, tuple(many)),
+        (b"two", b"k", ()),
+        (b"three", None, ()),
+        (b"x", b"1", ()),
+        (b"y", b"2", ()),
+        (b"once", b"n", ()),
+    ]
 
 
 @on(EVERY)

@@ -30,6 +30,7 @@ from ledgerlog.errors import EntryCorrupt, InvalidArgument, WireError
 from ledgerlog.meta.uri import parse_uri
 from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
+from ledgerlog.model.attributes import Attributes, decode_headers, encode_headers, headers_size
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.election import ElectionState
@@ -313,11 +314,29 @@ def _run_log_entry(data: bytes) -> bool:
     return accepted
 
 
+def _run_headers(data: bytes) -> bool:
+    def refuse(why: str) -> NoReturn:
+        raise EntryCorrupt(_LEDGER, _ENTRY, why)
+
+    try:
+        found = decode_headers(data, refuse)
+    except EntryCorrupt:
+        return False
+    expect(encode_headers(found) == data, "headers that are not the bytes they came from")
+    expect(headers_size(found) == len(data), "headers of another size than their bytes")
+    return True
+
+
+def _headers_seeds() -> list[bytes]:
+    given: list[list[tuple[str, bytes]]] = [[], [("a", b"xy")], [("a", b""), ("a", b"1"), ("\u00e9", b"z")]]
+    return [encode_headers(pairs) for pairs in given]
+
+
 def _decode_batch(data: bytes) -> None:
     header, batch = decode_entry(data, ledger_id=_LEDGER, entry_id=_ENTRY)
     expect(header == decode_header(data, ledger_id=_LEDGER, entry_id=_ENTRY), "two different headers")
     expect(len(batch.payloads) == header.record_count, "another number of records than the header says")
-    expect(sum(map(len, batch.payloads)) == header.byte_length, "other bytes than the header says")
+    expect(batch.byte_length == header.byte_length, "other bytes than the header says")
 
 
 def _decode_numbering(data: bytes) -> None:
@@ -354,6 +373,8 @@ def _log_entry_seeds() -> list[bytes]:
         encode_entry([b"a", b"", b"ccc"], **place),
         encode_entry([b"a", b"b"], numbering=numbering, **place),
         encode_entry([b"x" * 300, b"x" * 300], compress=True, **place),
+        encode_entry([b"a", b"bc"], attributes={1: Attributes(b"k", encode_headers({"h": b"v"}))}, **place),
+        encode_entry([b"x" * 300] * 2, attributes={0: Attributes(b"", b"")}, compress=True, **place),
         encode_checkpoint(states, entry_id=_ENTRY, **place),
     ]
 
@@ -479,6 +500,7 @@ TARGETS = (
     Target("token", _run_token, _token_seeds),
     Target("packed", _run_packed, _packed_seeds),
     Target("log-entry", _run_log_entry, _log_entry_seeds),
+    Target("headers", _run_headers, _headers_seeds),
     metadata_target("ledger", lambda data: LedgerMetadata.decode_untrusted(data, _LEDGER), _ledgers),
     metadata_target("log", lambda data: LogMetadata.decode_untrusted(data, _LEDGER), _logs),
     metadata_target(

@@ -15,6 +15,31 @@ _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
     mutant(
+        "a_key_stays_at_its_slot_if_a_record_before_it_is_taken_back",
+        "logs",
+        "Batch.live_attributes",
+        "self.live_slot(slot)",
+        "slot",
+        f"{_TEST_QUEUE}::test_a_key_goes_where_its_record_goes_and_counts_in_every_bound",
+    ),
+    mutant(
+        "the_bytes_of_a_key_stay_in_the_window_if_its_record_is_taken_back",
+        "logs",
+        "Batch._drop",
+        "size += attributes.size",
+        "pass",
+        f"{_TEST_QUEUE}::test_a_key_goes_where_its_record_goes_and_counts_in_every_bound",
+    ),
+    mutant(
+        "an_entry_may_say_that_it_has_keys_and_have_none",
+        "logs",
+        "records._split_attributes",
+        "not size and all(length == PackedColumn.ABSENT for length in key_lengths)",
+        "False",
+        "tests/unit/test_log_records.py::"
+        "test_every_damage_of_keys_and_headers_is_refused_with_the_name_of_the_entry",
+    ),
+    mutant(
         "who_made_a_gap_is_not_told_if_the_answer_was_lost",
         "A.6, rule 14",
         "Takeover.on_unsettled",

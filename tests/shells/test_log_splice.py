@@ -103,6 +103,25 @@ async def test_staged_ledgers_are_part_of_the_log_after_the_commit_and_not_befor
         assert await contents(log) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
+async def test_keys_and_headers_of_staged_records_are_part_of_the_log(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        async with stage(client.opened, registry(client.opened), log.name, log.incarnation) as opened:
+            await opened.append_many([b"plain"] * 3)
+            await opened.append_many([b"a", b""], keys=[b"k", None], headers=[None, [("h", b"1")]])
+            with pytest.raises(InvalidArgument):
+                await opened.append_many([b"a"], keys=[b"k", b"k"])
+            with pytest.raises(RecordTooLarge):
+                await opened.append_many([bytes(RECORD_BYTES_MAX)], keys=[b"k"])
+            made = await opened.close()
+        assert made is not None
+        assert made.byte_length == 3 * len(b"plain") + len(b"a" + b"k") + 8, "a header of 8 bytes"
+        await commit(client.opened, log, batch(0, (made,)))
+        async with log.read() as records:
+            found = [(record.data, record.key, record.headers) async for record in records]
+        assert found == [(b"plain", None, ())] * 3 + [(b"a", b"k", ()), (b"", None, (("h", b"1"),))]
+
+
 async def test_a_record_as_large_as_may_be_comes_after_a_small_one(autojump_clock: object) -> None:
     async with open_cluster(config=StorageConfig()) as cluster, cluster.client() as client:
         log = await new_log(client)

@@ -12,8 +12,10 @@ from ledgerlog.errors import InvalidArgument, OffsetMismatch, RecordTooLarge
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.core.append_queue import AppendQueue, Batch, BatchState, cumulative, group_cost
 from ledgerlog.log.core.search import EntrySearch
+from ledgerlog.model.attributes import Attributes
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack
+from ledgerlog.wire.records import decode_header, encode_entry
 
 
 def new_queue(**options: int) -> AppendQueue:
@@ -50,6 +52,73 @@ def test_what_arrives_before_a_batch_is_sent_becomes_one_entry() -> None:
         0,
         0,
     )
+
+
+def keyed(queue: AppendQueue, record: bytes, attributes: Attributes | None) -> tuple[Batch, int]:
+    size = len(record) + (0 if attributes is None else attributes.size)
+    batch = queue.add(record, size, None, attributes)
+    return batch, len(batch.records) - 1
+
+
+KEY = Attributes(b"key", b"")
+
+
+def test_a_key_goes_where_its_record_goes_and_counts_in_every_bound() -> None:
+    queue = new_queue()
+    plain, _ = add(queue, b"a")
+    batch, _ = keyed(queue, b"b", KEY)
+    assert batch is not plain, "an entry has columns for keys from its first record on, or never"
+    assert keyed(queue, b"c", None) == (batch, 1)
+    assert keyed(queue, b"", KEY) == (batch, 2)
+    assert (batch.size, queue.bytes_outstanding) == (2 + 2 * KEY.size, 3 + 2 * KEY.size)
+    assert batch.cost == batch.size + 3 * batch.overhead
+    assert plain.live_attributes() is None
+    assert batch.live_attributes() == {0: KEY, 2: KEY}
+    queue.take_back(batch, 0, 1)
+    assert batch.live_attributes() == {1: KEY}, "by the slots of the entry"
+    assert (batch.size, queue.bytes_outstanding) == (1 + KEY.size, 2 + KEY.size)
+    queue.take_back(batch, 2, 3)
+    assert batch.live_attributes() is None, "an entry without keys has none of their bytes"
+    send(queue, 7, 0)
+    send(queue, 7, 1)
+    queue.on_confirmed(7, 1)
+    assert (queue.bytes_outstanding, queue.durable_bytes, batch.attributes) == (0, 2, None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.none() | st.just(KEY)), min_size=1, max_size=40),
+    st.integers(1, 200),
+    st.booleans(),
+)
+def test_an_entry_with_keys_is_never_larger_than_what_its_batch_was_counted_for(
+    records: list[tuple[int, Attributes | None]], entry_bytes: int, together: bool
+) -> None:
+    queue = new_queue(entry_bytes=entry_bytes)
+    payloads = [bytes(size) for size, _ in records]
+    column = [each for _, each in records]
+    sizes = [size + (each.size if each else 0) for size, each in records]
+    at = 0
+    while together and at < len(records):
+        at = queue.add_many(payloads, cumulative(sizes), at, len(records), column if any(column) else None)
+    for payload, each in zip(payloads, column, strict=True) if not together else ():
+        keyed(queue, payload, each)
+    found: list[tuple[bytes, Attributes | None]] = []
+    while queue.has_queued:
+        batch = send(queue, 7, len(found))
+        attributes = batch.live_attributes()
+        found += [(data, (attributes or {}).get(slot)) for slot, data in enumerate(batch.live_records())]
+        payload = encode_entry(
+            batch.live_records(),
+            epoch=3,
+            first_offset=batch.first_offset,
+            timestamp_ms=0,
+            bytes_before=0,
+            attributes=attributes,
+        )
+        assert len(payload) - 44 - 4 <= batch.cost
+        assert batch.cost <= entry_bytes or len(batch.records) == 1
+        assert decode_header(payload, ledger_id=7, entry_id=0).byte_length == batch.size
+    assert found == list(zip(payloads, column, strict=True))
 
 
 def test_a_batch_is_closed_when_the_next_record_would_exceed_the_entry_size() -> None:

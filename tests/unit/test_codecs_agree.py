@@ -35,6 +35,7 @@ from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
 from ledgerlog.model.attach import SpliceMark
+from ledgerlog.model.attributes import Attributes, decode_headers, encode_headers
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.command import CommandOutcome, Envelope
 from ledgerlog.model.cursor import CursorState
@@ -47,6 +48,7 @@ from ledgerlog.model.principal import Principal, PrincipalKind
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.reach import OutOfReach
+from ledgerlog.model.record import RecordBatch
 from ledgerlog.model.repair import (
     AuditState,
     Draining,
@@ -167,6 +169,7 @@ segments = st.lists(
 runs = st.lists(st.builds(SequenceRange, numbers, numbers, numbers), max_size=17).map(tuple)
 states = st.lists(st.builds(ProducerState, texts, numbers, runs), max_size=3)
 numbered = st.lists(st.builds(NumberedRecords, texts, numbers, numbers, numbers), max_size=3)
+headers_bytes = st.sampled_from((b"", encode_headers([("a", b"1"), ("a", b"")])))
 pairs = st.lists(st.tuples(numbers, numbers), max_size=3)
 sums = st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3)
 
@@ -203,6 +206,11 @@ def entry(value: dict[str, Any]) -> bytes:
     return encode_entry(**value)
 
 
+def attributes_in(batch: RecordBatch) -> dict[int, Attributes]:
+    found = [(record.key, encode_headers(record.headers)) for record in batch]
+    return {slot: Attributes(*each) for slot, each in enumerate(found) if each != (None, b"")}
+
+
 def read_entry(data: bytes, value: dict[str, Any]) -> dict[str, Any]:
     header, batch = decode_entry(data, ledger_id=7, entry_id=5)
     numbering = decode_numbering(data, ledger_id=7, entry_id=5)[1] if header.has_numbering else None
@@ -214,6 +222,7 @@ def read_entry(data: bytes, value: dict[str, Any]) -> dict[str, Any]:
         "timestamp_ms": header.timestamp_ms,
         "bytes_before": header.bytes_before,
         **({} if "numbering" not in value else {"numbering": numbering}),
+        **({} if "attributes" not in value else {"attributes": attributes_in(batch)}),
     }
 
 
@@ -572,6 +581,29 @@ CODECS: dict[str, Codec] = {
         entry,
         read_entry,
         lambda data: {"records": [data], "compress": False, **small_place},
+    ),
+    "entry with keys and headers": Codec(
+        fields_of(
+            lambda attributes, **f: {**f, "attributes": {0: Attributes(*attributes)}},
+            records=st.lists(blobs, min_size=1, max_size=3),
+            compress=st.booleans(),
+            attributes=st.tuples(blobs, headers_bytes),
+            **place,
+        ),
+        entry,
+        read_entry,
+        lambda data: {
+            "records": [b"", data[: RECORD_BYTES_MAX // 2]],
+            "compress": True,
+            "attributes": {0: Attributes(data[:-1], b""), 1: Attributes(None, encode_headers({"a": data}))},
+            **small_place,
+        },
+    ),
+    "headers": Codec(
+        st.lists(st.tuples(texts, blobs), max_size=3).map(lambda value: lambda: tuple(value)),
+        encode_headers,
+        lambda data, value: decode_headers(data, fail),
+        lambda data: ((text_of(data), b""), ("a", data)),
     ),
     "packed entry": Codec(
         fields_of(lambda **f: f, records=st.lists(blobs, min_size=1), compress=st.just(True), **place),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ledgerlog.model.attributes import Attributes, encode_headers
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
@@ -54,6 +55,17 @@ def test_the_example_of_a_numbered_entry_is_what_is_written() -> None:
         timestamp_ms=NOW,
         bytes_before=100,
         numbering=Numbering(0, numbered),
+    )
+
+
+def test_the_example_of_keys_and_headers_is_what_is_written() -> None:
+    assert example("Keys and headers of an entry") == encode_entry(
+        [b"a", b"bc"],
+        epoch=3,
+        first_offset=7,
+        timestamp_ms=NOW,
+        bytes_before=100,
+        attributes={1: Attributes(b"k", encode_headers({"h": b"v"}))},
     )
 
 

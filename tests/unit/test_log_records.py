@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.errors import EntryCorrupt, InvalidArgument
+from ledgerlog.errors import EntryCorrupt, InvalidArgument, RecordTooLarge
+from ledgerlog.limits import RECORD_ATTRIBUTES_BYTES_MAX, RECORD_BYTES_MAX
+from ledgerlog.model.attributes import Attributes, Headers, attributes_of, decode_headers, encode_headers
 from ledgerlog.model.ids import Position
 from ledgerlog.model.producer import NumberedRecords, ProducerState, SequenceRange
-from ledgerlog.model.record import Record, RecordBatch, moment
+from ledgerlog.model.record import AttachedLedger, Record, RecordBatch, moment
 from ledgerlog.wire.producers import decode_table, encode_table
 from ledgerlog.wire.records import (
     Numbering,
@@ -27,16 +30,39 @@ from ledgerlog.wire.records import (
 NOW = 1_700_000_000_000
 
 
-def entry(records: list[bytes], numbering: Numbering | None = None, compress: bool = False) -> bytes:
+def entry(
+    records: list[bytes],
+    numbering: Numbering | None = None,
+    compress: bool = False,
+    attributes: Mapping[int, Attributes] | None = None,
+    staged: bool = False,
+) -> bytes:
     return encode_entry(
         records,
-        epoch=3,
+        epoch=0 if staged else 3,
         first_offset=7,
         timestamp_ms=NOW,
         bytes_before=100,
         numbering=numbering,
         compress=compress,
+        attributes=attributes,
+        staged=staged,
     )
+
+
+Full = tuple[bytes, bytes | None, Headers]
+"""The data, the key and the headers of a record."""
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+headers = st.lists(st.tuples(names, st.binary(max_size=3)), max_size=3).map(tuple)
+full_records: st.SearchStrategy[list[Full]] = st.lists(
+    st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=4), headers), min_size=1, max_size=12
+)
+
+
+def attributes_by_slot(records: Sequence[Full]) -> dict[int, Attributes]:
+    found = {slot: attributes_of(len(data), key, pairs) for slot, (data, key, pairs) in enumerate(records)}
+    return {slot: each for slot, each in found.items() if each is not None}
 
 
 def checkpoint(states: list[ProducerState], entry_id: int = 9) -> bytes:
@@ -271,3 +297,124 @@ def test_every_damage_is_refused_with_the_name_of_the_entry() -> None:
 def test_no_bytes_raise_anything_else(payload: bytes) -> None:
     with contextlib.suppress(EntryCorrupt):
         decode_entry(b"LR\1\0" + payload, ledger_id=4, entry_id=9)
+
+
+# --- keys and headers ---------------------------------------------------------------------------------
+
+
+ONE = {1: Attributes(b"k", encode_headers({"h": b"v"}))}
+
+
+def test_the_worked_example_of_a_key_and_a_header_is_what_is_written() -> None:
+    assert entry([b"a", b"bc"], attributes=ONE).hex(" ") == (
+        "4c 52 02 00 10 00 00 00 02 00 00 00 03 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 "
+        "00 68 e5 cf 8b 01 00 00 64 00 00 00 00 00 00 00 "
+        "09 00 00 00 01 00 00 00 02 00 00 00 61 62 63 ff ff ff ff 01 00 00 00 00 00 00 00 08 00 00 00 "
+        "6b 01 00 68 01 00 00 00 76"
+    )
+    assert entry([b"a", b"bc"], attributes={}) == entry([b"a", b"bc"]), "absent, they cost no byte"
+
+
+@given(full_records, st.booleans(), st.sampled_from(["plain", "numbered", "staged"]))
+def test_keys_and_headers_come_back_whatever_else_the_entry_has(
+    records: list[Full], compress: bool, kind: str
+) -> None:
+    numbering = Numbering(0, [NumberedRecords("a", 0, 1, 6)]) if kind == "numbered" else None
+    attributes = attributes_by_slot(records)
+    payload = entry([data for data, *_ in records], numbering, compress, attributes, staged=kind == "staged")
+    spliced = AttachedLedger(50, 4, NOW + 1) if kind == "staged" else None
+    header, batch = decode_entry(payload, ledger_id=4, entry_id=9, spliced=spliced)
+    assert header == decode_header(payload, ledger_id=4, entry_id=9, spliced=spliced)
+    assert [(record.data, record.key, record.headers) for record in batch] == records
+    assert header.byte_length == batch.byte_length
+    assert header.byte_length == sum(len(data) for data, *_ in records) + sum(
+        each.size for each in attributes.values()
+    )
+    assert (header.attributes_bytes is None) == (not attributes) == (batch.keys is None)
+    assert batch.has_attributes == bool(attributes)
+    if numbering is not None:
+        assert decode_numbering(payload, ledger_id=4, entry_id=9) == (header, numbering)
+
+
+@given(full_records, st.booleans(), st.integers(0, 20), st.integers(0, 20))
+def test_a_packed_batch_holds_the_keys_and_headers_of_its_part(
+    records: list[Full], compress: bool, start: int, end: int
+) -> None:
+    payload = entry([data for data, *_ in records], None, compress, attributes_by_slot(records))
+    _, batch = decode_entry(payload, ledger_id=4, entry_id=9)
+    _, packed = decode_packed(payload, ledger_id=4, entry_id=9)
+    for whole, part in ((batch, packed), (batch.between(start, end), packed.between(start, end))):
+        wanted = records[whole.first_offset - 7 :][: len(whole)]
+        assert [(record.data, record.key, record.headers) for record in whole] == wanted
+        assert part.byte_length == whole.byte_length
+        assert bytes(part.data) == b"".join(whole.payloads)
+        if whole.keys is None or whole.headers is None:
+            assert part.keys is None
+            assert part.headers is None
+        else:
+            assert part.keys is not None
+            assert part.headers is not None
+            assert part.keys.items() == whole.keys
+            encoded = part.headers.items()
+            assert [decode_headers(one or b"", pytest.fail) for one in encoded] == whole.headers
+
+
+def test_every_damage_of_keys_and_headers_is_refused_with_the_name_of_the_entry() -> None:
+    good = entry([b"a", b"bc"], attributes=ONE)
+    front, keys_at, headers_at = 44, 44 + 4 + 8 + 3, 44 + 4 + 8 + 3 + 8
+    none = good[:front] + bytes(4) + good[front + 4 : keys_at] + b"\xff" * 8 + bytes(8)
+    bad = [
+        good[:front],
+        good[: front + 3],
+        good[:-1],
+        good + b"x",
+        good[:front] + b"\x08" + good[front + 1 :],
+        good[:2] + b"\1" + good[3:],
+        good[:4] + b"\x14" + good[5:],
+        good[:keys_at] + b"\1\0\0\0" + good[keys_at + 4 :],
+        good[:headers_at] + b"\xff\xff\xff\x7f" + good[headers_at + 4 :],
+        good[:-2] + b"\2" + good[-1:],
+        good[:-6] + b"\xff" + good[-5:],
+        none,
+        entry([b"a" * 99], compress=True, attributes={0: Attributes(b"k" * 99, b"")})[:-1],
+        entry([b"a" * 99], attributes={0: Attributes(None, b"xx")}),
+    ]
+    for payload in bad:
+        with pytest.raises(EntryCorrupt, match="entry 9 of ledger 4"):
+            decode_entry(payload, ledger_id=4, entry_id=9)
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "is_taken"),
+    [
+        (RECORD_BYTES_MAX - 10, 10, True),
+        (RECORD_BYTES_MAX - 10, 11, False),
+        (0, RECORD_ATTRIBUTES_BYTES_MAX, True),
+        (0, RECORD_ATTRIBUTES_BYTES_MAX + 1, False),
+    ],
+)
+def test_keys_are_bounded_where_they_are_written_and_where_they_are_read(
+    data: int, key: int, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attributes = {0: Attributes(bytes(key), b"")}
+    if is_taken:
+        _, batch = decode_entry(entry([bytes(data)], attributes=attributes), ledger_id=4, entry_id=9)
+        assert batch.keys == [bytes(key)]
+        assert attributes_of(data, bytes(key), None) == attributes[0]
+        return
+    with pytest.raises(RecordTooLarge):
+        entry([bytes(data)], attributes=attributes)
+    with pytest.raises(RecordTooLarge):
+        attributes_of(data, bytes(key), None)
+    with monkeypatch.context() as patched:
+        patched.setattr("ledgerlog.wire.records._check_attributes", lambda *_: None)
+        payload = entry([bytes(data)], attributes=attributes)
+    with pytest.raises(EntryCorrupt, match="entry 9 of ledger 4"):
+        decode_entry(payload, ledger_id=4, entry_id=9)
+
+
+@given(st.binary(max_size=120), st.sampled_from([b"\0\x10", b"\1\x10", b"\0\x18", b"\0\x12"]))
+def test_no_bytes_with_keys_raise_anything_else(payload: bytes, head: bytes) -> None:
+    for decode in (decode_entry, decode_packed):
+        with contextlib.suppress(EntryCorrupt):
+            decode(b"LR\2" + head + b"\0\0\0\2\0\0\0" + bytes(32) + payload, ledger_id=4, entry_id=9)

@@ -27,7 +27,7 @@ class Leader:
     def take(self, producer: str, sequence: int, count: int = 1) -> tuple[Batch, int]:
         known = self.table.admit(producer, sequence, count, self.now_ms)
         assert not known
-        batch = self.queue.add_group([b"x"] * count, 5 * count)
+        batch = self.queue.add_group([b"x"] * count, count)
         slot = len(batch.records) - count
         self.table.on_taken(producer, sequence, batch, slot, count, self.now_ms)
         return batch, slot

@@ -81,7 +81,7 @@ CALLS: dict[str, str] = {
 
 FIELDS = {
     "Ack": ("offset", "position", "epoch", "duplicate"),
-    "Record": ("offset", "position", "data", "timestamp", "epoch"),
+    "Record": ("offset", "position", "data", "timestamp", "epoch", "key", "headers"),
     "Position": ("ledger_id", "entry_id", "slot"),
 }
 

@@ -47,6 +47,7 @@ from ledgerlog.limits import (
     RECORD_BYTES_MAX,
     WRITER_FRAMES_OUTSTANDING,
 )
+from ledgerlog.model.attributes import Attributes
 from ledgerlog.model.ids import NO_ENTRY, Position
 from ledgerlog.model.producer import NumberedRecords
 from ledgerlog.model.record import Ack, tuple_new
@@ -55,6 +56,9 @@ __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
 RECORD_OVERHEAD = 4
 """Bytes that an entry needs for each record in addition to the record itself. They hold its length."""
+
+ATTRIBUTES_OVERHEAD = 12
+"""The same, in an entry with keys or headers. It has a column of lengths for each of both."""
 
 _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
 """The most bytes that an entry needs to name the producer of a run of records."""
@@ -65,13 +69,17 @@ _GROUP_COST_MAX = ENTRY_BYTES_MAX - KIB
 assert _GROUP_COST_MAX >= RECORD_BYTES_MAX + RECORD_OVERHEAD
 
 
-def group_cost(sizes: Sequence[int]) -> int:
+def group_cost(sizes: Sequence[int], *, has_attributes: bool = False) -> int:
     """Return the bytes that records of these sizes take in one entry.
+
+    Args:
+        sizes: The bytes of each record, its key and headers included.
+        has_attributes: Whether a record has a key or headers.
 
     Raises:
         RecordTooLarge: No entry can hold them.
     """
-    cost = sum(sizes) + RECORD_OVERHEAD * len(sizes)
+    cost = sum(sizes) + (ATTRIBUTES_OVERHEAD if has_attributes else RECORD_OVERHEAD) * len(sizes)
     if cost > _GROUP_COST_MAX:
         raise RecordTooLarge(cost, _GROUP_COST_MAX, "group of records")
     return cost
@@ -95,6 +103,7 @@ class Batch:
 
     __slots__ = (
         "_dropped_slots",
+        "attributes",
         "cost",
         "dropped",
         "end_ticket",
@@ -105,12 +114,13 @@ class Batch:
         "first_ticket",
         "ledger_id",
         "numbered",
+        "overhead",
         "records",
         "size",
         "state",
     )
 
-    def __init__(self, first_ticket: int, epoch: int) -> None:
+    def __init__(self, first_ticket: int, epoch: int, *, has_attributes: bool = False) -> None:
         self.first_ticket = first_ticket
         self.end_ticket = first_ticket
         """One after the last ticket that is answered together with this batch."""
@@ -118,8 +128,13 @@ class Batch:
         self.records: list[bytes] = []
         """The records by slot; a dropped record is empty bytes. The list is emptied once the batch is
         answered."""
+        self.attributes: dict[int, Attributes] | None = {} if has_attributes else None
+        """The keys and headers of the records that have any, by slot. None if the batch takes no such
+        records."""
+        self.overhead = ATTRIBUTES_OVERHEAD if has_attributes else RECORD_OVERHEAD
+        """Bytes in the entry for each record, in addition to the record itself."""
         self.size = 0
-        """Bytes of the records that are not dropped."""
+        """Bytes of the records that are not dropped, their keys and headers included."""
         self.cost = 0
         """Bytes in the entry, for packing. Includes dropped records."""
         self.state = BatchState.QUEUED
@@ -145,6 +160,14 @@ class Batch:
         if not self.dropped:
             return self.records
         return [record for slot, record in enumerate(self.records) if slot not in self.dropped]
+
+    def live_attributes(self) -> dict[int, Attributes] | None:
+        """Return ``attributes`` with the slots of the entry; None if no record to write has any."""
+        if not self.attributes:
+            return None
+        if not self.dropped:
+            return self.attributes
+        return {self.live_slot(slot): each for slot, each in self.attributes.items()}
 
     def live_slot(self, slot: int) -> int:
         """Return the slot that a record gets in the entry. Dropped records get none."""
@@ -208,6 +231,8 @@ class Batch:
         self._dropped_slots.insert(bisect_right(self._dropped_slots, slot), slot)
         size = len(self.records[slot])
         self.records[slot] = b""
+        if self.attributes and (attributes := self.attributes.pop(slot, None)) is not None:
+            size += attributes.size
         self.size -= size
         return size
 
@@ -341,14 +366,27 @@ class AppendQueue:
         if expected != self.tail:
             raise OffsetMismatch(self._name, expected, self.tail)
 
-    def add(self, record: bytes, size: int, expected: int | None = None) -> Batch:
+    def add(
+        self, record: bytes, size: int, expected: int | None = None, attributes: Attributes | None = None
+    ) -> Batch:
         """Take a record and return its batch.
 
         The record gets the last slot of the batch and the ticket ``next_ticket - 1``.
+
+        Args:
+            record: The data of the record.
+            size: The bytes of the record, its key and headers included.
+            expected: The only offset at which the record may be written.
+            attributes: The key and headers of the record, if it has any.
         """
         batch = self._open
-        if batch is None or batch.cost + size + RECORD_OVERHEAD > self._entry_bytes:
-            batch = self._new_batch()
+        if batch is None or batch.cost + size + batch.overhead > self._entry_bytes:
+            batch = self._new_batch(has_attributes=attributes is not None)
+        if attributes is not None:
+            if batch.attributes is None:
+                batch = self._new_batch(has_attributes=True)
+            assert batch.attributes is not None
+            batch.attributes[len(batch.records)] = attributes
         if expected is not None:
             assert expected == self.tail
             batch.expected = batch.expected or []
@@ -356,50 +394,69 @@ class AppendQueue:
             self._conditions += 1
         batch.records.append(record)
         batch.size += size
-        batch.cost += size + RECORD_OVERHEAD
+        batch.cost += size + batch.overhead
         batch.end_ticket = self.next_ticket = self.next_ticket + 1
         self.tail += 1
         self.records_outstanding += 1
         self.bytes_outstanding += size
         return batch
 
-    def add_many(self, records: Sequence[bytes], ends: Sequence[int], at: int, limit: int) -> int:
+    def add_many(
+        self,
+        records: Sequence[bytes],
+        ends: Sequence[int],
+        at: int,
+        limit: int,
+        attributes: Sequence[Attributes | None] | None = None,
+    ) -> int:
         """Take consecutive records into one batch, as many as fit, but at least one. The batch is
         ``last_batch`` afterwards.
 
         Args:
             records: All records of the call.
-            ends: The cumulative sizes of all records.
+            ends: The cumulative sizes of all records, their keys and headers included.
             at: The index of the first record to take.
             limit: The index to stop before, even if more records fit.
+            attributes: The keys and headers of all records; None if no record has any.
 
         Returns:
             The index of the first record that was not taken.
         """
-        batch = self._open
         before = ends[at - 1] if at else 0
-        first = ends[at] - before + RECORD_OVERHEAD
-        if batch is None or batch.cost + first > self._entry_bytes:
-            batch = self._new_batch()
+        batch = self._batch_for(ends[at] - before, 1, attributes)
         room = self._entry_bytes - batch.cost
-        base = before + RECORD_OVERHEAD * at
-        stop = bisect_right(
-            range(at + 1, limit + 1), room, key=lambda k: ends[k - 1] + RECORD_OVERHEAD * k - base
-        )
-        self._extend(batch, records[at : at + max(1, stop)], ends[at + max(1, stop) - 1] - before)
-        return at + max(1, stop)
+        overhead = batch.overhead
+        base = before + overhead * at
+        stop = bisect_right(range(at + 1, limit + 1), room, key=lambda k: ends[k - 1] + overhead * k - base)
+        end = at + max(1, stop)
+        if attributes is not None:
+            attributes = attributes[at:end]
+        self._extend(batch, records[at:end], ends[end - 1] - before, attributes)
+        return end
 
-    def add_group(self, records: Sequence[bytes], cost: int) -> Batch:
+    def add_group(
+        self, records: Sequence[bytes], size: int, attributes: Sequence[Attributes | None] | None = None
+    ) -> Batch:
         """Take records that must share one entry; they get the last slots of the returned batch.
 
         Args:
-            records: The records.
-            cost: The bytes that they take in the entry, from ``group_cost``.
+            records: The records. ``group_cost`` has found that an entry can hold them.
+            size: The bytes of all of them, keys and headers included.
+            attributes: Their keys and headers; None if no record has any.
         """
+        batch = self._batch_for(size, len(records), attributes)
+        self._extend(batch, records, size, attributes)
+        return batch
+
+    def _batch_for(self, size: int, count: int, attributes: Sequence[Attributes | None] | None) -> Batch:
+        """Return the open batch if it has room for ``count`` records of ``size`` bytes, or a new one."""
         batch = self._open
-        if batch is None or batch.cost + cost > self._entry_bytes:
-            batch = self._new_batch()
-        self._extend(batch, records, cost - RECORD_OVERHEAD * len(records))
+        if (
+            batch is None
+            or batch.cost + size + batch.overhead * count > self._entry_bytes
+            or (attributes is not None and batch.attributes is None)
+        ):
+            batch = self._new_batch(has_attributes=attributes is not None)
         return batch
 
     @property
@@ -408,18 +465,28 @@ class AppendQueue:
         assert self._open is not None
         return self._open
 
-    def _extend(self, batch: Batch, records: Sequence[bytes], size: int) -> None:
+    def _extend(
+        self,
+        batch: Batch,
+        records: Sequence[bytes],
+        size: int,
+        attributes: Sequence[Attributes | None] | None,
+    ) -> None:
         count = len(records)
+        if attributes is not None:
+            assert batch.attributes is not None
+            slots = enumerate(attributes, len(batch.records))
+            batch.attributes.update((slot, each) for slot, each in slots if each is not None)
         batch.records += records
         batch.size += size
-        batch.cost += size + RECORD_OVERHEAD * count
+        batch.cost += size + batch.overhead * count
         batch.end_ticket = self.next_ticket = self.next_ticket + count
         self.tail += count
         self.records_outstanding += count
         self.bytes_outstanding += size
 
-    def _new_batch(self) -> Batch:
-        self._open = batch = Batch(self.next_ticket, self._epoch)
+    def _new_batch(self, *, has_attributes: bool = False) -> Batch:
+        self._open = batch = Batch(self.next_ticket, self._epoch, has_attributes=has_attributes)
         self._queued.append(batch)
         return batch
 
@@ -528,6 +595,7 @@ class AppendQueue:
         self.records_outstanding -= count
         self.bytes_outstanding -= batch.size
         batch.records = []
+        batch.attributes = None
         if state is BatchState.DURABLE:
             self.durable_offset = batch.first_offset + count
             self.durable_bytes += batch.size
