@@ -7,7 +7,8 @@ program is appended as soon as it is there, and a file is appended in pieces of 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable
+import os
+from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, BinaryIO, Protocol
@@ -31,7 +32,6 @@ from ledgerlog.cli.options import (
 )
 from ledgerlog.cli.output import (
     Bar,
-    bytes_fields,
     print_json,
     print_line,
     printable,
@@ -39,13 +39,14 @@ from ledgerlog.cli.output import (
     raw_output,
     to_json,
 )
-from ledgerlog.cli.record_formats import FrameCutter, JsonCutter
+from ledgerlog.cli.record_formats import FrameCutter, InputRecord, JsonCutter, record_fields
 from ledgerlog.cli.running import Interrupted, run, run_until_interrupted
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, RecordsLost
+from ledgerlog.errors import InvalidArgument, LedgerLogError, LedgerNotFound, RecordsLost
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import Start
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.attributes import Headers, attributes_of
 from ledgerlog.model.record import RecordBatch
 
 __all__ = ["log_append", "log_read"]
@@ -60,6 +61,9 @@ class NotVacant(LedgerLogError):
     """A writer may use the log, and the command was told not to depose it. Nothing was appended."""
 
 
+_Cut = Sequence[bytes] | Sequence[InputRecord]
+
+
 class _Cutter(Protocol):
     """Cuts the input into records."""
 
@@ -69,9 +73,9 @@ class _Cutter(Protocol):
     @property
     def holds_a_line(self) -> bool: ...
 
-    def cut(self, chunk: bytes) -> list[bytes]: ...
+    def cut(self, chunk: bytes) -> _Cut: ...
 
-    def finish(self) -> list[bytes]: ...
+    def finish(self) -> _Cut: ...
 
 
 _CUTTERS: dict[str, Callable[[], _Cutter]] = {"lines": LineCutter, "json": JsonCutter, "framed": FrameCutter}
@@ -85,6 +89,10 @@ class AppendStopped(LedgerLogError):
 class Appended:
     """The progress of an append of many records."""
 
+    key: bytes | None = None
+    """The key of all records, if the command gives one."""
+    headers: Headers = ()
+    """The headers of all records."""
     records: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
@@ -107,6 +115,20 @@ class Appended:
         return f"{self.records} records are in the log, at offsets {self.first_offset} to {self.last_offset}"
 
 
+def _key(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
+    return None if value is None else os.fsencode(value)
+
+
+def _headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Headers:
+    found = []
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        found.append((name, os.fsencode(value)))
+    return tuple(found)
+
+
 @click.command("append")
 @log_name_argument
 @click.option(
@@ -125,6 +147,15 @@ class Appended:
     help="What the input is: a record a line; the objects of 'log read --json'; or the frames of 'log read "
     "--framed' (a length of four bytes, little endian, before each record).",
 )
+@click.option("--key", type=click.UNPROCESSED, callback=_key, help="The key of every record of the input.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_headers,
+    help="A header of every record of the input. Give it once for each header.",
+)
 @click.option(
     "--if-vacant",
     is_flag=True,
@@ -133,15 +164,28 @@ class Appended:
 @uri_option
 @json_option
 def log_append(
-    name: str, file: BinaryIO, record_format: str, if_vacant: bool, uri: str, as_json: bool
+    name: str,
+    file: BinaryIO,
+    record_format: str,
+    key: bytes | None,
+    headers: Headers,
+    if_vacant: bool,
+    uri: str,
+    as_json: bool,
 ) -> None:
     """Append the lines of a file, a record each, to the log NAME.
 
     Takes the log over from the writer that it has now, unless you say --if-vacant. Returns when every record
-    is durable."""
-    done = Appended()
+    is durable.
+
+    --key and --header give all records the same key and headers. With '--format json' each record has its
+    own."""
+    if record_format == "json" and (key is not None or headers):
+        raise click.UsageError("--key and --header exclude --format json, where each record has its own")
+    done = Appended(key=key, headers=headers)
 
     async def body() -> None:
+        attributes_of(0, key, headers)
         source = Source(file)
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
@@ -185,7 +229,7 @@ async def _append(
     log: Log, source: Source, cutter: _Cutter, done: Appended, bar: Bar, vacant_epoch: int | None
 ) -> None:
     is_unterminated = False
-    send, receive = trio.open_memory_channel[tuple[list[bytes], int]](0)
+    send, receive = trio.open_memory_channel[tuple[_Cut, int]](0)
 
     async def read() -> None:
         nonlocal is_unterminated
@@ -218,9 +262,19 @@ async def _append(
         raise cutter.failure
 
 
-async def _append_lines(writer: LogWriter, lines: list[bytes], done: Appended) -> None:
+async def _append_lines(writer: LogWriter, lines: _Cut, done: Appended) -> None:
     for at in range(0, len(lines), _AT_ONCE):
-        acks = await writer.append_many(lines[at : at + _AT_ONCE])
+        datas: list[bytes] = []
+        keys: list[bytes | None] | None = None
+        headers: list[Headers] | None = None
+        for line in lines[at : at + _AT_ONCE]:
+            datas.append(line if isinstance(line, bytes) else line.data)
+        own = [line for line in lines[at : at + _AT_ONCE] if isinstance(line, InputRecord)]
+        if any(line.key is not None or line.headers for line in own):
+            keys, headers = [line.key for line in own], [line.headers for line in own]
+        elif done.key is not None or done.headers:
+            keys, headers = [done.key] * len(datas), [done.headers] * len(datas)
+        acks = await writer.append_many(datas, keys=keys, headers=headers)
         if done.first_offset is None:
             done.first_offset = acks[0].offset
         done.last_offset = acks[-1].offset
@@ -288,6 +342,12 @@ def log_read(
             async def copy(batches: AsyncIterable[RecordBatch]) -> None:
                 async for batch in batches:
                     if framed:
+                        if batch.has_attributes:
+                            raise InvalidArgument(
+                                f"a record of entry {batch.ledger_id}:{batch.entry_id} (from offset "
+                                f"{batch.first_offset} on) has a key or headers, for which frames have no "
+                                "place: use --json"
+                            )
                         await sink.put(record_formats.framed(batch.payloads))
                     elif raw:
                         await sink.put(joiner.join(batch.first_offset, batch.payloads))
@@ -321,7 +381,7 @@ def _text_of(batch: RecordBatch, as_json: bool) -> str:
                 "position": str(record.position),
                 "timestamp": record.timestamp.isoformat(timespec="milliseconds"),
                 "epoch": record.epoch,
-                **bytes_fields(record.data),
+                **record_fields(record),
             }
             lines.append(to_json(fields))
         else:

@@ -107,12 +107,12 @@ def printable(data: bytes) -> str:
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def bytes_fields(data: bytes) -> dict[str, str]:
-    """Return bytes as a field of a JSON object."""
+def bytes_fields(data: bytes, name: str = "data") -> dict[str, str]:
+    """Return bytes as a field of a JSON object: as text, or in base64 under another name."""
     try:
-        return {"data": data.decode("utf-8")}
+        return {name: data.decode("utf-8")}
     except UnicodeDecodeError:
-        return {"data_base64": base64.b64encode(data).decode("ascii")}
+        return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
 def raw_output() -> BinaryIO:

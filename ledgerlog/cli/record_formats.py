@@ -2,11 +2,13 @@
 byte.
 
 **JSON**: an object a line. ``data`` has the record as text. A record that is not UTF-8 is in ``data_base64``
-instead. All other fields are for people and are ignored. So ``log read --json`` into ``log append --format
-json`` copies a log.
+instead. If it has a key, that is in ``key`` or ``key_base64``. If it has headers, ``headers`` is a list of
+objects, each with a ``name`` and a ``value`` or ``value_base64``. All other fields are for people and are
+ignored. So ``log read --json`` into ``log append --format json`` copies a log.
 
 **Framed**: for each record its length, four bytes, little endian, and then its bytes. For example, the
-records ``ab`` and an empty one are ``02000000 6162 00000000``.
+records ``ab`` and an empty one are ``02000000 6162 00000000``. A frame has no place for a key or headers, so
+``log read --framed`` refuses a record with any of them.
 
 A cutter gets the input in chunks, keeps at most one unfinished record, and refuses a record as soon as it
 knows that it is too long. After a failure it takes nothing more; the records before it are given out.
@@ -17,22 +19,43 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from ledgerlog.cli.lines import LineCutter
+from ledgerlog.cli.output import bytes_fields
 from ledgerlog.errors import InvalidArgument, LedgerLogError, RecordTooLarge
-from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.limits import KIB, RECORD_BYTES_MAX
+from ledgerlog.model.attributes import Headers, attributes_of
+from ledgerlog.model.record import Record
 
-__all__ = ["FrameCutter", "JsonCutter", "framed"]
+__all__ = ["FrameCutter", "InputRecord", "JsonCutter", "framed", "record_fields"]
 
-_JSON_LINE_BYTES_MAX = 6 * RECORD_BYTES_MAX + 4096
-"""A character of a record takes at most six bytes in JSON (``\\\\u0001``)."""
+_JSON_LINE_BYTES_MAX = 6 * RECORD_BYTES_MAX + 64 * KIB
+"""A character of a record takes at most six bytes in JSON (``\\\\u0001``), and a header has names around."""
 _LENGTH_BYTES = 4
 
 
 def framed(records: list[bytes]) -> bytes:
     """Return records in the framed format."""
     return b"".join(part for data in records for part in (len(data).to_bytes(_LENGTH_BYTES, "little"), data))
+
+
+class InputRecord(NamedTuple):
+    """A record of the input that may have a key and headers."""
+
+    data: bytes
+    key: bytes | None = None
+    headers: Headers = ()
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """Return the data, the key and the headers of a record as fields of a JSON object."""
+    fields: dict[str, Any] = bytes_fields(record.data)
+    if record.key is not None:
+        fields |= bytes_fields(record.key, "key")
+    if record.headers:
+        fields["headers"] = [{"name": name, **bytes_fields(value, "value")} for name, value in record.headers]
+    return fields
 
 
 class JsonCutter:
@@ -45,15 +68,15 @@ class JsonCutter:
         self._number = 0
         self.failure: LedgerLogError | None = None
 
-    def cut(self, chunk: bytes) -> list[bytes]:
+    def cut(self, chunk: bytes) -> list[InputRecord]:
         """Return the records that ``chunk`` completes."""
         return self._decoded(self._lines.cut(chunk))
 
-    def finish(self) -> list[bytes]:
+    def finish(self) -> list[InputRecord]:
         """Return the record of a last line without its newline, if there is one."""
         return self._decoded(self._lines.finish()) if self.failure is None else []
 
-    def _decoded(self, lines: list[bytes]) -> list[bytes]:
+    def _decoded(self, lines: list[bytes]) -> list[InputRecord]:
         records = []
         for line in lines:
             self._number += 1
@@ -68,22 +91,45 @@ class JsonCutter:
         return records
 
 
-def _record_of(fields: Any) -> bytes:
-    match fields:
-        case {"data": str(), "data_base64": str()}:
-            raise InvalidArgument("it has both 'data' and 'data_base64'")
-        case {"data": str(text)}:
-            data = text.encode()
-        case {"data_base64": str(text)}:
-            try:
-                data = base64.b64decode(text, validate=True)
-            except binascii.Error as error:
-                raise InvalidArgument(f"'data_base64': {error}") from error
-        case _:
-            raise InvalidArgument("it is not an object with a text in 'data' or 'data_base64'")
+def _record_of(fields: Any) -> InputRecord:
+    if not isinstance(fields, dict) or (data := _bytes_of(fields, "data")) is None:
+        raise InvalidArgument("it is not an object with a text in 'data' or 'data_base64'")
     if len(data) > RECORD_BYTES_MAX:
         raise RecordTooLarge(len(data), RECORD_BYTES_MAX)
-    return data
+    key = _bytes_of(fields, "key")
+    headers = _headers_of(fields.get("headers") or [])
+    attributes_of(len(data), key, headers)
+    return InputRecord(data, key, headers)
+
+
+def _headers_of(given: Any) -> Headers:
+    found = []
+    for header in given if isinstance(given, list) else [None]:
+        name = header.get("name") if isinstance(header, dict) else None
+        value = _bytes_of(header, "value") if isinstance(header, dict) else None
+        if not isinstance(name, str) or value is None:
+            raise InvalidArgument(
+                "'headers' is not a list of objects with a text in 'name' and in 'value' or 'value_base64'"
+            )
+        found.append((name, value))
+    return tuple(found)
+
+
+def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+    """Return the bytes that ``bytes_fields`` made a field of; None if there is none."""
+    text, packed = fields.get(name), fields.get(f"{name}_base64")
+    if text is not None and packed is not None:
+        raise InvalidArgument(f"it has both {name!r} and '{name}_base64'")
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(packed, str):
+        try:
+            return base64.b64decode(packed, validate=True)
+        except binascii.Error as error:
+            raise InvalidArgument(f"'{name}_base64': {error}") from error
+    if text is not None or packed is not None:
+        raise InvalidArgument(f"{name!r} is not a text")
+    return None
 
 
 class FrameCutter:

@@ -19,7 +19,7 @@ from ledgerlog.cli.lines import LineCutter, Source
 from ledgerlog.cli.log_data import Appended, NotVacant, _append, _vacant_epoch
 from ledgerlog.cli.main import cli
 from ledgerlog.cli.output import progress_bar
-from ledgerlog.cli.record_formats import FrameCutter, JsonCutter, framed
+from ledgerlog.cli.record_formats import FrameCutter, InputRecord, JsonCutter, framed
 from ledgerlog.limits import RECORD_BYTES_MAX
 
 RECORDS = [
@@ -65,6 +65,48 @@ def test_what_is_read_is_appended_without_loss(commands: Commands, shown: str, t
     assert commands.ok("log", "read", "copy", "--framed") == framed(RECORDS)
 
 
+def test_keys_and_headers_are_appended_shown_and_copied(commands: Commands) -> None:
+    commands.ok(
+        "log", "append", "orders", "--key", "k", "--header", "a=1", "--header", "a=b=c", stdin=b"x\ny\n"
+    )
+    packed = b'{"data": "z", "key_base64": "/w==", "headers": [{"name": "b", "value_base64": "/w=="}]}\n'
+    commands.ok("log", "append", "orders", "--format", "json", stdin=packed + b'{"data": "plain"}\n')
+    shown = commands.lines("log", "read", "orders")
+    pairs = [{"name": "a", "value": "1"}, {"name": "a", "value": "b=c"}]
+    assert [(each["data"], each.get("key"), each.get("headers")) for each in shown] == [
+        ("x", "k", pairs),
+        ("y", "k", pairs),
+        ("z", None, [{"name": "b", "value_base64": "/w=="}]),
+        ("plain", None, None),
+    ]
+    assert shown[2]["key_base64"] == "/w=="
+    commands.ok(
+        "log", "append", "copy", "--format", "json", stdin=commands.ok("log", "read", "orders", "--json")
+    )
+    keep = ("data", "key", "key_base64", "headers")
+    assert [{name: each.get(name) for name in keep} for each in commands.lines("log", "read", "copy")] == [
+        {name: each.get(name) for name in keep} for each in shown
+    ]
+    assert "use --json" in commands.fails("log", "read", "orders", "--framed")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"data": "a", "key": 7}',
+        b'{"data": "a", "key": "b", "key_base64": "Yg=="}',
+        b'{"data": "a", "headers": {"a": "b"}}',
+        b'{"data": "a", "headers": [{"name": "a"}]}',
+        b'{"data": "a", "headers": [{"value": "a"}]}',
+        b'{"data": "a", "headers": [7]}',
+    ],
+)
+def test_a_key_or_a_header_that_is_none_in_json_is_named(bad: bytes) -> None:
+    cutter = JsonCutter()
+    assert cutter.cut(b'{"data": "a", "key": "k"}\n' + bad + b"\n") == [InputRecord(b"a", b"k")]
+    assert "line 2 is no record in JSON" in str(cutter.failure)
+
+
 def test_a_line_that_is_no_record_is_named_and_those_before_it_are_in_the_log(commands: Commands) -> None:
     for bad in (
         b"[1]",
@@ -103,7 +145,7 @@ def test_a_frame_that_is_cut_off_or_too_long_is_refused() -> None:
 def test_a_record_of_the_largest_size_fits_in_json_however_it_is_escaped() -> None:
     record = b"\x01" * RECORD_BYTES_MAX
     cutter = JsonCutter()
-    assert cutter.cut(json.dumps({"data": record.decode()}).encode() + b"\n") == [record]
+    assert cutter.cut(json.dumps({"data": record.decode()}).encode() + b"\n") == [InputRecord(record)]
     assert cutter.cut(json.dumps({"data": record.decode() + "x"}).encode() + b"\n") == []
     assert "over the limit" in str(cutter.failure)
 
