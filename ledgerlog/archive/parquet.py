@@ -1,4 +1,4 @@
-"""An archived part of a log as a Parquet file (format 1; docs/ARCHIVE.md describes it).
+"""An archived part of a log as a Parquet file (formats 1 and 2; docs/ARCHIVE.md describes them).
 
     offset     int64                     without gaps, unless the file is compacted
     timestamp  timestamp[ms, UTC]        the leader's wall clock; it never decreases
@@ -8,14 +8,19 @@
     slot       int32
     epoch      int64                     of the leader that appended the record
 
-No column has nulls. Rows are sorted by ``offset``. A row group has about ``limits.ARCHIVE_GROUP_ROWS`` rows
+A file with records that have a key or headers has format 2, and two more columns. Only these have nulls:
+
+    key        binary                    null: the record has none
+    headers    list of (name, value)     a text and bytes; null: the record has none
+
+Rows are sorted by ``offset``. A row group has about ``limits.ARCHIVE_GROUP_ROWS`` rows
 or ``limits.ARCHIVE_GROUP_BYTES`` bytes of records; a reader holds one group at a time. Pages are compressed
 with zstd and carry checksums, which every read verifies. Any program that reads Parquet reads the file as a
 table.
 
 The footer's key-value metadata describe the file (all values are text):
 
-    ledgerlog.format       1                     ledgerlog.count      rows
+    ledgerlog.format       1 or 2                ledgerlog.count      rows
     ledgerlog.log          the log's name        ledgerlog.compacted  true or false
     ledgerlog.incarnation                        ledgerlog.digest     64 hexadecimal digits
     ledgerlog.ledgers      JSON [[id, first offset, end offset, last entry], ...]
@@ -23,8 +28,10 @@ The footer's key-value metadata describe the file (all values are text):
 **The digest** covers the records, not the bytes of the file. Files with the same records therefore have the
 same digest, even if different jobs wrote them. It is the SHA-256 of eight SHA-256 digests, one after the
 other. The first seven are of offset, timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the
-lengths of the values, each as little-endian 64-bit numbers. The eighth is of the values joined. The end of
-the file, which this digest does not cover, has a digest of its own (``archive.footer``).
+lengths of the values, each as little-endian 64-bit numbers. The eighth is of the values joined. If a record
+has a key or headers, four more follow: of the lengths of the keys (-1: none), of the keys joined, of the
+lengths of the headers as bytes (``model.attributes``), and of these bytes joined. The end of the file, which
+this digest does not cover, has a digest of its own (``archive.footer``).
 
 Everything here blocks; ``archive.reader`` and the jobs run it in threads. ``ArchiveCorrupt`` means: the file
 does not decode, its pages do not match their checksums, or it is not the file that its record describes.
@@ -53,16 +60,26 @@ import pyarrow.parquet as pq
 
 from ledgerlog.archive.destinations import Destination, file_name, files_as_errors, open_input
 from ledgerlog.archive.footer import digest_of, read_end
-from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, IncompatibleVersion
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, IncompatibleVersion, LedgerLogError
 from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
 from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
+from ledgerlog.model.attributes import Headers, encode_headers
 from ledgerlog.model.record import RecordBatch
 
-__all__ = ["SCHEMA", "ArchiveFile", "ArchiveWriter", "Facts", "FileCheck"]
+__all__ = [
+    "SCHEMA",
+    "SCHEMA_WITH_ATTRIBUTES",
+    "ArchiveFile",
+    "ArchiveWriter",
+    "AttributesFound",
+    "Facts",
+    "FileCheck",
+]
 
 T = TypeVar("T")
 
 FORMAT = "1"
+FORMAT_WITH_ATTRIBUTES = "2"
 
 SCHEMA = pa.schema(
     [
@@ -75,6 +92,13 @@ SCHEMA = pa.schema(
         pa.field("epoch", pa.int64(), nullable=False),
     ]
 )
+
+_PAIR = pa.struct(
+    [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+_HEADERS = pa.list_(pa.field("element", _PAIR, nullable=False))
+
+SCHEMA_WITH_ATTRIBUTES = pa.schema([*SCHEMA, pa.field("key", pa.binary()), pa.field("headers", _HEADERS)])
 
 _NUMBERS = ("offset", "timestamp", "ledger_id", "entry_id", "slot", "epoch")
 _ENCODED = ("timestamp", "ledger_id", "entry_id", "epoch")
@@ -102,6 +126,12 @@ class Facts:
     """Whether compaction may have dropped records."""
     digest: bytes
     """The digest of the records."""
+    has_attributes: bool = False
+    """Whether the file has columns for keys and headers."""
+
+
+class AttributesFound(LedgerLogError):
+    """A record has a key or headers, and the file was begun without columns for them. Begin it with them."""
 
 
 # --- the digest -----------------------------------------------------------------------------------
@@ -112,6 +142,9 @@ class _Digest:
 
     def __init__(self) -> None:
         self._columns = {name: hashlib.sha256() for name in (*_NUMBERS, "length", "value")}
+        self._attributes = {name: hashlib.sha256() for name in _ATTRIBUTE_DIGESTS}
+        self._has_attributes = False
+        self._rows_without = 0
 
     def add(self, table: Any) -> None:
         """Add the records of a table."""
@@ -120,10 +153,49 @@ class _Digest:
         values = _column(table, "value")
         self._columns["length"].update(_int64_bytes(pc.binary_length(values)))
         self._columns["value"].update(_value_bytes(values))
+        if "key" in table.column_names and not _is_without_attributes(table):
+            self._add_attributes(table)
+        else:
+            self._rows_without += table.num_rows
+
+    def _add_attributes(self, table: Any) -> None:
+        self._pass_rows_without()
+        self._has_attributes = True
+        keys = _column(table, "key").to_pylist()
+        headers = [encode_headers(each) for each in _headers_of(_column(table, "headers"))]
+        for name, items in (("key", keys), ("headers", headers)):
+            lengths = array("q", [-1 if item is None else len(item) for item in items])
+            self._attributes[f"{name} length"].update(lengths)
+            self._attributes[name].update(b"".join(item for item in items if item))
+
+    def _pass_rows_without(self) -> None:
+        """Add the lengths of the rows without keys and headers that came since the last ones with any."""
+        self._attributes["key length"].update(array("q", (-1,)) * self._rows_without)
+        self._attributes["headers length"].update(bytes(8 * self._rows_without))
+        self._rows_without = 0
 
     def digest(self) -> bytes:
         """Return the digest of all records so far."""
-        return hashlib.sha256(b"".join(each.digest() for each in self._columns.values())).digest()
+        parts = list(self._columns.values())
+        if self._has_attributes:
+            self._pass_rows_without()
+            parts += self._attributes.values()
+        return hashlib.sha256(b"".join(each.digest() for each in parts)).digest()
+
+
+_ATTRIBUTE_DIGESTS = ("key length", "key", "headers length", "headers")
+
+
+def _is_without_attributes(table: Any) -> bool:
+    return all(_column(table, name).null_count == table.num_rows for name in ("key", "headers"))
+
+
+def _headers_of(column: Any) -> list[Headers]:
+    """Return the headers of each record from their column."""
+    return [
+        tuple((pair["name"], pair["value"]) for pair in pairs) if pairs else ()
+        for pairs in column.to_pylist()
+    ]
 
 
 def _column(table: Any, name: str) -> Any:
@@ -160,6 +232,7 @@ class ArchiveWriter:
         ledgers: The ledgers that the file holds, in the order of the log.
         compacted: Whether compaction may have dropped records.
         nonce: Hexadecimal digits that no other file has in its name.
+        has_attributes: Whether the file gets columns for keys and headers.
 
     Raises:
         ArchiveUnavailable: The file cannot be created.
@@ -175,7 +248,10 @@ class ArchiveWriter:
         ledgers: Sequence[ArchivedLedger],
         compacted: bool,
         nonce: str,
+        has_attributes: bool = False,
     ) -> None:
+        self._has_attributes = has_attributes
+        self._schema = SCHEMA_WITH_ATTRIBUTES if has_attributes else SCHEMA
         self._destination = destination
         self._log = log
         self._incarnation = incarnation
@@ -195,10 +271,12 @@ class ArchiveWriter:
             with self._translated():
                 self._writer = pq.ParquetWriter(
                     self._sink,
-                    SCHEMA,
+                    self._schema,
                     compression="zstd",
                     use_dictionary=list(_ENCODED),
-                    write_statistics=[name for name in SCHEMA.names if name != "value"],
+                    write_statistics=[
+                        name for name in self._schema.names if name not in ("value", "headers")
+                    ],
                     write_page_checksum=True,
                 )
         except ArchiveUnavailable:
@@ -213,8 +291,12 @@ class ArchiveWriter:
 
         Raises:
             ArchiveUnavailable: The file system failed. Call ``discard``.
+            AttributesFound: A record has a key or headers, and the file has no columns for them. Call
+                ``discard`` and begin anew.
         """
         for batch in batches:
+            if not self._has_attributes and batch.has_attributes:
+                raise AttributesFound
             self._gathered.append(batch)
             self._rows += len(batch)
             self._bytes += batch.byte_length
@@ -224,7 +306,7 @@ class ArchiveWriter:
     def _write_group(self) -> None:
         batches, self._gathered = self._gathered, []
         self._rows = self._bytes = 0
-        table = _table_of(batches)
+        table = _table_of(batches, self._schema)
         self._digest.add(table)
         self._count += table.num_rows
         with self._translated():
@@ -249,6 +331,7 @@ class ArchiveWriter:
             record_count=self._count,
             compacted=self._compacted,
             digest=self._digest.digest(),
+            has_attributes=self._has_attributes,
         )
         with self._translated():
             self._writer.add_key_value_metadata(_footer(facts))
@@ -289,7 +372,7 @@ class ArchiveWriter:
         self._destination.delete(self._temporary)
 
 
-def _table_of(batches: Sequence[RecordBatch]) -> Any:
+def _table_of(batches: Sequence[RecordBatch], schema: Any) -> Any:
     columns: dict[str, array[int]] = {name: array("q") for name in _NUMBERS}
     values: list[bytes] = []
     for batch in batches:
@@ -309,15 +392,21 @@ def _table_of(batches: Sequence[RecordBatch]) -> Any:
         for name, column in columns.items()
     }
     arrays["value"] = pa.array(values, type=pa.binary())
-    return pa.Table.from_arrays(
-        [arrays[field.name].cast(field.type) for field in SCHEMA],
-        schema=SCHEMA,
-    )
+    if "key" in schema.names:
+        keys: list[bytes | None] = []
+        headers: list[list[dict[str, Any]] | None] = []
+        for batch in batches:
+            keys += [None] * len(batch) if batch.keys is None else batch.keys
+            for pairs in [()] * len(batch) if batch.headers is None else batch.headers:
+                headers.append([{"name": name, "value": value} for name, value in pairs] or None)
+        arrays["key"] = pa.array(keys, type=pa.binary())
+        arrays["headers"] = pa.array(headers, type=_HEADERS)
+    return pa.Table.from_arrays([arrays[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _footer(facts: Facts) -> dict[str, str]:
     return {
-        "ledgerlog.format": FORMAT,
+        "ledgerlog.format": FORMAT_WITH_ATTRIBUTES if facts.has_attributes else FORMAT,
         "ledgerlog.log": facts.log,
         "ledgerlog.incarnation": str(facts.incarnation),
         "ledgerlog.ledgers": json.dumps([list(attrs.astuple(ledger)) for ledger in facts.ledgers]),
@@ -410,7 +499,7 @@ class ArchiveFile:
             if self._record is not None:
                 self._check_record(self._record)
             schema = self._file.schema_arrow.remove_metadata()
-            if not schema.equals(SCHEMA):
+            if not schema.equals(SCHEMA_WITH_ATTRIBUTES if self.facts.has_attributes else SCHEMA):
                 raise ArchiveCorrupt(self.url, f"its columns are {schema.names}")
             self._first = [self._bound(group, "offset", "min") for group in range(self.groups)]
             self._last = [self._bound(group, "offset", "max") for group in range(self.groups)]
@@ -456,12 +545,14 @@ class ArchiveFile:
                 raise ArchiveCorrupt(self.url, f"it is not an archive of a log: it does not say its {name}")
             return str(value.decode())
 
-        found, ours = word("format"), int(FORMAT)
-        if found.isdecimal() and found.isascii() and len(found) < 6 and int(found) > ours:
+        found, ours = word("format"), (int(FORMAT), int(FORMAT_WITH_ATTRIBUTES))
+        if found.isdecimal() and found.isascii() and len(found) < 6 and int(found) > ours[1]:
             version = int(found)
-            raise IncompatibleVersion(f"archive file {self.url}", (version, version), (ours, ours))
-        if found != FORMAT:
-            raise ArchiveCorrupt(self.url, f"format {found}; this version reads format {FORMAT}")
+            raise IncompatibleVersion(f"archive file {self.url}", (version, version), ours)
+        if found not in (FORMAT, FORMAT_WITH_ATTRIBUTES):
+            raise ArchiveCorrupt(
+                self.url, f"format {found}; this version reads formats {FORMAT} and {FORMAT_WITH_ATTRIBUTES}"
+            )
         return Facts(
             log=word("log"),
             incarnation=int(word("incarnation")),
@@ -472,6 +563,7 @@ class ArchiveFile:
             record_count=int(word("count")),
             compacted=word("compacted") == "true",
             digest=bytes.fromhex(word("digest")),
+            has_attributes=found == FORMAT_WITH_ATTRIBUTES,
         )
 
     def _bound(self, group: int, column: str, which: str) -> Any:
@@ -644,6 +736,8 @@ def _batches_of(table: Any) -> list[RecordBatch]:
     starts = [0, *(at + 1 for at in pc.indices_nonzero(breaks).to_pylist())]
     at = pa.array(starts)
     values = columns["value"].to_pylist()
+    keys = columns["key"].to_pylist() if "key" in columns else None
+    headers = _headers_of(columns["headers"]) if "headers" in columns else None
     firsts = {name: columns[name].take(at).cast(pa.int64()).to_pylist() for name in _NUMBERS}
     batches = []
     for index, start in enumerate(starts):
@@ -657,6 +751,8 @@ def _batches_of(table: Any) -> list[RecordBatch]:
                 epoch=firsts["epoch"][index],
                 timestamp_ms=firsts["timestamp"][index],
                 payloads=values[start:stop],
+                keys=None if keys is None else keys[start:stop],
+                headers=None if headers is None else headers[start:stop],
             )
         )
     return batches
@@ -701,7 +797,8 @@ class FileCheck:
             return False
         table = self._file.read_table(self._group)
         self._group += 1
-        self._digest.add(table)
+        with _computing(self._url):
+            self._digest.add(table)
         self._count += table.num_rows
         compacted = self._file.facts.compacted
         with _computing(self._url):

@@ -149,14 +149,16 @@ def spark_archive(
 @_to_option
 @click.option(
     "--key",
-    required=True,
+    default="key",
+    show_default=True,
     metavar="RULE",
-    help="What the key of a record is: prefix:N, until:TEXT or json:PATH. A record without a key stays.",
+    help="What the key of a record is: key (that it was appended with), prefix:N, until:TEXT or json:PATH. A "
+    "record without a key stays.",
 )
 @click.option(
     "--tombstones",
     metavar="KIND",
-    help="Records that delete their key: 'empty' (no bytes after the key) or json:PATH (true at PATH).",
+    help="Records that delete their key: 'empty' (no bytes besides the key) or json:PATH (true at PATH).",
 )
 @click.option(
     "--tombstones-after",

@@ -38,6 +38,7 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.record import RecordBatch
 from ledgerlog.redact import redact
 from ledgerlog.spark.job_progress import Progress, watched
 from ledgerlog.spark.source import connected
@@ -258,7 +259,7 @@ def compact_on_spark(
     name: str,
     destination: str,
     *,
-    key: str,
+    key: str = "key",
     tombstones: str | None = None,
     tombstones_after_s: float | None = None,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
@@ -274,7 +275,8 @@ def compact_on_spark(
         uri: The URI of the cluster.
         name: The name of the log.
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
-        key: The rule for keys, for example ``json:user.id``; see ``archive.core.compaction``.
+        key: The rule for keys, for example ``json:user.id``; see ``archive.core.compaction``. ``key`` is the
+            key that a record was appended with.
         tombstones: ``empty`` or ``json:PATH``; see ``archive.core.compaction.parse_key_rule``. None: no
             record is a tombstone.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
@@ -391,8 +393,8 @@ def _keys_of_file(record: ArchivedFile, part: int, rule: KeyRule, before_ms: int
             rows: dict[str, list[Any]] = {name: [] for name in _KEYS_ARROW.names}
             for entry in file.read_group(group):
                 is_old = entry.timestamp_ms < before_ms
-                for offset, value in enumerate(entry.payloads, entry.first_offset):
-                    found = rule.key(value)
+                keys = zip(rule.keys_of(entry), entry.payloads, strict=True)
+                for offset, (found, value) in enumerate(keys, entry.first_offset):
                     rows["part"].append(part)
                     rows["offset"].append(offset)
                     rows["digest"].append(None if found is None else key_digest(found))
@@ -417,9 +419,9 @@ def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
             at = offset - first
             bits[at >> 3] |= 1 << (at & 7)
 
-    def keeps(offset: int, record: bytes, timestamp_ms: int) -> bool:
-        at = offset - first
-        return bool(bits[at >> 3] >> (at & 7) & 1)
+    def keeps(batch: RecordBatch) -> list[bool]:
+        places = range(batch.first_offset - first, batch.end_offset - first)
+        return [bool(bits[at >> 3] >> (at & 7) & 1) for at in places]
 
     async def write(client: LedgerClient) -> bytes:
         return (await rewrite_group(await _open(where, client), group, keeps=keeps)).encode()

@@ -46,6 +46,15 @@ async def fill(log: Log, *ledgers: int) -> None:
                 count -= some
 
 
+async def fill_with_keys(log: Log, count: int, *, every: int = 1) -> None:
+    """Records in one more ledger; each with one of three keys and a header if its number is a multiple."""
+    async with log.writer() as writer:
+        for at in range(count):
+            marked = at % every == 0
+            headers = [("n", b"%d" % at), ("n", b"")] if marked and at % 2 else None
+            await writer.append(b"%d" % at, key=b"%d" % (at % 3) if marked else None, headers=headers)
+
+
 async def add_spliced(client: Client, log: Log, values: Sequence[bytes]) -> None:
     registry = LogRegistry(client.opened.store, client.opened.environment)
     async with stage(client.opened, registry, log.name, log.incarnation) as staging:

@@ -341,7 +341,8 @@ def test_rules_are_read_from_text() -> None:
         ("until:", None),
         ("json:", None),
         ("json:a..b", None),
-        ("key", None),
+        ("keys", None),
+        ("key", "json:a"),
         ("prefix:1", "json:a"),
         ("json:a", "empty"),
         ("prefix:1", "what"),
@@ -352,6 +353,22 @@ def test_rules_are_read_from_text() -> None:
         until_rule(b"")
     with pytest.raises(InvalidArgument):
         json_rule("a", tombstone=".")
+
+
+def test_by_its_own_key_the_latest_record_stays_and_one_without_data_is_a_tombstone() -> None:
+    rule = parse_key_rule("key", "empty")
+    kept: list[int] = []
+    batches = [batch(0, b"1", b"2", b"", b"4", b"", ms=5), batch(5, b"6", b"", ms=20)]
+    batches[0].keys = [b"a", None, b"b", b"a", b"c"]
+    batches[1].keys = [b"c", b"d"]
+    latest = Latest(rule, tombstones_before_ms=10)
+    latest.feed(batches)
+    for each in batches:
+        for part in survivors(each, latest.keeps):
+            kept += [record.offset for record in part if record.key in (None, b"a", b"c", b"d")]
+    assert kept == [1, 3, 5, 6], "b was deleted long ago, d lately; what has no key stays"
+    plain = batch(0, b"1", b"1")
+    assert survivors(plain, Latest(parse_key_rule("key")).keeps) == [plain]
 
 
 def test_tombstones_go_when_they_are_old_and_the_latest_of_their_key() -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
+import pyarrow.parquet as pq
 import pytest
 import trio
 
@@ -34,6 +35,7 @@ from tests.archive.archived_logs import (
     crash_at,
     files,
     fill,
+    fill_with_keys,
     name_in,
     new_log,
     path_of,
@@ -121,6 +123,31 @@ async def test_merged_ledgers_are_one_file_and_one_segment_and_read_as_before(tm
         assert await records_of(log) == before[15:]
         with pytest.raises(Truncated):
             await records_of(log, before[14].position)
+
+
+async def test_keys_and_headers_are_archived_merged_and_compacted_by_key(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4)
+        await fill_with_keys(log, 9)
+        await fill_with_keys(log, 8, every=4)
+        await fill(log, 2)
+        before = await records_of(log)
+        assert sum(record.key is not None for record in before) == 11
+        await archive(client, tmp_path)
+        assert await records_of(log) == before, "read through the archive"
+        columns = [pq.read_schema(path_of(each)).names[7:] for each in await archived(client, log)]
+        both = ["key", "headers"]
+        assert columns == [[], both, both, []], "absent where no record has any"
+        assert await merge(client, tmp_path) == ["merged"]
+        assert await records_of(log) == before
+        steps = await compact_log(client.opened, "log", str(tmp_path))
+        assert [step.what for step in steps] == ["compacted"]
+        last = {record.key: record.offset for record in before}
+        assert await records_of(log) == [
+            record for record in before if record.key is None or last[record.key] == record.offset
+        ]
+        assert (await archived(client, log))[0].record_count == len(await records_of(log)) - 2
 
 
 async def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged(

@@ -15,6 +15,14 @@ _OVER_ROT = "tests/archive/test_archive_over_damage.py"
 
 MUTANTS = (
     mutant(
+        "a_file_without_columns_for_keys_takes_records_with_keys",
+        "A.6",
+        "ArchiveWriter.add",
+        "not self._has_attributes and batch.has_attributes",
+        "False",
+        f"{_REWRITING}::test_keys_and_headers_are_archived_merged_and_compacted_by_key",
+    ),
+    mutant(
         "what_a_record_names_is_deleted_whatever_it_is",
         "A.6",
         "name_of_record",

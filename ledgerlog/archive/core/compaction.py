@@ -1,7 +1,9 @@
 """Latest-per-key compaction: the choice of the records of an archive that stay.
 
-A *rule* takes the key out of a record. It is one of these, or any function from a record to a key or None:
+A *rule* says which key a record has. It is one of these, or any function from the record's data to a key or
+None:
 
+    key           The key that the record was appended with.
     prefix:N      The first N bytes. A shorter record has no key.
     until:TEXT    The bytes before the first TEXT. A record without TEXT has no key.
     json:PATH     The value at PATH (names separated by dots) of a JSON record, in its canonical form. For
@@ -12,10 +14,10 @@ A *rule* takes the key out of a record. It is one of these, or any function from
 The record with the highest offset of each key stays. Every record without a key stays too: compaction never
 drops a record that it does not understand.
 
-A *tombstone* says that its key is to be forgotten. For ``prefix`` and ``until`` it is a record with nothing
-after its key. For ``json`` it is a record with the value ``true`` at a separate path. If a tombstone is the
-latest record of its key, it stays until it reaches a certain age, so that every reader of the log sees it.
-Then compaction drops it.
+A *tombstone* says that its key is to be forgotten. For ``key`` it is a record without data, for ``prefix``
+and ``until`` a record with nothing after its key. For ``json`` it is a record with the value ``true`` at a
+separate path. If a tombstone is the latest record of its key, it stays until it reaches a certain age, so
+that every reader of the log sees it. Then compaction drops it.
 
 Keys are held as digests of 16 bytes. The table of the latest offsets takes about 150 bytes for each key, in
 one process, and holds at most ``KEYS_MAX`` keys. If there are more, compact on Spark, which groups the keys.
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -41,6 +43,7 @@ __all__ = [
     "TooManyKeys",
     "json_rule",
     "key_digest",
+    "own_rule",
     "parse_key_rule",
     "prefix_rule",
     "survivors",
@@ -62,9 +65,28 @@ class KeyRule:
     """How compaction reads a record."""
 
     key: Callable[[bytes], bytes | None]
-    """Returns the key of a record. None: the record has no key, and stays."""
+    """Returns the key of a record with this data. None: the record has no key, and stays."""
     is_tombstone: Callable[[bytes], bool] = attrs.field(default=lambda record: False)
-    """Whether a record is a tombstone. Called only for records that have a key."""
+    """Whether a record with this data is a tombstone. Called only for records that have a key."""
+    is_own: bool = False
+    """Whether the key is the one that the record was appended with. ``key`` is not called then."""
+
+    def keys_of(self, batch: RecordBatch) -> list[bytes | None]:
+        """Return the key of each record of a batch."""
+        if not self.is_own:
+            return list(map(self.key, batch.payloads))
+        return [None] * len(batch) if batch.keys is None else batch.keys
+
+
+def own_rule(*, tombstones: bool = False) -> KeyRule:
+    """Make a rule: the key is the one that the record was appended with.
+
+    Args:
+        tombstones: Whether a record with a key and without data is a tombstone, as in Kafka.
+    """
+    return KeyRule(
+        key=lambda record: None, is_tombstone=lambda record: tombstones and not record, is_own=True
+    )
 
 
 def prefix_rule(length: int, *, tombstones: bool = False) -> KeyRule:
@@ -139,10 +161,9 @@ def parse_key_rule(text: str, tombstones: str | None = None) -> KeyRule:
     """Parse a rule as people write it; the module explains the forms.
 
     Args:
-        text: ``prefix:N``, ``until:TEXT`` or ``json:PATH``.
-        tombstones: ``empty`` for ``prefix`` and ``until``: a record with nothing after its key is a
-            tombstone. ``json:PATH`` for ``json``: a record with ``true`` at PATH is one. None: no record is
-            one.
+        text: ``key``, ``prefix:N``, ``until:TEXT`` or ``json:PATH``.
+        tombstones: ``empty`` for all but ``json``: a record with nothing besides its key is a tombstone.
+            ``json:PATH`` for ``json``: a record with ``true`` at PATH is one. None: no record is one.
 
     Raises:
         InvalidArgument: ``text`` or ``tombstones`` is malformed, or they do not go together.
@@ -153,13 +174,15 @@ def parse_key_rule(text: str, tombstones: str | None = None) -> KeyRule:
     is_json = tombstones is not None and tombstones.startswith("json:")
     if tombstones is not None and is_json != (kind == "json"):
         raise InvalidArgument(f"tombstones {tombstones!r} do not go with the key {text!r}")
+    if text == "key":
+        return own_rule(tombstones=tombstones is not None)
     if kind == "prefix" and rest.isascii() and rest.isdigit() and len(rest) < 10:
         return prefix_rule(int(rest), tombstones=tombstones is not None)
     if kind == "until" and rest:
         return until_rule(rest.encode(), tombstones=tombstones is not None)
     if kind == "json" and rest:
         return json_rule(rest, tombstone=None if tombstones is None else tombstones.removeprefix("json:"))
-    raise InvalidArgument(f"{text!r} is not a key: prefix:N, until:TEXT or json:PATH")
+    raise InvalidArgument(f"{text!r} is not a key: key, prefix:N, until:TEXT or json:PATH")
 
 
 def _path(text: str) -> tuple[str, ...]:
@@ -227,8 +250,7 @@ class Latest:
             TooManyKeys: There are more than ``keys_max`` keys.
         """
         for batch in batches:
-            for offset, record in enumerate(batch.payloads, batch.first_offset):
-                key = self._rule.key(record)
+            for offset, key in enumerate(self._rule.keys_of(batch), batch.first_offset):
                 if key is not None:
                     digest = key_digest(key)
                     assert offset > self._offsets.get(digest, -1), "records are fed in their order"
@@ -236,24 +258,23 @@ class Latest:
         if len(self._offsets) > self._keys_max:
             raise TooManyKeys(f"more than {self._keys_max} keys; compact the archive on Spark")
 
-    def keeps(self, offset: int, record: bytes, timestamp_ms: int) -> bool:
-        """Whether a record stays."""
-        key = self._rule.key(record)
-        if key is None:
-            return True
-        # A rule that is not deterministic may find a key now, but may have found none before. The table then
-        # lacks that key. The record stays.
-        if self._offsets.get(key_digest(key), offset) != offset:
-            return False
-        return timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)
+    def keeps(self, batch: RecordBatch) -> list[bool]:
+        """Say of each record of a batch whether it stays."""
+        is_old = batch.timestamp_ms < self._tombstones_before_ms
+        kept = []
+        for offset, (key, record) in enumerate(
+            zip(self._rule.keys_of(batch), batch.payloads, strict=True), batch.first_offset
+        ):
+            # A rule that is not deterministic may find a key now, but may have found none before. The table
+            # then lacks that key. The record stays.
+            is_latest = key is None or self._offsets.get(key_digest(key), offset) == offset
+            kept.append(is_latest and not (is_old and key is not None and self._rule.is_tombstone(record)))
+        return kept
 
 
-def survivors(batch: RecordBatch, keeps: Callable[[int, bytes, int], bool]) -> list[RecordBatch]:
+def survivors(batch: RecordBatch, keeps: Callable[[RecordBatch], Sequence[bool]]) -> list[RecordBatch]:
     """Return the records of a batch that stay, as batches of consecutive records."""
-    kept = [
-        keeps(offset, record, batch.timestamp_ms)
-        for offset, record in enumerate(batch.payloads, batch.first_offset)
-    ]
+    kept = keeps(batch)
     if all(kept):
         return [batch]
     left = []

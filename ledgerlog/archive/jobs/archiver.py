@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -273,16 +273,16 @@ class Archiver:
             end_offset=segment.end_offset,
             last_entry=metadata.last_entry,
         )
+        last_entry = metadata.last_entry
         try:
-            async with self.writing([ledger], compacted=False) as file:
-                async for batches in self._entries(segment, metadata.last_entry):
-                    await file.add(batches)
-                record = await file.finish()
+            record = await self.write_file(
+                [ledger], lambda: self._entries(segment, last_entry), compacted=False
+            )
         except (LedgerNotFound, EntryNotFound, EntryUnavailable) as failure:
             return ArchiveStep(what="skipped", ledger_id=ledger_id, why=str(failure))
         return await self._record(record)
 
-    async def _entries(self, segment: LogSegment, last: int) -> AsyncIterator[list[RecordBatch]]:
+    async def _entries(self, segment: LogSegment, last: int) -> AsyncGenerator[list[RecordBatch], None]:
         reader = await self.client.ledgers.open(segment.ledger_id)
         entry_id, offset = 0, segment.first_offset
         while entry_id <= last:
@@ -311,8 +311,55 @@ class Archiver:
                 f"it ends with offset {offset} where log {self.name!r} says {segment.end_offset}",
             )
 
+    async def write_file(
+        self,
+        ledgers: Sequence[ArchivedLedger],
+        pages: Callable[[], AsyncGenerator[list[RecordBatch], None]],
+        *,
+        compacted: bool,
+    ) -> ArchivedFile:
+        """Write a file of records.
+
+        A file has columns for keys and headers only if a record has a key or headers. Until one comes, the
+        file has none; then it is begun anew, and the records are read a second time.
+
+        Args:
+            ledgers: The ledgers, in the order of the log.
+            pages: Reads the records, from the first one on.
+            compacted: Whether compaction may drop records of theirs.
+
+        Returns:
+            The record of the file, which is not stored yet.
+
+        Raises:
+            ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+            ArchiveCorrupt: The file is not what was written.
+        """
+        try:
+            return await self._write_file(ledgers, pages, compacted=compacted, has_attributes=False)
+        except self._parquet.AttributesFound:
+            return await self._write_file(ledgers, pages, compacted=compacted, has_attributes=True)
+
+    async def _write_file(
+        self,
+        ledgers: Sequence[ArchivedLedger],
+        pages: Callable[[], AsyncGenerator[list[RecordBatch], None]],
+        *,
+        compacted: bool,
+        has_attributes: bool,
+    ) -> ArchivedFile:
+        async with (
+            self._writing(ledgers, compacted=compacted, has_attributes=has_attributes) as file,
+            aclosing(pages()) as read,
+        ):
+            async for batches in read:
+                await file.add(batches)
+            return await file.finish()
+
     @asynccontextmanager
-    async def writing(self, ledgers: Sequence[ArchivedLedger], *, compacted: bool) -> AsyncIterator[_Writing]:
+    async def _writing(
+        self, ledgers: Sequence[ArchivedLedger], *, compacted: bool, has_attributes: bool
+    ) -> AsyncIterator[_Writing]:
         """Create a file for some ledgers, for the body of the ``async with``.
 
         The body adds the records and ends with ``finish``. If the body raises an error before the file has
@@ -321,6 +368,7 @@ class Archiver:
         Args:
             ledgers: The ledgers, in the order of the log.
             compacted: Whether compaction may drop records of theirs.
+            has_attributes: Whether the file gets columns for keys and headers.
 
         Raises:
             ArchiveUnavailable: The destination failed or did not answer in time.
@@ -337,6 +385,7 @@ class Archiver:
                 ledgers=ledgers,
                 compacted=compacted,
                 nonce=nonce,
+                has_attributes=has_attributes,
             )
             return made
 

@@ -23,7 +23,7 @@ from functools import partial
 
 import trio
 
-from ledgerlog.archive.core.compaction import KeyRule, Latest, survivors
+from ledgerlog.archive.core.compaction import KeyRule, Latest, own_rule, survivors
 from ledgerlog.archive.core.lifecycle import compactable, merge_groups
 from ledgerlog.archive.jobs.archiver import LATE, Archiver, ArchiveStep, OnStep, done
 from ledgerlog.archive.jobs.job import open_archiver
@@ -56,8 +56,8 @@ __all__ = [
 Group = tuple[ArchivedFile, ...]
 """Neighbouring files, in the order of the log."""
 
-Keeps = Callable[[int, bytes, int], bool]
-"""Whether a record stays. Its arguments are the offset, the bytes and the timestamp (ms) of the record."""
+Keeps = Callable[[RecordBatch], Sequence[bool]]
+"""Says of each record of a batch whether it stays."""
 
 
 async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None) -> ArchivedFile:
@@ -78,14 +78,16 @@ async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None
     """
     ledgers = [ledger for record in group for ledger in record.ledgers]
     compacted = keeps is not None or any(record.compacted for record in group)
-    async with archiver.writing(ledgers, compacted=compacted) as file:
+
+    async def left() -> AsyncGenerator[list[RecordBatch], None]:
         for record in group:
             async with aclosing(_pages(record)) as pages:
                 async for batches in pages:
                     if keeps is not None:
                         batches = await trio.to_thread.run_sync(partial(_left_of, batches, keeps))
-                    await file.add(batches)
-        return await file.finish()
+                    yield batches
+
+    return await archiver.write_file(ledgers, left, compacted=compacted)
 
 
 async def _pages(record: ArchivedFile) -> AsyncGenerator[list[RecordBatch], None]:
@@ -242,7 +244,7 @@ async def compact_log(
     name: str,
     destination: str,
     *,
-    rule: KeyRule,
+    rule: KeyRule | None = None,
     tombstones_after_s: float | None = None,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_step: OnStep | None = None,
@@ -260,7 +262,8 @@ async def compact_log(
         client: The cluster.
         name: The name of the log.
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
-        rule: Takes the key out of a record. ``archive.core.compaction.parse_key_rule`` makes one.
+        rule: Says which key a record has. ``archive.core.compaction.parse_key_rule`` makes one. None: the key
+            that it was appended with.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
         on_step: Called with each step when it is done.
@@ -285,7 +288,7 @@ async def compact_log(
     before_ms = 0
     if tombstones_after_s is not None:
         before_ms = max(0, client.environment.now_ms() - round(1000 * tombstones_after_s))
-    latest = Latest(rule, tombstones_before_ms=before_ms)
+    latest = Latest(rule or own_rule(), tombstones_before_ms=before_ms)
     steps: list[ArchiveStep] = []
 
     def tell(step: ArchiveStep) -> bool:
