@@ -32,9 +32,10 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of a table if its reader declares none."""
-        from ledgerlog.spark.columns import DECLARED
+        from ledgerlog.spark.columns import DECLARED, DECLARED_WITH_HEADERS
+        from ledgerlog.spark.options import includes_headers
 
-        return DECLARED
+        return DECLARED_WITH_HEADERS if includes_headers(dict(self.options)) else DECLARED
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``. Raises InvalidArgument for a wrong option or schema."""

@@ -7,6 +7,9 @@
     ledger_id  long        the ledger that the record lies in
     entry_id   long        the entry that the record lies in
     epoch      long        of the leader that appended the record
+    key        binary      the record's key; null if it has none
+    headers    array       of structs of a name (key) and a value, as Kafka's source has them; null if the
+                           record has none. Only with the option includeHeaders
 
 A reader may ask for any of them, in any order, with its own schema. Only these columns are made; there is no
 other pruning. Spark compares the schema of the batches with the declared one in every detail: names, order,
@@ -15,31 +18,52 @@ else.
 
 Entries arrive as they were written, with the bytes of their records joined. They are collected until there
 are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and are then turned into columns together. No Python
-object is made for a single row.
+object is made for a single row, except for headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from ledgerlog.errors import InvalidArgument
-from ledgerlog.model.record import PackedBatch
+from ledgerlog.errors import EntryCorrupt, InvalidArgument
+from ledgerlog.model.attributes import decode_headers
+from ledgerlog.model.record import PackedBatch, PackedColumn
 
-__all__ = ["BYTES_PER_BATCH", "DECLARED", "ROWS_PER_BATCH", "ColumnTypes", "arrow_schema", "batches_of"]
+__all__ = [
+    "BYTES_PER_BATCH",
+    "DECLARED",
+    "DECLARED_WITH_HEADERS",
+    "ROWS_PER_BATCH",
+    "ColumnTypes",
+    "arrow_schema",
+    "batches_of",
+]
 
 ROWS_PER_BATCH = 16 * 1024
 BYTES_PER_BATCH = 4 * 1024 * 1024
 
 DECLARED = (
     "log STRING NOT NULL, offset LONG NOT NULL, timestamp TIMESTAMP NOT NULL, value BINARY NOT NULL, "
-    "ledger_id LONG NOT NULL, entry_id LONG NOT NULL, epoch LONG NOT NULL"
+    "ledger_id LONG NOT NULL, entry_id LONG NOT NULL, epoch LONG NOT NULL, key BINARY"
 )
 """The columns of a table of records, if its reader declares no schema."""
+
+DECLARED_WITH_HEADERS = f"{DECLARED}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+"""The same, with headers."""
 
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999, the last time that Spark can show. Later timestamps are replaced by this one."""
@@ -58,6 +82,11 @@ _TYPES: ColumnTypes = {
     "ledger_id": (LongType(), pa.int64()),
     "entry_id": (LongType(), pa.int64()),
     "epoch": (LongType(), pa.int64()),
+    "key": (BinaryType(), pa.binary()),
+    "headers": (
+        ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+        pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+    ),
 }
 
 
@@ -69,7 +98,8 @@ def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
         columns: The columns that exist, by default those of records.
 
     Raises:
-        InvalidArgument: ``declared`` has a column that does not exist, or that has another type.
+        InvalidArgument: ``declared`` has a column that does not exist, or that has another type, or that is
+            declared NOT NULL although records may lack it.
     """
     fields = []
     for field in declared.fields:
@@ -80,6 +110,8 @@ def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
             raise InvalidArgument(
                 f"the column {field.name} is {known[0].simpleString()}, not {field.dataType.simpleString()}"
             )
+        if field.name in ("key", "headers") and not field.nullable:
+            raise InvalidArgument(f"the column {field.name} is null for some records: declare it nullable")
         fields.append(pa.field(field.name, known[1], nullable=field.nullable))
     return pa.schema(fields)
 
@@ -146,6 +178,38 @@ def _values(gathered: Gathered, counts: Any) -> Any:
     )
 
 
+def _keys(gathered: Gathered, counts: Any) -> Any:
+    lengths = [
+        np.full(len(batch), PackedColumn.ABSENT, dtype=np.uint32)
+        if batch.keys is None
+        else np.frombuffer(batch.keys.lengths, dtype=np.uint32)
+        for _, batch in gathered
+    ]
+    column = np.concatenate(lengths)
+    is_there = column != PackedColumn.ABSENT
+    ends = np.zeros(len(column) + 1, dtype=np.int32)
+    np.cumsum(np.where(is_there, column, 0), out=ends[1:])
+    data = b"".join([batch.keys.data for _, batch in gathered if batch.keys is not None])
+    validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(column), [validity, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _headers(gathered: Gathered, counts: Any) -> Any:
+    rows: list[list[dict[str, Any]] | None] = []
+    for _, batch in gathered:
+        if batch.headers is None:
+            rows += [None] * len(batch)
+            continue
+
+        def fail(why: str, batch: PackedBatch = batch) -> NoReturn:
+            raise EntryCorrupt(batch.ledger_id, batch.entry_id, why)
+
+        for encoded in batch.headers.items():
+            pairs = decode_headers(encoded, fail) if encoded else ()
+            rows.append([{"key": name, "value": value} for name, value in pairs] or None)
+    return pa.array(rows, type=_TYPES["headers"][1])
+
+
 def _logs(gathered: Gathered, counts: Any) -> Any:
     names = sorted({log for log, _ in gathered})
     if len(names) == 1:
@@ -163,4 +227,6 @@ _COLUMNS: dict[str, Callable[[Gathered, Any], Any]] = {
     "ledger_id": _repeated(lambda batch: batch.ledger_id),
     "entry_id": _repeated(lambda batch: batch.entry_id),
     "epoch": _repeated(lambda batch: batch.epoch),
+    "key": _keys,
+    "headers": _headers,
 }

@@ -33,6 +33,7 @@ __all__ = [
     "Bound",
     "ReadOptions",
     "WriteOptions",
+    "includes_headers",
     "parse_audit_options",
     "parse_read_options",
     "parse_write_options",
@@ -62,6 +63,7 @@ _EVERYWHERE = (
     "startingOffsets",
     "startingTimestamp",
     "failOnDataLoss",
+    "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
     "maxBytesPerPartition",
@@ -185,6 +187,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         unknown = set(bounds) - set(logs) if isinstance(bounds, Mapping) and pattern is None else set()
         if unknown:
             raise InvalidArgument(f"{name} names {sorted(unknown)}, which are not among the logs to read")
+    includes_headers(options)
     cursor_name = given.get("cursorName")
     return ReadOptions(
         uri=_uri(given),
@@ -202,6 +205,18 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         max_bytes_per_trigger=_count(given, "maxBytesPerTrigger"),
         cursor_name=None if cursor_name is None else check_cursor_name(cursor_name),
     )
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """Return whether a table without a declared schema has the column ``headers``.
+
+    Args:
+        options: The options of a read, by name without case. Only ``includeHeaders`` is looked at.
+
+    Raises:
+        InvalidArgument: The option is neither true nor false.
+    """
+    return _flag({name.lower(): text for name, text in options.items()}, "includeheaders", False)
 
 
 @attrs.frozen(kw_only=True)

@@ -58,10 +58,11 @@ from ledgerlog.log.positions import NOT_ON_BOOKIES
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.admission import OPEN, Admission
 from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.attributes import encode_headers
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.record import PackedBatch, RecordBatch
+from ledgerlog.model.record import PackedBatch, PackedColumn, RecordBatch
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
@@ -405,6 +406,8 @@ def _packed(batch: RecordBatch) -> PackedBatch:
         timestamp_ms=batch.timestamp_ms,
         lengths=array("I", map(len, batch.payloads)),
         data=memoryview(b"".join(batch.payloads)),
+        keys=None if batch.keys is None else PackedColumn.of(batch.keys),
+        headers=None if batch.headers is None else PackedColumn.of(list(map(encode_headers, batch.headers))),
     )
 
 

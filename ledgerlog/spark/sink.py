@@ -18,8 +18,11 @@ that it needs: the log's incarnation, the query, the run of the query, the batch
 group, which is new with each start of a query. It tells two drivers on one checkpoint apart
 (``log.core.attach``).
 
-**Refused** are overwriting and complete output, because a log is only appended to; columns other than
-``value``, because they would be lost silently; and null values."""
+**Columns** are ``value`` and, if the table has them, ``key`` and ``headers`` in the types of Kafka's sink.
+Null is no key and no headers.
+
+**Refused** are overwriting and complete output, because a log is only appended to; other columns, because
+they would be lost silently; null values, and null as the name or the value of a header."""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.errors import InvalidArgument, LogNotFound
@@ -150,11 +153,12 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
 
     Args:
         options: The log to write, and the producer.
-        batches: Arrow batches with a column ``value``.
+        batches: Arrow batches with a column ``value``, and perhaps ``key`` and ``headers``.
         of: The batch of which the task writes a part.
 
     Raises:
-        InvalidArgument: A value is null. No list will name the ledger.
+        InvalidArgument: A value is null, or headers are malformed. No list will name the ledger.
+        RecordTooLarge: A record is over a limit. No list will name the ledger.
         LogNotFound: There is no log of this name.
     """
     portal = Portal()
@@ -164,8 +168,8 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
         registry = LogRegistry(client.store, client.environment)
         opened, held = portal.enter(stage(client, registry, options.log, incarnation))
         for batch in batches:
-            values = _values(batch)
-            portal.run(partial(opened.append_many, values))
+            append = partial(opened.append_many, _values(batch), keys=_keys(batch), headers=_headers(batch))
+            portal.run(append)
         staged = portal.run(opened.close)
         held.leave()
     finally:
@@ -181,21 +185,55 @@ def _values(batch: Any) -> list[bytes]:
     return values
 
 
+def _keys(batch: Any) -> list[bytes | None] | None:
+    if "key" not in batch.schema.names:
+        return None
+    keys: list[bytes | None] = batch.column("key").cast(pa.binary()).to_pylist()
+    return keys
+
+
+def _headers(batch: Any) -> list[list[tuple[str, bytes]] | None] | None:
+    if "headers" not in batch.schema.names:
+        return None
+    rows = []
+    for pairs in batch.column("headers").to_pylist():
+        if pairs is not None and any(
+            pair is None or pair["key"] is None or pair["value"] is None for pair in pairs
+        ):
+            raise InvalidArgument("a header has a name and bytes: the column headers holds null in one")
+        rows.append(None if pairs is None else [(pair["key"], pair["value"]) for pair in pairs])
+    return rows
+
+
+_WRITTEN: Mapping[str, tuple[str, ...]] = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+"""The columns that can be written, and the types that each may have."""
+
+
 def check_written(schema: StructType, overwrite: bool) -> None:
     """Check that a table can be written to a log.
 
     Raises:
-        InvalidArgument: The mode is overwrite or complete, or the table has another column than ``value``, or
-            ``value`` is neither binary nor string.
+        InvalidArgument: The mode is overwrite or complete, or the table lacks ``value``, or it has another
+            column than ``value``, ``key`` and ``headers``, or one of another type.
     """
     if overwrite:
         raise InvalidArgument(
             "a log is only appended to: neither mode overwrite nor output mode complete can be written to it"
         )
-    if schema.names != ["value"] or not isinstance(schema["value"].dataType, BinaryType | StringType):
+    names = schema.names
+    if (
+        "value" not in names
+        or len(set(names)) != len(names)
+        or any(field.dataType.simpleString() not in _WRITTEN.get(field.name, ()) for field in schema.fields)
+    ):
+        columns = "; ".join(f"{name} ({' or '.join(types)})" for name, types in _WRITTEN.items())
         raise InvalidArgument(
-            "a log takes a table with one column, value, of type binary or string, and not "
-            f"{schema.simpleString()}"
+            f"a log takes a table with the column value, and perhaps key and headers, and not "
+            f"{schema.simpleString()}. Their types: {columns}"
         )
 
 

@@ -17,7 +17,7 @@ from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster
 
-Row = tuple[str, int, Any, bytes, int, int, int]
+Row = tuple[str, int, Any, bytes, int, int, int, bytes | None]
 
 
 def read_options(log: str = "log", **options: str) -> ReadOptions:
@@ -84,7 +84,7 @@ def declared() -> Any:
     }
     fields = [column.split(" ", 2) for column in DECLARED.split(", ")]
     return types.StructType(
-        [types.StructField(name, kinds[kind], nullable=rest != "NOT NULL") for name, kind, rest in fields]
+        [types.StructField(name, kinds[kind], nullable=rest != ["NOT NULL"]) for name, kind, *rest in fields]
     )
 
 
@@ -100,6 +100,7 @@ async def client_rows(log: Log, start: Any = "earliest") -> list[Row]:
                 record.position.ledger_id,
                 record.position.entry_id,
                 record.epoch,
+                record.key,
             )
             async for record in records
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio.testing
 from pyspark.sql import types
@@ -14,10 +15,12 @@ from ledgerlog.log.attach import stage
 from ledgerlog.log.core.attach import SpliceRefused
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.spark import sink
+from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import WriteOptions, parse_write_options
 from ledgerlog.spark.sink import BatchOf, StagedRows, check_written, commit_rows
 from ledgerlog.testing.memory_cluster import Client, open_cluster
-from tests.spark.spark_logs import client_rows, planned, read_options, rows
+from tests.spark.spark_logs import client_rows, declared, fetched, planned, read_options, rows
 
 STREAM = parse_write_options({"uri": "zk://localhost/x", "log": "log"}, is_stream=True)
 JOB = parse_write_options({"uri": "zk://localhost/x", "log": "log"}, is_stream=False)
@@ -68,6 +71,53 @@ async def test_the_rows_of_a_batch_come_in_the_order_of_its_tasks_and_once(autoj
         assert await rows(cluster, client, parts) == await client_rows(log)
 
 
+async def test_keys_and_headers_are_columns_of_the_table_and_of_the_sink(autojump_clock: object) -> None:
+    kafka = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+    pairs = [[{"key": "h", "value": b"1"}, {"key": "h", "value": b""}], None, []]
+    given = pa.record_batch(
+        [pa.array(["a", "b", "c"]), pa.array([b"k", None, b""]), pa.array(pairs, type=kafka)],
+        names=["value", "key", "headers"],
+    )
+    assert (sink._keys(given.select(["value"])), sink._headers(given.select(["value"]))) == (None, None)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        registry = LogRegistry(client.store, client.opened.environment)
+        async with log.writer() as writer:
+            await writer.append_many([b"plain", b"plain"])
+        async with stage(client.opened, registry, log.name, log.incarnation) as opened:
+            await opened.append_many(
+                sink._values(given), keys=sink._keys(given), headers=sink._headers(given)
+            )
+            staged = await opened.close()
+        made = StagedRows(client.opened.store.cluster, log.incarnation, BatchOf("query", "run 1", 0), staged)
+        await commit(client, [made], 0)
+        parts = await planned(client.opened, read_options(minPartitions="2"))
+        assert await rows(cluster, client, parts) == await client_rows(log)
+        schema = arrow_schema(with_headers(declared()))
+        read: list[Any] = []
+        for part in parts:
+            for batch in batches_of(await fetched(cluster, client, part), schema):
+                read += batch.select(["value", "key", "headers"]).to_pylist()
+    assert read == [
+        {"value": b"plain", "key": None, "headers": None},
+        {"value": b"plain", "key": None, "headers": None},
+        {"value": b"a", "key": b"k", "headers": pairs[0]},
+        {"value": b"b", "key": None, "headers": None},
+        {"value": b"c", "key": b"", "headers": None},
+    ]
+    for wrong in ([{"key": None, "value": b"1"}], [{"key": "h", "value": None}], [None]):
+        table = pa.record_batch([pa.array([b"a"]), pa.array([wrong], type=kafka)], names=["value", "headers"])
+        with pytest.raises(InvalidArgument, match="holds null"):
+            sink._headers(table)
+
+
+def with_headers(schema: types.StructType) -> types.StructType:
+    pair = types.StructType(
+        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+    )
+    return types.StructType([*schema.fields, types.StructField("headers", types.ArrayType(pair))])
+
+
 async def test_a_batch_without_rows_is_a_batch_all_the_same(autojump_clock: object) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await create_log(client.opened, "log")
@@ -100,8 +150,10 @@ async def test_messages_that_do_not_belong_together_are_refused(autojump_clock: 
     ("names", "overwrite", "words"),
     [
         (["value"], True, "only appended to"),
-        (["value", "key"], False, "one column"),
-        (["offset"], False, "one column"),
+        (["value", "topic"], False, "perhaps key and headers"),
+        (["key"], False, "the column value"),
+        (["value", "headers"], False, "array<struct<key:string,value:binary>>"),
+        (["value", "value"], False, "the column value"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(names: list[str], overwrite: bool, words: str) -> None:
@@ -109,3 +161,12 @@ def test_a_table_that_does_not_fit_is_refused(names: list[str], overwrite: bool,
     with pytest.raises(InvalidArgument, match=words):
         check_written(types.StructType(fields), overwrite)
     check_written(types.StructType([types.StructField("value", types.StringType())]), False)
+    pair = types.StructType(
+        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+    )
+    every: list[Any] = [
+        types.StructField("headers", types.ArrayType(pair)),
+        types.StructField("key", types.StringType()),
+        types.StructField("value", types.BinaryType()),
+    ]
+    check_written(types.StructType(every), False)

@@ -45,6 +45,35 @@ def test_a_table_is_appended_and_read_back(on_spark: SparkOnLogs, log_name: str)
     assert len(contents(on_spark, log_name)) == 303
 
 
+def test_keys_and_headers_are_written_and_read_in_kafkas_columns(
+    on_spark: SparkOnLogs, log_name: str
+) -> None:
+    on_spark.cluster.create_log(log_name)
+    table = on_spark.spark.range(0, 30, numPartitions=3).selectExpr(
+        "concat('row ', id) AS value",
+        "IF(id % 3 = 0, NULL, concat('key ', id)) AS key",
+        "IF(id % 2 = 0, NULL, array(struct('h' AS key, CAST(id AS STRING) AS value))) AS headers",
+    )
+    kafka = table.withColumn("headers", table.headers.cast("array<struct<key:string,value:binary>>"))
+    kafka.write.format("ledgerlog").options(uri=on_spark.uri).mode("append").save(log_name)
+    with on_spark.cluster.open_log(log_name).read() as reader:
+        found = {record.data: (record.key, record.headers) for record in reader}
+    assert found == {
+        b"row %d" % at: (
+            None if at % 3 == 0 else b"key %d" % at,
+            () if at % 2 == 0 else (("h", b"%d" % at),),
+        )
+        for at in range(30)
+    }
+    assert on_spark.read().load(log_name).columns[-1] == "key"
+    back = on_spark.read(includeHeaders="true").load(log_name)
+    assert back.columns[-2:] == ["key", "headers"]
+    assert back.where("key IS NULL").count() == 10
+    assert back.where("headers[0].value = CAST('7' AS BINARY)").selectExpr(
+        "CAST(key AS STRING)"
+    ).collect() == [("key 7",)]
+
+
 def test_a_job_that_says_which_it_is_counts_once(on_spark: SparkOnLogs, log_name: str) -> None:
     on_spark.cluster.create_log(log_name)
     for _ in range(2):
@@ -62,7 +91,7 @@ def test_what_cannot_be_written_is_refused(on_spark: SparkOnLogs, log_name: str)
 
     with pytest.raises(Exception, match="only appended to"):
         attempt(rows.select("value"), "overwrite")
-    with pytest.raises(Exception, match="one column, value"):
+    with pytest.raises(Exception, match="the column value, and perhaps key and headers"):
         attempt(rows)
     with pytest.raises(Exception, match="go together"):
         attempt(rows.select("value"), producerId="x")
