@@ -4,9 +4,9 @@ A program or an alert should look for the name and the fields, never for the wor
 names are in ``EVENTS``; docs/OPERATIONS.md lists them, and a test compares the two. A line without an event
 is for people only.
 
-    people      2026-01-31 12:00:00,123 WARNING ledgerlog.ledger.writer: ledger=7 bookie=b2 failed: ...
+    people      2026-01-31 12:00:00,123 WARNING ledgerlog.ledger.member_watch: ledger=7 bookie=b2 failed: ...
                 event=bookie_failed
-    machines    {"time": "...", "level": "WARNING", "logger": "ledgerlog.ledger.writer", "event":
+    machines    {"time": "...", "level": "WARNING", "logger": "ledgerlog.ledger.member_watch", "event":
                 "bookie_failed", "message": "...", "ledger": 7, "bookie": "b2", "why": "..."}
 
 Who may cause a line from outside of the process says it through ``ledgerlog.concurrency.complaints``, which

@@ -31,7 +31,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.ranges import read_range
 from ledgerlog.ledger.repair_tasks import may_lack_copies
-from ledgerlog.ledger.slots import SlotOwner, SlotSinks
+from ledgerlog.ledger.slots import Refusals, SlotOwner, SlotSinks
 from ledgerlog.limits import APPEND_DEADLINE_S, REACH_ASK_S, REACH_LOOK_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
@@ -150,7 +150,7 @@ class _Recovery:
         self._slots = SlotSinks(core, owner, pool, core.replication)
         self._reach = Reach(core.replication)
         self._wake = trio.Event()
-        self._refused_at: dict[BookieId, float] = {}
+        self._refusals = Refusals(self._slots)
         self._settled = NO_ENTRY
         self._progress_at = trio.current_time()
         self.filed: set[bytes] = set()
@@ -240,7 +240,9 @@ class _Recovery:
             self._reach.on_progress()
             return
         self._follow()
-        self._retry_refused()
+        # Bookies that refused a write-back (overloaded, or disk full) may take it now.
+        for sink in self._refusals.take_due():
+            core.on_bookie_connected(sink.bookie)
         self._slots.send_due()
         self._look_at_reach()
         self._replace()
@@ -283,14 +285,6 @@ class _Recovery:
             self._follow()
             self._slots.send_due()
 
-    def _retry_refused(self) -> None:
-        """Retry bookies that refused a write-back (overloaded, or disk full): they may take it now."""
-        now = trio.current_time()
-        for sink in self._slots.sinks:
-            if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:
-                del self._refused_at[sink.bookie]
-                self._core.on_bookie_connected(sink.bookie)
-
     # --- SlotOwner ----------------------------------------------------------------------------
 
     def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
@@ -300,17 +294,17 @@ class _Recovery:
         if status is Status.PERMISSION_DENIED:
             self._core.deny(denied(bookie, self._core.ledger_id, _WHAT))
             return
-        self._refused_at[bookie] = trio.current_time()
+        self._refusals.add(bookie)
         self._core.on_bookie_failed(bookie)
         self._directory.quarantine(bookie)
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
-        self._refused_at.pop(bookie, None)
+        self._refusals.forget(bookie)
         self._core.on_bookie_failed(bookie)
         self._directory.quarantine(bookie)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
-        self._refused_at.pop(bookie, None)
+        self._refusals.forget(bookie)
         self._core.on_bookie_connected(bookie)
 
     def encode(self, send: Send, slot: int) -> Sequence[Buffer]:

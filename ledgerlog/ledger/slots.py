@@ -28,6 +28,9 @@ from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.frame import Status
 
+RETRY_S = 0.5
+"""Seconds until a bookie that refused an add is tried again."""
+
 
 class SlotCore(Protocol):
     """The protocol machine: it counts confirmations and says which entries are due."""
@@ -115,8 +118,7 @@ class SlotSinks:
         Args:
             ensemble: The bookies, by slot.
             first: The first entry of the fragment with this ensemble. A bookie that left needs only the
-                entries
-                before it; a bookie that joined needs only the entries from it on.
+                entries before it; a bookie that joined needs only the entries from it on.
         """
         if not self.sinks:
             self.sinks = [self._attach(index, bookie, first) for index, bookie in enumerate(ensemble)]
@@ -142,6 +144,10 @@ class SlotSinks:
     def expects_more(self, last: int) -> bool:
         """Return whether a connected bookie lacks entries up to ``last`` that it may still confirm."""
         return any(sink.connection.is_connected and sink.tenure.lacks_any(last) for sink in self.sinks)
+
+    def connected(self) -> list[SlotSink]:
+        """Return the sinks whose bookies are connected."""
+        return [sink for sink in self.sinks if sink.connection.is_connected]
 
     def send_due(self) -> None:
         for sink in self.sinks:
@@ -177,3 +183,37 @@ class SlotSinks:
         for sink in self.sinks:
             sink.connection.detach(sink)
         self.sinks = []
+
+
+class Refusals:
+    """The members that refused an add over their present connection, for example with a full disk."""
+
+    def __init__(self, slots: SlotSinks) -> None:
+        self._slots = slots
+        self._refused_at: dict[BookieId, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._refused_at)
+
+    def __contains__(self, bookie: BookieId) -> bool:
+        return bookie in self._refused_at
+
+    def add(self, bookie: BookieId) -> None:
+        """Note that the bookie refused an add now."""
+        self._refused_at[bookie] = trio.current_time()
+
+    def forget(self, bookie: BookieId) -> None:
+        """Forget the bookie: it lost its connection, or has a new one, over which all adds are sent again."""
+        self._refused_at.pop(bookie, None)
+
+    def take_due(self) -> list[SlotSink]:
+        """Take the connected members that may be tried again: each refused ``RETRY_S`` ago or earlier."""
+        now = trio.current_time()
+        due = [
+            sink
+            for sink in self._slots.connected()
+            if now - self._refused_at.get(sink.bookie, now) >= RETRY_S
+        ]
+        for sink in due:
+            del self._refused_at[sink.bookie]
+        return due

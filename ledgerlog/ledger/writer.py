@@ -7,11 +7,9 @@ which do the rest:
 
     metadata   carries out the core's metadata intent, again and again until the core has none. It may hang
                in the store for as long as the store lets it
-    maintain   finds replacements for failed bookies; retries bookies that refused an add; publishes the LAC
-               when the writer falls idle (rule 16), so that readers see the last entry; breaks off
-               connections with bookies that are out of reach (``ledger.core.reach``); gives up if no
-               progress was made for ``append_deadline_s``. It never waits for the store, so its deadlines
-               hold
+    maintain   has ``ledger.member_watch`` look after the bookies of the ensemble; publishes the LAC when the
+               writer falls idle (rule 16), so that readers see the last entry; gives up if no progress was
+               made for ``append_deadline_s``. It never waits for the store, so its deadlines hold
 
 No entry has its own timer; the maintaining task looks at the clock a few times a second.
 
@@ -29,7 +27,6 @@ copies. The filing never changes the callers' outcome.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -47,16 +44,16 @@ from ledgerlog.errors import (
     SessionExpired,
     WriteQuorumUnavailable,
 )
-from ledgerlog.event_log import ENSEMBLE_CHANGED, LEDGER_BOOKIE_FAILED, OUT_OF_REACH, tell
+from ledgerlog.event_log import ENSEMBLE_CHANGED, tell
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core import writer as core_writer
 from ledgerlog.ledger.core.pending import Send
-from ledgerlog.ledger.core.reach import Reach
 from ledgerlog.ledger.encoding import AddEncoder
+from ledgerlog.ledger.member_watch import LOOK_S, MemberWatch
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.repair_tasks import may_lack_copies
-from ledgerlog.ledger.slots import SlotOwner, SlotSinks
+from ledgerlog.ledger.slots import SlotOwner, SlotSink, SlotSinks
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
     ENTRY_BYTES_MAX,
@@ -76,10 +73,6 @@ from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.entries import encode_lac
 from ledgerlog.wire.frame import Status
-
-_LOOK_S = 0.5
-"""Seconds between looks at the deadlines. The writer retries a bookie that refused an add, or chooses a
-doubtful bookie as a replacement, at most this often."""
 
 _REST_S = 30.0
 """Seconds between looks of a writer to which nothing happens. Whatever needs one wakes it before."""
@@ -133,7 +126,7 @@ class LedgerWriter:
         )
         self._slots = SlotSinks(core, owner, pool, metadata.replication)
         self._pool = pool
-        self._reach = Reach(core.replication)
+        self._members = MemberWatch(core, self._slots, directory, self._counts)
         self._confirmed = Watermark(NO_ENTRY)
         self._room = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
@@ -143,17 +136,11 @@ class LedgerWriter:
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
-        self._reach_callback: Callable[[], None] | None = None
         self._progress_at = 0.0  # when the LAC last moved, or when something became pending
-        self._is_stalled = False  # whether ``ledger.core.reach`` is at work
         self._publish_due = False
         self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
         self._introduced: set[BookieId] = set()
         self._outcome: LedgerLogError | None = None
-        self._refused_at: dict[BookieId, float] = {}  # by bookie; only bookies that are still connected
-        self._failed_because: dict[BookieId, str] = {}
-        """Why each bookie failed last, for error messages."""
-        self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
         self._closers = 0
         self._is_given_up = False
         self._ending_since: float | None = None
@@ -208,7 +195,7 @@ class LedgerWriter:
     def out_of_reach(self) -> OutOfReach | None:
         """The bookies that keep this writer from an ack quorum, because it cannot reach them. None if an ack
         quorum is in reach, or if the writer does not know yet. Progress sets this to None again."""
-        return self._reach.out_of_reach
+        return self._members.out_of_reach
 
     @property
     def frames_outstanding(self) -> int:
@@ -235,7 +222,7 @@ class LedgerWriter:
         Args:
             callback: The function to call; None for none. It replaces the one set before.
         """
-        self._reach_callback = callback
+        self._members.set_reach_callback(callback)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -463,23 +450,16 @@ class LedgerWriter:
             status: The reason. FENCED ends this writer, unless the bookie is a new, untried replacement.
                 PERMISSION_DENIED ends it too: the other bookies would refuse as well.
         """
-        self._failed_because[bookie] = status.name
         if status is Status.FENCED:
             if self._core.on_fenced(bookie):
-                logger.warning(
-                    "ledger=%d bookie=%s is no replacement: it refuses adds of ledgers as old as this one",
-                    self.ledger_id,
-                    bookie,
-                )
+                self._members.on_unfit(bookie)
                 self._wake.set()
-            return
-        if status is Status.PERMISSION_DENIED:
+        elif status is Status.PERMISSION_DENIED:
             self._core.deny(denied(bookie, self.ledger_id, "add to it"))
             self._wake.set()
             self._tell_progress()  # The closing write may take a long time.
-            return
-        self._refused_at[bookie] = trio.current_time()
-        self._failed(bookie, f"it refuses adds: {status.name}")
+        elif self._members.on_refused(bookie, status):
+            self._wake.set()
 
     def _on_bookie_lost(self, bookie: BookieId, why: str) -> None:
         """Handle the loss of a bookie's connection. The connection calls it.
@@ -488,9 +468,8 @@ class LedgerWriter:
             bookie: The bookie.
             why: The reason, in words.
         """
-        self._refused_at.pop(bookie, None)
-        self._failed_because[bookie] = why
-        self._failed(bookie, why)
+        if self._members.on_lost(bookie, why):
+            self._wake.set()
 
     def _on_bookie_connected(self, bookie: BookieId) -> None:
         """Handle a new connection with a bookie: send again what the bookie did not confirm.
@@ -500,24 +479,8 @@ class LedgerWriter:
         Args:
             bookie: The bookie.
         """
-        self._refused_at.pop(bookie, None)
-        self._failed_because.pop(bookie, None)
-        self._core.on_bookie_connected(bookie)
+        self._members.on_connected(bookie)
         self._tell_lac_again()
-
-    def _failed(self, bookie: BookieId, why: str) -> None:
-        if self._core.on_bookie_failed(bookie):
-            self._counts.bookies_failed += 1
-            tell(
-                logger,
-                LEDGER_BOOKIE_FAILED,
-                "ledger=%(ledger)d bookie=%(bookie)s failed: %(why)s",
-                ledger=self.ledger_id,
-                bookie=bookie,
-                why=why,
-            )
-            self._directory.quarantine(bookie)
-            self._wake.set()
 
     def _encode(self, send: Send, slot: int) -> Sequence[Buffer]:
         """Encode an add that is due. The connection calls it before it sends the add.
@@ -549,8 +512,7 @@ class LedgerWriter:
             if core.lac >= self._timed_entry != NO_ENTRY:
                 self._counts.append_s.observe(now - self._timed_at)
                 self._timed_entry = NO_ENTRY
-            if self._is_stalled:
-                self._end_stall()
+            self._members.on_progress()
             self._confirmed.advance(core.lac)
             if not self._publish_due and core.lac > self._encoder.told_lac:
                 self._publish_due = True
@@ -661,9 +623,8 @@ class LedgerWriter:
                 self._introduce()
                 self._publish_lac()
                 self._look_at_deadline()
-                self._look_at_reach()
-                self._leave_read_only()
-                self._replace()
+                if self._members.look(self._progress_at):
+                    self._tell_lac_again()
             self._look_at_ending()
             if core.intent is not None:
                 self._intent_wanted.set()
@@ -683,9 +644,8 @@ class LedgerWriter:
             and core.is_drained
             and core.intent is None
             and not self._publish_due
-            and not self._refused_at
-            and not any(slot.failed for slot in core.pending.slots)
-            and trio.current_time() - self._progress_at >= _LOOK_S
+            and self._members.are_well
+            and trio.current_time() - self._progress_at >= LOOK_S
         )
 
     def _on_bookies_changed(self) -> None:
@@ -697,110 +657,10 @@ class LedgerWriter:
         if self._is_resting:
             return _REST_S
         if core.failure is not None or core.lac == core.last_add_pushed:
-            return _LOOK_S
-        if self._is_stalled:
+            return LOOK_S
+        if self._members.is_stalled:
             return REACH_LOOK_S
-        return min(_LOOK_S, max(REACH_LOOK_S / 10, self._progress_at + REACH_ASK_S - trio.current_time()))
-
-    def _look_at_reach(self) -> None:
-        """Find the bookies that are out of reach (not merely slow), and break off their connections."""
-        core, reach = self._core, self._reach
-        now = trio.current_time()
-        if core.lac == core.last_add_pushed or now < self._progress_at + REACH_ASK_S:
-            return
-        self._is_stalled = True
-        before = reach.out_of_reach
-        taken = {*core.pending.ensemble, *core.unfit}
-        spares = [
-            info.bookie_id
-            for info in self._directory.writable()
-            if info.bookie_id not in taken and info.fences_through < core.ledger_id
-        ]
-        self._slots.look_for_signs(reach, spares, self._directory.quarantine)
-        if reach.out_of_reach != before:
-            if reach.out_of_reach is not None:
-                tell(
-                    logger,
-                    OUT_OF_REACH,
-                    "ledger=%(ledger)d no ack quorum is in reach: it takes %(bookies)s",
-                    ledger=self.ledger_id,
-                    bookies=str(reach.out_of_reach),
-                )
-            self._tell_reach()
-
-    def _end_stall(self) -> None:
-        was_out_of_reach = self._reach.out_of_reach is not None
-        self._is_stalled = False
-        self._reach.on_progress()
-        if was_out_of_reach:
-            self._tell_reach()
-
-    def _tell_reach(self) -> None:
-        if self._reach_callback is not None:
-            self._reach_callback()
-
-    def _leave_read_only(self) -> None:
-        """Replace bookies that take no ordinary adds any more, if others are available.
-
-        Such a bookie is full, or is being emptied.
-
-        A busy writer notices such a bookie by its refusal. An idle writer would keep it in the metadata until
-        its next add, and the process that empties the bookie would have to fence the ledger."""
-        core, directory = self._core, self._directory
-        if not core.is_drained or core.intent is not None:
-            return
-        leaving = {
-            slot: sink.bookie
-            for slot, sink in enumerate(self._slots.sinks)
-            if directory.is_read_only(sink.bookie) and sink.bookie not in self._refused_at
-        }
-        if not leaving:
-            return
-        if len(self._replacements(list(leaving), even_doubtful=False)) == len(leaving):
-            for bookie in leaving.values():
-                self._refused_at[bookie] = trio.current_time()
-                self._failed(bookie, "it takes no adds any more")
-
-    def _replace(self) -> None:
-        core = self._core
-        failed = core.replaceable()
-        if failed:
-            now = trio.current_time()
-            # While entries are being confirmed, the writer can afford to wait for a reliable bookie.
-            is_stalled = not core.is_drained and now - self._progress_at >= _LOOK_S
-            may_doubt = is_stalled and now - self._doubtful_at >= _LOOK_S
-            chosen = self._replacements(failed, even_doubtful=may_doubt)
-            if chosen:
-                if any(map(self._directory.is_doubtful, chosen.values())):
-                    self._doubtful_at = now
-                core.change_ensemble(chosen)
-                return
-        self._retry_refused()
-
-    def _replacements(self, failed: Sequence[int], *, even_doubtful: bool) -> dict[int, BookieId]:
-        core = self._core
-        return self._directory.replacements(
-            core.pending.ensemble,
-            failed,
-            write_quorum=self.replication.write_quorum,
-            even_doubtful=even_doubtful,
-            unfit=core.unfit,
-            adds_to=core.ledger_id,
-        )
-
-    def _retry_refused(self) -> None:
-        """Retry bookies that refused an add (full, or overloaded) if there is no replacement.
-
-        This uses the current connection. If the connection was lost, the connection object itself retries."""
-        if not self._refused_at:
-            return
-        now = trio.current_time()
-        for sink in self._slots.sinks:
-            if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:
-                del self._refused_at[sink.bookie]
-                self._core.on_bookie_connected(sink.bookie)
-                self._tell_lac_again()
-                sink.send_due()
+        return min(LOOK_S, max(REACH_LOOK_S / 10, self._progress_at + REACH_ASK_S - trio.current_time()))
 
     def _tell_lac_again(self) -> None:
         if self._core.lac != NO_ENTRY:
@@ -815,11 +675,9 @@ class LedgerWriter:
         """
         if self._core.last_add_pushed != NO_ENTRY:
             return
-        for sink in self._slots.sinks:
-            if sink.bookie not in self._introduced and sink.connection.is_connected:
-                self._introduced.add(sink.bookie)
-                frame = encode_lac(self.ledger_id, lac=NO_ENTRY, lafr=NO_ENTRY, key=self._key)
-                sink.connection.send_add(frame, sink, 0, NO_ENTRY)
+        new = [sink for sink in self._slots.connected() if sink.bookie not in self._introduced]
+        self._introduced.update(sink.bookie for sink in new)
+        self._send_lac(new)
 
     def _publish_lac(self) -> None:
         core = self._core
@@ -830,11 +688,14 @@ class LedgerWriter:
         elif trio.current_time() - self._progress_at >= LAC_PUBLISH_IDLE_S / 2:
             self._publish_due = self._publish_anyway = False
             self._encoder.told_lac = core.lac
-            frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
-            for sink in self._slots.sinks:
-                if sink.connection.is_connected:
-                    # A frame without entries: ``core.on_add_ok`` ignores its answer.
-                    sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
+            self._send_lac(self._slots.connected())
+
+    def _send_lac(self, sinks: Sequence[SlotSink]) -> None:
+        """Send a frame without entries. ``core.on_add_ok`` ignores its answer."""
+        core = self._core
+        frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
+        for sink in sinks:
+            sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
 
     def _look_at_deadline(self) -> None:
         core = self._core
@@ -842,7 +703,7 @@ class LedgerWriter:
             return
         waited = trio.current_time() - self._progress_at
         if waited >= self._append_deadline_s:
-            failed = [self._why_failed(slot.bookie) for slot in core.pending.slots if slot.failed]
+            failed = self._members.failed()
             core.give_up(
                 NotEnoughBookies(
                     f"ledger {self.ledger_id}: no ack quorum of {self.replication.ack_quorum} for entry "
@@ -851,10 +712,6 @@ class LedgerWriter:
                 )
             )
             self._tell_progress()  # The closing write may take a long time.
-
-    def _why_failed(self, bookie: BookieId) -> str:
-        why = self._failed_because.get(bookie)
-        return bookie if why is None else f"{bookie} ({why})"
 
     def _look_at_ending(self) -> None:
         """End with an unknown outcome if the store does not take the ledger's closing write in time."""
@@ -878,7 +735,7 @@ class LedgerWriter:
         self._outcome = failure
         if core.written_end is None:
             self._slots.close()  # If left open, late copies still count; see ``_file_for_repair``.
-        self._end_stall()
+        self._members.on_progress()
         # Entries that were confirmed in the same burst as the end count as confirmed.
         self._confirmed.advance(core.lac)
         self._confirmed.fail(failure)

@@ -1,8 +1,8 @@
 """Waiting until nobody uses a read-only bookie, so that a restart disturbs no writer.
 
 Writers leave a read-only bookie by themselves: a busy one when the bookie refuses an add, an idle one when
-it sees the registration move (``ledger.writer``). Both need another bookie to go to. So this only looks. It
-never fences a ledger: the ledger's writer would end.
+it sees the registration move (``ledger.member_watch``). Both need another bookie to go to. So this only
+looks. It never fences a ledger: the ledger's writer would end.
 """
 
 from __future__ import annotations

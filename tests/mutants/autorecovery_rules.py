@@ -433,7 +433,7 @@ MUTANTS = (
     mutant(
         "idle_writer_stays_with_a_bookie_that_is_emptied",
         "rule 20",
-        "LedgerWriter._maintain",
+        "MemberWatch.look",
         "self._leave_read_only()",
         "",
         f"{_EMPTYING}::test_a_bookie_is_emptied_under_load_without_disturbing_a_writer",

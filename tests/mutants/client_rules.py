@@ -82,8 +82,8 @@ MUTANTS = (
     mutant(
         "a_writer_asks_although_its_ledger_makes_progress",
         "A.9",
-        "LedgerWriter._look_at_reach",
-        "core.lac == core.last_add_pushed or now < self._progress_at + REACH_ASK_S",
+        "MemberWatch._look_at_reach",
+        "core.lac == core.last_add_pushed or trio.current_time() < progress_at + REACH_ASK_S",
         "core.lac == core.last_add_pushed",
         f"{_TEST_REACHING}::test_while_an_ack_quorum_acknowledges_nobody_is_asked",
     ),

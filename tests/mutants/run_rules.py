@@ -179,7 +179,7 @@ MUTANTS = (
     mutant(
         "idle_writers_stay_on_a_bookie_that_is_to_be_restarted",
         "OPERATIONS",
-        "LedgerWriter._maintain",
+        "MemberWatch.look",
         "self._leave_read_only()",
         "",
         "tests/scenarios/test_draining_bookies.py",

@@ -157,7 +157,7 @@ MUTANTS = (
     mutant(
         "an_append_does_not_say_why_its_bookies_failed",
         "SECURITY",
-        "LedgerWriter._on_bookie_lost",
+        "MemberWatch.on_lost",
         "self._failed_because[bookie] = why",
         "",
         f"{_BOOKIE}::test_an_append_with_a_certificate_that_the_bookies_refuse_names_the_reason",
