@@ -39,6 +39,7 @@ import trio
 
 from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired
 from ledgerlog.meta.arguments import AFTER_SLASH, ancestors, check_operations, check_path
+from ledgerlog.meta.bases import SessionBase, SingleWrites
 from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import (
     Check,
@@ -78,13 +79,12 @@ class Content:
     counters: dict[str, int] = attrs.field(factory=dict)
 
 
-class MemorySession:
+class MemorySession(SessionBase):
     """One session with a tree (``store.MetadataSession``)."""
 
     def __init__(self, session_id: str) -> None:
+        super().__init__()
         self._session_id = session_id
-        self._state = SessionState.CONNECTED
-        self._changed = trio.Event()
 
     def __repr__(self) -> str:
         return f"<MemorySession {self._session_id} {self._state.value}>"
@@ -94,23 +94,9 @@ class MemorySession:
         """The tree's sessions are numbered from 1: "memory-1", "memory-2" ..."""
         return self._session_id
 
-    @property
-    def state(self) -> SessionState:
-        """The present state."""
-        return self._state
-
-    async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``, and return the new state. Always a checkpoint."""
-        await trio.lowlevel.checkpoint()
-        while self._state is state:
-            await self._changed.wait()
-        return self._state
-
     def _become(self, state: SessionState) -> None:
         assert self._state is not SessionState.LOST or state is SessionState.LOST
-        self._state = state
-        self._changed.set()
-        self._changed = trio.Event()
+        self._change(state)
 
 
 class MemoryTree:
@@ -267,7 +253,7 @@ class MemoryTree:
                 return node, node.version
 
 
-class MemoryStore:
+class MemoryStore(SingleWrites):
     """One client of a ``MemoryTree``: the metadata capability (``store.MetadataStore``).
 
     Every call is a checkpoint before it acts, and never after. So a call that raises ``Cancelled`` has
@@ -363,15 +349,6 @@ class MemoryStore:
         check_path(path)
         node = (await self._contact())._nodes.get(path)
         return None if node is None else Versioned(node.value, node.version)
-
-    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
-        return (await self.transaction([Create(path, value, ephemeral)]))[0]
-
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        return (await self.transaction([Set(path, value, version)]))[0]
-
-    async def delete(self, path: str, *, version: int | None = None) -> None:
-        await self.transaction([Delete(path, version)])
 
     async def children(self, path: str) -> list[str]:
         check_path(path)

@@ -61,12 +61,13 @@ from ledgerlog.errors import (
 from ledgerlog.meta.arguments import check_operations, check_path
 from ledgerlog.meta.backup import COUNTERS
 from ledgerlog.meta.backup_file import BackupWriter
+from ledgerlog.meta.bases import SessionBase, SingleWrites
 from ledgerlog.meta.belonging import Belonging, check_cluster
 from ledgerlog.meta.settle import on_lost_answer
 from ledgerlog.meta.sqlite_changes import Hint, Hints, open_hints
 from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
-from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
+from ledgerlog.meta.store import Create, Operation, SessionState, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
 from ledgerlog.model.layout import CLUSTER, is_lasting
 
@@ -242,13 +243,12 @@ class _Worker:
         )
 
 
-class SqliteSession:
+class SqliteSession(SessionBase):
     """A session with the file (``store.MetadataSession``)."""
 
     def __init__(self, lease: Lease) -> None:
+        super().__init__()
         self._lease = lease
-        self._state = SessionState.CONNECTED
-        self._changed = trio.Event()
 
     def __repr__(self) -> str:
         return f"<SqliteSession {self.session_id} {self.state.value}>"
@@ -265,20 +265,11 @@ class SqliteSession:
             return SessionState.SUSPENDED
         return self._state
 
-    async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``, and return the new state. Always a checkpoint."""
-        await trio.lowlevel.checkpoint()
-        while self.state is state:
-            await self._changed.wait()
-        return self.state
-
     def _become(self, state: SessionState) -> None:
         assert self._state is not SessionState.LOST or state is SessionState.LOST
         if state is not self._state:
             logger.info("metadata session=%s state=%s", self.session_id, state.value)
-        self._state = state
-        self._changed.set()
-        self._changed = trio.Event()
+        self._change(state)
 
     def _renewed(self, lease: Lease) -> None:
         self._lease = lease
@@ -289,7 +280,7 @@ class SqliteSession:
         return (self._lease.until_ns - boot_clock_ns()) / NS
 
 
-class SqliteStore:
+class SqliteStore(SingleWrites):
     """The metadata capability (``store.MetadataStore``) on a SQLite file; see ``open_sqlite_store``.
 
     Versions are revisions of the whole file. No two writes ever have the same version, even if a node is
@@ -353,15 +344,6 @@ class SqliteStore:
             return found
 
         return await self._run(work)
-
-    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
-        return (await self.transaction([Create(path, value, ephemeral)]))[0]
-
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        return (await self.transaction([Set(path, value, version)]))[0]
-
-    async def delete(self, path: str, *, version: int | None = None) -> None:
-        await self.transaction([Delete(path, version)])
 
     async def children(self, path: str) -> list[str]:
         check_path(path)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 
-import trio
-
+from ledgerlog.meta.bases import SessionBase
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
 from ledgerlog.meta.zookeeper.link import KazooLink
@@ -18,7 +17,7 @@ from ledgerlog.meta.zookeeper.link import KazooLink
 logger = logging.getLogger(__name__)
 
 
-class ZooKeeperSession:
+class ZooKeeperSession(SessionBase):
     """The store makes one for each session that the ensemble gives it.
 
     Args:
@@ -27,10 +26,9 @@ class ZooKeeperSession:
     """
 
     def __init__(self, number: int, link: KazooLink) -> None:
+        super().__init__()
         self.number = number
         self._link = link
-        self._state = SessionState.CONNECTED
-        self._changed = trio.Event()
 
     def __repr__(self) -> str:
         return f"<ZooKeeperSession {self.session_id} {self.state.value}>"
@@ -52,18 +50,9 @@ class ZooKeeperSession:
             return SessionState.SUSPENDED
         return self._state
 
-    async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``, and return the new state. Always a checkpoint."""
-        await trio.lowlevel.checkpoint()
-        while self.state is state:
-            await self._changed.wait()
-        return self.state
-
     def become(self, state: SessionState) -> None:
         """Change the state. A session that is LOST stays LOST."""
         if self._state is state or self._state is SessionState.LOST:
             return
         logger.info("metadata session=%s state=%s", self.session_id, state.value)
-        self._state = state
-        self._changed.set()
-        self._changed = trio.Event()
+        self._change(state)

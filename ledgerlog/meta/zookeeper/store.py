@@ -53,8 +53,9 @@ from ledgerlog.errors import (
     WrongCluster,
 )
 from ledgerlog.meta.arguments import check_operations, check_path
+from ledgerlog.meta.bases import SingleWrites
 from ledgerlog.meta.belonging import Belonging
-from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
+from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
 from ledgerlog.meta.zookeeper.acl import OPEN, Acl, ZkPrincipal
 from ledgerlog.meta.zookeeper.calls import (
@@ -200,7 +201,7 @@ class _Attached:
     """Whether a task has a watch that may not be confirmed yet. A confirmation then wakes the watch."""
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(SingleWrites):
     """The metadata capability (``store.MetadataStore``) on ZooKeeper; see ``open_zookeeper_store``.
 
     Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again if a path is created anew.
@@ -262,15 +263,6 @@ class ZooKeeperStore:
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
         return await self._conversation.within_deadline(lambda _: self._tree.get(path))
-
-    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
-        return (await self.transaction([Create(path, value, ephemeral)]))[0]
-
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        return (await self.transaction([Set(path, value, version)]))[0]
-
-    async def delete(self, path: str, *, version: int | None = None) -> None:
-        await self.transaction([Delete(path, version)])
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
