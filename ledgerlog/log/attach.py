@@ -50,7 +50,7 @@ from ledgerlog.log.registry import (
     LogRegistry,
     ledger_labels,
 )
-from ledgerlog.log.takeover import has_changed, is_short, read_contents
+from ledgerlog.log.takeover import count_open
 from ledgerlog.meta.settle import on_unsettled, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.attach import SpliceMark, check_splicer
@@ -256,15 +256,7 @@ async def splice(
                 case SpliceNeed.READ:
                     await _read(client, registry, incarnation, core, commit)
                 case SpliceNeed.RECOVER:
-                    try:
-                        metadata = await client.ledgers.recover(core.recovering)
-                        contents = await read_contents(client.ledgers, metadata)
-                    except LedgerNotFound:
-                        if not await has_changed(registry, incarnation, core.version):
-                            raise
-                        core.on_changed()
-                    else:
-                        core.on_recovered(contents, is_short=is_short(metadata))
+                    await count_open(client, registry, incarnation, core, client.ledgers.recover)
                 case SpliceNeed.WRITE:
                     operations = _operations(core, commit)
                     try:

@@ -7,7 +7,7 @@ is deleted again if surely no list names it. A ledger that may be listed is left
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -27,6 +27,7 @@ from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import METADATA_TIMEOUT_S
+from ledgerlog.log.core.attach import Splice
 from ledgerlog.log.core.chain import LedgerSpan, Takeover, TakeoverAim, TakeoverNeed
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.registry import LogRegistry, ledger_labels
@@ -154,14 +155,14 @@ async def _run(
 ) -> LedgerWriter | None:
     writer: LedgerWriter | None = None
 
-    async def recover_open() -> LedgerMetadata:
+    async def recover_open(ledger_id: int) -> LedgerMetadata:
         try:
-            return await client.ledgers.recover(core.recovering)
+            return await client.ledgers.recover(ledger_id)
         except RecoveryFailed:
             if not accept_loss:
                 raise
         accepted = await client.ledgers.recover_accepting_loss(
-            core.recovering, accept_unreachable=accept_unreachable
+            ledger_id, accept_unreachable=accept_unreachable
         )
         return accepted.metadata
 
@@ -181,15 +182,7 @@ async def _run(
                         writer = None
                         await delete_ledgers(client.ledgers, core.take_garbage())
                 case TakeoverNeed.RECOVER:
-                    try:
-                        metadata = await recover_open()
-                        contents = await read_contents(client.ledgers, metadata)
-                    except LedgerNotFound:
-                        if not await has_changed(registry, incarnation, core.version):
-                            raise
-                        core.on_changed()
-                    else:
-                        core.on_recovered(contents, is_short=is_short(metadata))
+                    await count_open(client, registry, incarnation, core, recover_open)
                 case TakeoverNeed.CREATE:
                     assert core.base is not None
                     writer = await client.ledgers.create(
@@ -220,6 +213,25 @@ async def _run(
                 await writer.aclose()
             await delete_ledgers(client.ledgers, core.take_garbage())
         raise
+
+
+async def count_open(
+    client: LedgerClient,
+    registry: LogRegistry,
+    incarnation: int,
+    core: Takeover | Splice,
+    recover: Callable[[int], Awaitable[LedgerMetadata]],
+) -> None:
+    """Do the step RECOVER: recover the ledger that the core names, and tell the core what it contains."""
+    try:
+        metadata = await recover(core.recovering)
+        contents = await read_contents(client.ledgers, metadata)
+    except LedgerNotFound:
+        if not await has_changed(registry, incarnation, core.version):
+            raise
+        core.on_changed()
+    else:
+        core.on_recovered(contents, is_short=is_short(metadata))
 
 
 async def has_changed(registry: LogRegistry, incarnation: int, version: int) -> bool:

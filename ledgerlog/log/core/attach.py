@@ -52,17 +52,15 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from ledgerlog.errors import (
-    EntryCorrupt,
     LedgerLogError,
     LogListFull,
     LogNotFound,
     LogSealed,
-    LossUndecided,
     LostLeadership,
     MetadataOutcomeUnknown,
 )
 from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
-from ledgerlog.log.core.chain import Counting, LedgerSpan
+from ledgerlog.log.core.chain import Counting, CountsOpenLedgers
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
@@ -130,7 +128,7 @@ class SpliceNeed(enum.Enum):
     FAILED = "failed"
 
 
-class Splice:
+class Splice(CountsOpenLedgers):
     """One commit of a batch.
 
     Args:
@@ -143,7 +141,6 @@ class Splice:
         self._name = name
         self._commit = commit
         self._new_token = new_token
-        self._counting: Counting | None = None
         self._takes_over = False
         self._now_ms = 0
         self._was_found = False
@@ -165,15 +162,6 @@ class Splice:
         """The mark to write; None if the batch has no producer."""
         self.ledgers: Mapping[int, StagedLedger] = {}
         """The staged ledgers as they were read, by id."""
-
-    @property
-    def recovering(self) -> int:
-        """The ledger to recover now."""
-        assert self.need is SpliceNeed.RECOVER
-        assert self._counting is not None
-        ledger_id = self._counting.recovering
-        assert ledger_id is not None
-        return ledger_id
 
     def garbage(self) -> list[StagedLedger]:
         """Return the staged ledgers that surely are in no log and never will be. Valid once the commit has
@@ -238,22 +226,6 @@ class Splice:
         self._counting = Counting(metadata)
         self._takes_over = bool(metadata.open_segments) or mark is None or mark.run != self._commit.run
         self._go_on()
-
-    def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED.
-
-        Args:
-            contents: What its first and last entry say; None if it is empty.
-            is_short: Whether an accepted loss ended it.
-        """
-        assert self.need is SpliceNeed.RECOVER
-        assert self._counting is not None
-        try:
-            self._counting.on_recovered(contents, is_short=is_short)
-        except (EntryCorrupt, LossUndecided) as failure:
-            self._fail(failure)
-        else:
-            self._go_on()
 
     def on_changed(self) -> None:
         """The log's record has changed, so ``recovering`` may be gone: read everything again."""

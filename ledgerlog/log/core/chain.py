@@ -64,6 +64,7 @@ entries carry. The log has a gap before it.
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import attrs
@@ -84,6 +85,7 @@ __all__ = [
     "ChainNeed",
     "LedgerSpan",
     "Counting",
+    "CountsOpenLedgers",
     "LeaderChain",
     "Takeover",
     "TakeoverAim",
@@ -220,6 +222,43 @@ class Counting:
             self._short = ledger_id
 
 
+class CountsOpenLedgers(ABC):
+    """The step RECOVER, which a takeover and a splice share: count the open ledgers, one after the other."""
+
+    _counting: Counting | None = None
+
+    @property
+    def recovering(self) -> int:
+        """The ledger to recover now."""
+        assert self._counting is not None
+        ledger_id = self._counting.recovering
+        assert ledger_id is not None
+        return ledger_id
+
+    def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
+        """``recovering`` is CLOSED.
+
+        Args:
+            contents: What its first and last entry say; None if it is empty.
+            is_short: Whether an accepted loss ended it.
+        """
+        assert self._counting is not None
+        try:
+            self._counting.on_recovered(contents, is_short=is_short)
+        except (EntryCorrupt, LossUndecided) as failure:
+            self._fail(failure)
+        else:
+            self._go_on()
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """A ledger is counted, or the record was read: decide what comes next."""
+
+    @abstractmethod
+    def _fail(self, failure: LedgerLogError) -> None:
+        """End with a failure."""
+
+
 class TakeoverNeed(enum.Enum):
     """What the shell has to do next in a takeover. The module explains each."""
 
@@ -240,7 +279,7 @@ class TakeoverAim(enum.Enum):
     RECOVER = "count what is open, for the next leader"
 
 
-class Takeover:
+class Takeover(CountsOpenLedgers):
     """Becoming the leader of a log, sealing the log, or ending its leadership.
 
     Only a takeover that becomes the leader makes a ledger.
@@ -267,7 +306,6 @@ class Takeover:
         self._aim = aim
         self._dedupe = dedupe
         self._accept_loss = accept_loss
-        self._counting: Counting | None = None
         self._garbage: list[int] = []
         self._was_unsettled = False  # A write that lists our ledger may still arrive.
         self._is_surely_unwritten = False
@@ -284,15 +322,6 @@ class Takeover:
         """The ledger that was made for this leadership."""
         self.failure: LedgerLogError | None = None
         """Why the takeover failed, once ``need`` is FAILED."""
-
-    @property
-    def recovering(self) -> int:
-        """The ledger to recover now."""
-        assert self.need is TakeoverNeed.RECOVER
-        assert self._counting is not None
-        ledger_id = self._counting.recovering
-        assert ledger_id is not None
-        return ledger_id
 
     @property
     def gaps_made(self) -> tuple[Gap, ...]:
@@ -332,22 +361,6 @@ class Takeover:
         else:
             self.base, self.version = metadata, version
             self._counting = Counting(metadata, accept_loss=self._accept_loss)
-            self._go_on()
-
-    def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED.
-
-        Args:
-            contents: What its first and last entry say; None if it is empty.
-            is_short: Whether an accepted loss ended it.
-        """
-        assert self.need is TakeoverNeed.RECOVER
-        assert self._counting is not None
-        try:
-            self._counting.on_recovered(contents, is_short=is_short)
-        except (EntryCorrupt, LossUndecided) as failure:
-            self._fail(failure)
-        else:
             self._go_on()
 
     def on_changed(self) -> None:
