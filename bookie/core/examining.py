@@ -25,7 +25,7 @@ import attrs
 
 from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import KIB, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
-from ledgerlog.model.id_ranges import joined
+from ledgerlog.model.id_ranges import joined, ranges_of, without
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.scrub import ScrubReport, ScrubSum, add_sums, scrub_weights
 
@@ -102,8 +102,8 @@ class Examination:
         sound = joined(_within(self._sound_ranges(), self.first, through))
         # If an entry is sound in another run, it can be read. Then an unreadable run does not make it
         # unsound.
-        doubtful = _without(joined(self._unreadable), sound)
-        unsound = joined(_within([*doubtful, *_ranges(damaged)], self.first, through))
+        doubtful = without(joined(self._unreadable), sound)
+        unsound = joined(_within([*doubtful, *ranges_of(damaged)], self.first, through))
         for ranges in (sound, unsound):
             if len(ranges) > SCRUB_RANGES_MAX:
                 through = min(through, ranges[SCRUB_RANGES_MAX - 1][1])
@@ -125,7 +125,7 @@ class Examination:
             if isinstance(found.ids, range) and not found.damaged:
                 yield found.ids[0], found.ids[-1]
             else:
-                yield from _ranges(entry_id for entry_id in found.ids if entry_id not in found.damaged)
+                yield from ranges_of(entry_id for entry_id in found.ids if entry_id not in found.damaged)
 
     def _sums(self, through: int) -> list[ScrubSum]:
         sums: dict[tuple[int, int], tuple[int, int]] = {}
@@ -163,39 +163,8 @@ class Examination:
                 yield (block, entry_id % classes), 1, digest * scrub_weights()[place]
 
 
-def _ranges(ids: Iterable[int]) -> Pairs:
-    """Return ascending ids as ranges."""
-    found: Pairs = []
-    for entry_id in ids:
-        if found and found[-1][1] == entry_id - 1:
-            found[-1] = found[-1][0], entry_id
-        else:
-            found.append((entry_id, entry_id))
-    return found
-
-
 def _within(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of ranges between two ids."""
     for low, high in ranges:
         if max(low, first) <= min(high, last):
             yield max(low, first), min(high, last)
-
-
-def _without(ranges: Pairs, taken: Pairs) -> Pairs:
-    """Return the parts of ranges that are in none of ``taken``. Both ascend."""
-    found: Pairs = []
-    rest = iter(taken)
-    away = next(rest, None)
-    for low, high in ranges:
-        while away is not None and away[1] < low:
-            away = next(rest, None)
-        while away is not None and away[0] <= high:
-            if low < away[0]:
-                found.append((low, away[0] - 1))
-            low = away[1] + 1
-            if low > high:
-                break
-            away = next(rest, None)
-        if low <= high:
-            found.append((low, high))
-    return found

@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -132,31 +132,6 @@ class GoneLedgers:
         if not _is_growing(bounds):
             raise StorageCorrupt(path, _HEAD.size, f"ranges that do not ascend: {list(bounds[:8])}")
         return cls(bounds)
-
-
-def ranges_of(ledger_ids: Iterable[int]) -> list[Range]:
-    """Return ascending ids as ranges, ascending and not adjacent."""
-    found: list[Range] = []
-    for ledger_id in ledger_ids:
-        if found and ledger_id == found[-1][1] + 1:
-            found[-1] = found[-1][0], ledger_id
-        else:
-            found.append((ledger_id, ledger_id))
-    return found
-
-
-def without(ranges: Iterable[Range], ledger_ids: Sequence[int]) -> list[Range]:
-    """Return the ascending ``ranges`` without some ids, which ascend too."""
-    found: list[Range] = []
-    for first, last in ranges:
-        low = first
-        for at in range(bisect_left(ledger_ids, first), bisect_right(ledger_ids, last)):
-            if low < ledger_ids[at]:
-                found.append((low, ledger_ids[at] - 1))
-            low = ledger_ids[at] + 1
-        if low <= last:
-            found.append((low, last))
-    return found
 
 
 def _is_growing(bounds: array[int]) -> bool:

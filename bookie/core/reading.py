@@ -35,6 +35,7 @@ from collections.abc import Sequence
 
 from bookie.core.journal_items import EntryRun
 from ledgerlog.limits import FRAME_ENTRIES_MAX, KIB, MIB
+from ledgerlog.model.id_ranges import ranges_of
 from ledgerlog.wire.entries import Entries, compact_ids
 from ledgerlog.wire.frame import Status
 
@@ -302,7 +303,7 @@ class RangeLister:
         if ids is None:
             heapq.heappush(self._open, (run.first, run.last))
         else:
-            for low, high in _ranges(ids):
+            for low, high in ranges_of(ids):
                 heapq.heappush(self._open, (low, high))
 
     def settle(self, bound: int) -> bool:
@@ -328,13 +329,3 @@ class RangeLister:
     def pairs(self) -> list[tuple[int, int]]:
         """The ranges joined so far, as pairs of first and last id."""
         return self._pairs
-
-
-def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for entry_id in ids:
-        if found and found[-1][1] == entry_id - 1:
-            found[-1] = found[-1][0], entry_id
-        else:
-            found.append((entry_id, entry_id))
-    return found

@@ -23,10 +23,11 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from bookie.core.gone_ledgers import Range, without
+from bookie.core.gone_ledgers import Range
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.errors import IncompatibleVersion, MetadataCorrupt, MetadataUnavailable
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.id_ranges import ranges_of, without
 from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, RESTORED, ledger_id_of, ledger_path
 from ledgerlog.model.restoration import Restoration
 
@@ -93,7 +94,7 @@ class MetadataDeletionOracle:
             listed = [ledger_id async for ledger_id in ledgers]
         await store.sync()
         first = max(first, await self._floor())
-        return without([(first, last)], listed) if first <= last else []
+        return without([(first, last)], ranges_of(listed)) if first <= last else []
 
     async def _listed(self, first: int, last: int) -> AsyncGenerator[int, None]:
         """Yield the ledgers from ``first`` to ``last`` that the store lists, ascending."""

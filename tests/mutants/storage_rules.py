@@ -88,7 +88,7 @@ MUTANTS = (
         "a_listing_is_believed_over_the_bookies_own_ledgers",
         "rule 25",
         "Collector._note",
-        "without(between, await self._ledgers.living_between(low, high))",
+        "without(between, ranges_of(await self._ledgers.living_between(low, high)))",
         "without(between, [])",
         f"{_ROWS}::test_no_ledger_that_this_bookie_knows_is_gone_because_a_listing_left_it_out",
     ),

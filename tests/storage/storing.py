@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from bookie.core.gone_ledgers import Range, ranges_of
+from bookie.core.gone_ledgers import Range
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
@@ -16,6 +16,7 @@ from bookie.storage.engine.engine import Engine, ReadResult
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import Indexes
 from ledgerlog.model.bookie import Cookie
+from ledgerlog.model.id_ranges import ranges_of
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add, encode_lac
 from ledgerlog.wire.frame import Frame, Status, decode_frame_untrusted
 

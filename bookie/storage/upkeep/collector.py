@@ -48,7 +48,7 @@ import trio
 from attrs import evolve
 
 from bookie.core import rows
-from bookie.core.gone_ledgers import Range, ranges_of, without
+from bookie.core.gone_ledgers import Range
 from bookie.core.journal_items import DELETE, encode_delete
 from bookie.core.rows import Change
 from bookie.storage.disk.gone_ledgers import GoneLedgerStore
@@ -58,6 +58,7 @@ from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.event_log import LEDGERS_GONE, tell
+from ledgerlog.model.id_ranges import ranges_of, without
 
 logger = logging.getLogger(__name__)
 
@@ -256,7 +257,7 @@ class Collector:
         low, high = known.gap_around(ledger_ids[0], ledger_ids[-1])
         between = await self.oracle.absent(low, high)
         with self._ledgers.settling(known.joined(between)):
-            between = without(between, await self._ledgers.living_between(low, high))
+            between = without(between, ranges_of(await self._ledgers.living_between(low, high)))
             await self._gone.replace(known.joined(between).joined(ranges_of(ledger_ids)))
 
     async def _discharge(self, file: int, gone: Collection[int]) -> None:

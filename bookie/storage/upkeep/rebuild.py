@@ -27,7 +27,8 @@ are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 
 from bookie.core import rows
 from bookie.core.block import PAGE_BYTES, decode_header
@@ -40,6 +41,7 @@ from bookie.storage.entrylog.entry_files import EntryFiles
 from bookie.storage.entrylog.entry_logs import EntryLogFiles
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import Index
 from bookie.storage.journal.replay import Replay
 from bookie.storage.journal.segments import SegmentFiles
 from bookie.storage.upkeep.doubles import Age, AllRuns, Doubles
@@ -70,38 +72,59 @@ async def rebuild_index(directory: StorageDirectory) -> int:
             "there is no segment to make an index from: put the journal back (is it mounted?); if it is "
             "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
         )
-    replaced = FileSet()
-    last_replaced: dict[int, int] = {}
-    for number in reversed(log_numbers):
-        if -number not in replaced:  # A replaced log may be damaged; its replacement lists the same files.
-            by_this = await logs.read_replaced(number)
-            last_replaced[-number] = by_this.highest
-            replaced |= by_this
+    replaced, last_replaced = await read_replaced(logs, log_numbers)
     for number in _missing(numbers, replaced, sign=1):
         raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
     for number in _missing(log_numbers, replaced, sign=-1):
         raise StorageCorrupt(logs.path(number), None, "the entry log is missing, and no other replaced it")
+    async with fresh_index(directory) as index:
+        catalogue = AllRuns(Catalogue(index))
+        runs = await add_logs(logs, catalogue, log_numbers, replaced)
+        counting = [number for number in numbers if number not in replaced]
+        found, mark = await _follow(directory, files, catalogue, counting)
+        with closing(FilePool(directory.disk, EntryFiles(files, logs).path)) as pool:
+            await Doubles(catalogue, pool, lambda run: newness(run, last_replaced)).settle()
+        await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
+    return runs + found
+
+
+@asynccontextmanager
+async def fresh_index(directory: StorageDirectory) -> AsyncIterator[Index]:
+    """Make an empty index for the body. If the body succeeds, it replaces the old index."""
     fresh_path = f"{directory.index_path}.new"
     await directory.indexes.remove(fresh_path)
     index = await directory.indexes.create(fresh_path)
-    runs = 0
     try:
-        catalogue = AllRuns(Catalogue(index))
-        for number in log_numbers:
-            if -number not in replaced:
-                runs += await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
-        counting = [number for number in numbers if number not in replaced]
-        found, mark = await _follow(directory, files, catalogue, counting)
-        runs += found
-        pool = FilePool(directory.disk, EntryFiles(files, logs).path)
-        try:
-            await Doubles(catalogue, pool, lambda run: newness(run, last_replaced)).settle()
-        finally:
-            pool.close()
-        await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
+        yield index
     finally:
         await index.aclose()
     await directory.indexes.replace(fresh_path, directory.index_path)
+
+
+async def read_replaced(logs: EntryLogFiles, numbers: Sequence[int]) -> tuple[FileSet, dict[int, int]]:
+    """Read which files the entry logs replaced, those of ``numbers``.
+
+    Returns:
+        The replaced files, and for each log that counts the last segment that it replaced.
+    """
+    replaced = FileSet()
+    last_replaced: dict[int, int] = {}
+    for number in reversed(numbers):
+        if -number not in replaced:  # A replaced log may be damaged; its replacement lists the same files.
+            by_this = await logs.read_replaced(number)
+            last_replaced[-number] = by_this.highest
+            replaced |= by_this
+    return replaced, last_replaced
+
+
+async def add_logs(
+    logs: EntryLogFiles, catalogue: Catalogue, numbers: Sequence[int], replaced: FileSet
+) -> int:
+    """Add the runs of the entry logs that count to the index. Return how many there are."""
+    runs = 0
+    for number in numbers:
+        if -number not in replaced:
+            runs += await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
     return runs
 
 

@@ -50,8 +50,7 @@ from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.index.index import MemoryIndex
 from bookie.storage.journal.segments import SegmentFiles
 from bookie.storage.upkeep.doubles import AllRuns, Doubles
-from bookie.storage.upkeep.rebuild import newness, rebuild_index
-from bookie.storage.upkeep.startup_cleanup import take_over_log
+from bookie.storage.upkeep.rebuild import add_logs, fresh_index, newness, read_replaced, rebuild_index
 from ledgerlog.errors import StorageCorrupt
 
 logger = logging.getLogger(__name__)
@@ -219,37 +218,19 @@ class _Salvage:
 
     async def _make_index(self, top: int) -> int:
         """Make the index from all entry logs that count. Return how many runs it has."""
-        directory = self._directory
-        fresh_path = f"{directory.index_path}.new"
-        await directory.indexes.remove(fresh_path)
-        index = await directory.indexes.create(fresh_path)
-        runs = 0
-        try:
+        logs = self._logs
+        async with fresh_index(self._directory) as index:
             catalogue = AllRuns(Catalogue(index))
-            replaced = FileSet()
-            last_replaced: dict[int, int] = {}
-            numbers = await self._logs.numbers()
-            for number in reversed(numbers):
-                if -number not in replaced:
-                    by_this = await self._logs.read_replaced(number)
-                    last_replaced[-number] = by_this.highest
-                    replaced |= by_this
-            for number in numbers:
-                if -number not in replaced:
-                    runs += await take_over_log(self._logs, catalogue, number, replaced, passes_rot=True)
-            pool = FilePool(self._disk, EntryFiles(self._segments, self._logs).path)
-            try:
+            numbers = await logs.numbers()
+            replaced, last_replaced = await read_replaced(logs, numbers)
+            runs = await add_logs(logs, catalogue, numbers, replaced)
+            with contextlib.closing(FilePool(self._disk, EntryFiles(self._segments, logs).path)) as pool:
                 await Doubles(
                     catalogue, pool, lambda run: newness(run, last_replaced), is_lost_marked=True
                 ).settle()
-            finally:
-                pool.close()
             end = JournalPosition(top, SEGMENT_HEADER_BYTES, self._sequence) if top else NOTHING_YET
             mark = ReplayStart(top + 1, end.sequence + 1, is_optional=True, end=end)
             await catalogue.write([rows.encode_instance(self._instance), rows.encode_mark(mark)])
-        finally:
-            await index.aclose()
-        await directory.indexes.replace(fresh_path, directory.index_path)
         return runs
 
 
