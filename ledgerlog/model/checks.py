@@ -7,6 +7,7 @@ there is damage. Both use the same constructors. So the constructors check the r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -41,3 +42,22 @@ def utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(f"{text!r} is not text in UTF-8") from None
+
+
+def checked_properties(properties: Mapping[str, str], whose: str, bytes_max: int) -> dict[str, str]:
+    """Return a copy of the properties of a log or a cursor.
+
+    Args:
+        properties: The properties.
+        whose: Whose they are, for the error.
+        bytes_max: The most bytes that they may have together.
+
+    Raises:
+        InvalidArgument: They are not text, or too large.
+    """
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
+        raise InvalidArgument(f"the properties of {whose} are text, keys and values alike")
+    size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())
+    if size > bytes_max:
+        raise InvalidArgument(f"properties of {size} bytes, over the limit of {bytes_max}")
+    return dict(properties)

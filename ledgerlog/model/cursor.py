@@ -20,7 +20,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import CURSOR_PROPERTIES_BYTES_MAX, LEDGER_ID_MAX
-from ledgerlog.model.checks import utf8_size
+from ledgerlog.model.checks import checked_properties
 from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -44,12 +44,7 @@ def check_cursor_name(value: str) -> str:
 
 def check_cursor_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of ``properties``. Raise InvalidArgument if they are not text or too large."""
-    if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
-        raise InvalidArgument("the properties of a cursor are text, keys and values alike")
-    size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())
-    if size > CURSOR_PROPERTIES_BYTES_MAX:
-        raise InvalidArgument(f"properties of {size} bytes, over {CURSOR_PROPERTIES_BYTES_MAX}")
-    return dict(properties)
+    return checked_properties(properties, "a cursor", CURSOR_PROPERTIES_BYTES_MAX)
 
 
 @attrs.frozen(kw_only=True)

@@ -33,7 +33,7 @@ from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
 from ledgerlog.model.checks import require, utf8_size
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledger_id
-from ledgerlog.model.quorum import Replication, has_duplicates
+from ledgerlog.model.quorum import Replication, has_duplicates, read_replication, replication_fields
 
 _FORMAT = 1
 
@@ -145,6 +145,12 @@ class LedgerMetadata:
     def last_fragment(self) -> Fragment:
         """The fragment that new entries go to."""
         return self.fragments[-1]
+
+    @property
+    def surely_committed(self) -> int:
+        """The last entry that is certainly committed: the end of a closed ledger, otherwise the entry before
+        the last fragment."""
+        return self.last_fragment.first_entry - 1 if self.last_entry is None else self.last_entry
 
     @property
     def is_closed(self) -> bool:
@@ -291,10 +297,7 @@ class LedgerMetadata:
             {
                 "v": _FORMAT,
                 "id": self.ledger_id,
-                "ensemble": self.replication.ensemble,
-                "write_quorum": self.replication.write_quorum,
-                "ack_quorum": self.replication.ack_quorum,
-                "guaranteed": self.replication.guaranteed,
+                **replication_fields(self.replication),
                 "state": self.state.value,
                 "last_entry": self.last_entry,
                 "first_entries": [fragment.first_entry for fragment in self.fragments],
@@ -331,12 +334,7 @@ class LedgerMetadata:
         try:
             return cls(
                 ledger_id=check_ledger_id(ledger_id),
-                replication=Replication(
-                    ensemble=fields.integer("ensemble"),
-                    write_quorum=fields.integer("write_quorum"),
-                    ack_quorum=fields.integer("ack_quorum"),
-                    guaranteed=fields.get("guaranteed", bool),
-                ),
+                replication=read_replication(fields),
                 state=_decode_state(fields),
                 fragments=_decode_fragments(fields),
                 last_entry=(

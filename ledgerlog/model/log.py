@@ -84,7 +84,7 @@ from ledgerlog.limits import (
     LOG_SEGMENTS_SPLICE_MAX,
     METADATA_TRANSACTION_BYTES_MAX,
 )
-from ledgerlog.model.checks import require, utf8_size
+from ledgerlog.model.checks import checked_properties, require
 from ledgerlog.model.codec import RecordTooLong, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -96,7 +96,7 @@ from ledgerlog.model.policies import (
     retention_fields,
     roll_fields,
 )
-from ledgerlog.model.quorum import Replication
+from ledgerlog.model.quorum import Replication, read_replication, replication_fields
 from ledgerlog.model.segments import (
     Gap,
     LogSegment,
@@ -551,10 +551,7 @@ class LogMetadata:
             "name": self.name,
             "incarnation": self.incarnation,
             "created_ms": self.created_ms,
-            "ensemble": self.replication.ensemble,
-            "write_quorum": self.replication.write_quorum,
-            "ack_quorum": self.replication.ack_quorum,
-            "guaranteed": self.replication.guaranteed,
+            **replication_fields(self.replication),
             "roll": roll_fields(self.roll),
             "retention": retention_fields(self.retention),
             "properties": self.properties,
@@ -622,12 +619,7 @@ class LogMetadata:
                 name=check_log_name(fields.get("name", str)),
                 incarnation=incarnation,
                 created_ms=fields.integer("created_ms"),
-                replication=Replication(
-                    ensemble=fields.integer("ensemble"),
-                    write_quorum=fields.integer("write_quorum"),
-                    ack_quorum=fields.integer("ack_quorum"),
-                    guaranteed=fields.get("guaranteed", bool),
-                ),
+                replication=read_replication(fields),
                 roll=read_roll(fields),
                 retention=read_retention(fields),
                 properties=check_properties(fields.strings("properties")),
@@ -652,9 +644,4 @@ class LogMetadata:
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
     """Return a copy of ``properties``. Raise InvalidArgument if they are not text or too large."""
-    if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
-        raise InvalidArgument("the properties of a log are text, keys and values alike")
-    size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())
-    if size > LOG_PROPERTIES_BYTES_MAX:
-        raise InvalidArgument(f"properties of {size} bytes, over the limit of {LOG_PROPERTIES_BYTES_MAX}")
-    return dict(properties)
+    return checked_properties(properties, "a log", LOG_PROPERTIES_BYTES_MAX)

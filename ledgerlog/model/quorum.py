@@ -19,6 +19,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.model.codec import Fields
 
 
 def _is_count(instance: Replication, attribute: attrs.Attribute[int], value: Any) -> None:
@@ -118,3 +119,23 @@ class Replication:
 def has_duplicates(ensemble: Sequence[str]) -> bool:
     """Return whether a bookie has two slots of the ensemble."""
     return len(set(ensemble)) != len(ensemble)
+
+
+def replication_fields(replication: Replication) -> dict[str, int | bool]:
+    """Return the fields of a replication in the record of a ledger or a log."""
+    return {
+        "ensemble": replication.ensemble,
+        "write_quorum": replication.write_quorum,
+        "ack_quorum": replication.ack_quorum,
+        "guaranteed": replication.guaranteed,
+    }
+
+
+def read_replication(fields: Fields) -> Replication:
+    """Read the fields that ``replication_fields`` gave."""
+    return Replication(
+        ensemble=fields.integer("ensemble"),
+        write_quorum=fields.integer("write_quorum"),
+        ack_quorum=fields.integer("ack_quorum"),
+        guaranteed=fields.get("guaranteed", bool),
+    )

@@ -3,8 +3,8 @@
 Entries are read like any reader reads them and checked against their writer's digests. They are sent on as
 recovery adds, which pass the fence. A copy counts once the bookie has answered that it is durable. All
 copying of one process goes through one ``Pacer``, so its rate holds however many ledgers are worked on. A
-task that copies faster than the rate waits with its copy in memory; at most ``repair.core.repair.COPY_BYTES``
-are read ahead.
+task that copies faster than the rate waits with its copy in memory. ``repair.core.copy_queue`` bounds how
+much is read ahead.
 
 There are two kinds of work:
 
@@ -44,7 +44,7 @@ from ledgerlog.ledger.core.comparison import CopyAsk
 from ledgerlog.ledger.core.reader import RangeAsk
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.metadata import LedgerRegistry
-from ledgerlog.ledger.ranges import RangeAnswer, read_range, scrub_range
+from ledgerlog.ledger.ranges import read_range, scrub_range
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, SCRUB_BYTES
 from ledgerlog.meta.store import Check
 from ledgerlog.model.ids import NO_ENTRY, BookieId
@@ -52,7 +52,8 @@ from ledgerlog.model.layout import writable_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, shares
 from ledgerlog.repair.core.backfill import Backfill
-from ledgerlog.repair.core.repair import Copy, FragmentRepair
+from ledgerlog.repair.core.copy_queue import Copy
+from ledgerlog.repair.core.repair import FragmentRepair
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status
 
@@ -245,15 +246,19 @@ class Copying:
         await _FillShell(self, core, metadata).run()
         return core
 
-    async def read(self, ledger_id: int, ask: RangeAsk) -> RangeAnswer | None:
-        """Read entries from a bookie; see ``ledger.ranges.read_range``."""
-        return await read_range(
+    async def read(self, core: FragmentRepair | Backfill, ask: RangeAsk) -> None:
+        """Read entries from a bookie, and hand the answer to the core that asks for them."""
+        answer = await read_range(
             self._client.pool.connection(ask.bookie),
-            ledger_id,
+            core.ledger_id,
             first=ask.first,
             last=ask.last,
             stride=ask.stride,
         )
+        if answer is None:
+            core.on_failed(ask)
+        else:
+            core.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
 
     async def store(self, target: Target, entries: Mapping[int, bytes], lac: int) -> None:
         """Store copies on a bookie at the permitted rate, and count them.
@@ -349,11 +354,7 @@ class _FragmentShell:
         return await self._copying.registry.attempt(intent, tuple(self._registrations.values()))
 
     async def _read(self, ask: RangeAsk) -> None:
-        answer = await self._copying.read(self._core.ledger_id, ask)
-        if answer is None:
-            self._core.on_failed(ask)
-        else:
-            self._core.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+        await self._copying.read(self._core, ask)
         self._wake.set()
 
     async def _store(self, copy: Copy) -> None:
@@ -411,11 +412,7 @@ class _FillShell:
         self._wake.set()
 
     async def _read(self, ask: RangeAsk) -> None:
-        answer = await self._copying.read(self._core.ledger_id, ask)
-        if answer is None:
-            self._core.on_failed(ask)
-        else:
-            self._core.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+        await self._copying.read(self._core, ask)
         self._wake.set()
 
     async def _store(self, copy: Copy) -> None:

@@ -280,7 +280,7 @@ class WireView:
         metadata = self._god.ledgers.get(ledger_id)
         if metadata is None:
             return deleted
-        return metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
+        return metadata.surely_committed
 
     def _on_progress(self, header: Header, told: list[int]) -> None:
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
@@ -400,10 +400,17 @@ class WireView:
                 f"its last entry is {last}, and {known} is the last that is told to be confirmed",
             )
 
+    def _check_held(self, rule: str, what: str, bookie: str, ledger_id: int, entry_id: int) -> None:
+        self._god.checks[rule] += 1
+        if not self._god.is_held(bookie, ledger_id, entry_id):
+            self._god.violate(
+                rule, f"{what} entry {entry_id} of ledger {ledger_id}, which is not durable there"
+            )
+
     # --- answers ------------------------------------------------------------------------------
 
     def _on_adds_done(self, conversation: TappedConnection, through: int) -> None:
-        god, bookie = self._god, conversation.server.process
+        bookie = conversation.server.process
         talk = self._talks[conversation.number]
         for number in range(talk.adds_done + 1, through + 1):
             header, content = talk.adds.pop(number), talk.contents.pop(number, None)
@@ -414,13 +421,7 @@ class WireView:
                 continue
             # The entries between them are in the same record, so they are durable too.
             for entry_id in dict.fromkeys((header.first, header.last)):
-                god.checks["AckDurable"] += 1
-                if not god.is_held(bookie, header.ledger_id, entry_id):
-                    god.violate(
-                        "AckDurable",
-                        f"{bookie} acknowledges entry {entry_id} of ledger {header.ledger_id}, which is not "
-                        "durable there",
-                    )
+                self._check_held("AckDurable", f"{bookie} acknowledges", bookie, header.ledger_id, entry_id)
         talk.adds_done = max(talk.adds_done, through)
 
     def _require_fence(self, conversation: TappedConnection, ledger_id: int, what: str) -> None:
@@ -485,13 +486,7 @@ class WireView:
             if may_lose:
                 god.on_held(bookie, header.ledger_id, entry_id, digest)
                 continue
-            god.checks["ServedIsDurable"] += 1
-            if not god.is_held(bookie, header.ledger_id, entry_id):
-                god.violate(
-                    "ServedIsDurable",
-                    f"{bookie} gives out entry {entry_id} of ledger {header.ledger_id}, which is not durable "
-                    "there",
-                )
+            self._check_held("ServedIsDurable", f"{bookie} gives out", bookie, header.ledger_id, entry_id)
             if god.digest_of(header.ledger_id, entry_id) != digest:
                 god.violate(
                     "ServedIsIntact",

@@ -12,6 +12,7 @@ import attrs
 from ledgerlog.ledger.core.recovery import LedgerRecovery
 from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.repair.core.copy_queue import CopyQueue, cut
 from ledgerlog.repair.core.repair import Finding, FragmentRepair, Work
 from tests.model import repair_node
 
@@ -48,7 +49,7 @@ def the_last_fragment_of_an_open_ledger_is_repaired() -> Iterator[None]:
 
 
 def new_bookies_are_named_before_they_have_their_copies() -> AbstractContextManager[Any]:
-    return patch.object(FragmentRepair, "_emit", lambda self, copy: self._copies.append(copy))
+    return patch.object(CopyQueue, "add", lambda self, bookie, found: self._due.extend(cut(bookie, found)))
 
 
 def a_fragment_is_repaired_by_its_first_entry_alone() -> AbstractContextManager[Any]:

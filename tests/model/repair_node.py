@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from ledgerlog.ledger.core.reader import RangeAsk
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.repair.core.repair import Copy, FragmentRepair, Work, survey
+from ledgerlog.repair.core.copy_queue import Copy
+from ledgerlog.repair.core.repair import FragmentRepair, Work, survey
 from ledgerlog.wire.frame import Status
 from tests.model.client_nodes import IDLE, SENT
 from tests.model.messages import REPAIR, Add, AddAnswer, Answer, Fence, Get, GetAnswer, Message, Read, Write

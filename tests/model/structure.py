@@ -27,7 +27,8 @@ from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Gap, LogSegment, SegmentCounts
-from ledgerlog.repair.core.repair import Copy, FragmentRepair
+from ledgerlog.repair.core.copy_queue import Copy, CopyQueue
+from ledgerlog.repair.core.repair import FragmentRepair
 
 T = TypeVar("T")
 
@@ -46,7 +47,18 @@ class Tokens:
 
 OBJECTS = (
     *(RangeSet, Slot, PendingAdds, AddBatch, WriterCore, LedgerRecovery, _Answer, BookieLedger),
-    *(Takeover, Counting, LeaderChain, AppendQueue, Batch, Tokens, FragmentRepair, RangeRead, _Lane),
+    *(
+        Takeover,
+        Counting,
+        LeaderChain,
+        AppendQueue,
+        Batch,
+        Tokens,
+        FragmentRepair,
+        CopyQueue,
+        RangeRead,
+        _Lane,
+    ),
 )
 """What has identity and changes."""
 

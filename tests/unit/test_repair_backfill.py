@@ -13,7 +13,7 @@ from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_TARGET
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.missing import gaps, shares
 from ledgerlog.repair.core.backfill import Backfill
-from ledgerlog.repair.core.repair import COPY_BYTES
+from ledgerlog.repair.core.copy_queue import COPY_BYTES
 from tests.cores import bookies, new_metadata
 
 NAMES = bookies(6)

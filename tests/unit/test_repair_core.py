@@ -12,7 +12,8 @@ from ledgerlog.errors import EntryNotFound, EntryUnavailable, LedgerNotFound
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.limits import FRAME_BYTES_TARGET
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
-from ledgerlog.repair.core.repair import Copy, FragmentRepair, RepairFailed, RepairPhase, Work, survey
+from ledgerlog.repair.core.copy_queue import Copy
+from ledgerlog.repair.core.repair import FragmentRepair, RepairFailed, RepairPhase, Work, survey
 from tests.cores import Register, bookies, new_metadata, new_token
 
 B0, B1, B2, B3, B4, B5 = bookies(6)

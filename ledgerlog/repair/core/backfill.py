@@ -18,8 +18,8 @@ some bookie could not say whether it has the entry, so another try makes sense (
 trouble never mean "no such entry"). If a bookie fails to answer once, this ``Backfill`` does not ask it
 again. The shell decides what to do if the filled bookie refuses copies.
 
-**Bounds.** Reading stops while ``repair.core.repair.COPY_BYTES`` of copies are unconfirmed; at most one more
-reply for each class arrives after that. One round of ids and the lists of the other bookies are kept.
+**Bounds.** Reading stops while the ``CopyQueue`` is full. One round of ids and the lists of the other bookies
+are kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share
-from ledgerlog.repair.core.repair import COPY_BYTES, ROUND_ENTRIES, Copy, cut
+from ledgerlog.repair.core.copy_queue import Copy, CopyQueue
+from ledgerlog.repair.core.repair import ROUND_ENTRIES
 
 __all__ = ["Backfill"]
 
@@ -87,10 +88,8 @@ class Backfill:
         """Entries without any intact copy left."""
         self.unavailable = RangeSet()
         """Entries that are not available now, because some bookie did not say whether it has them."""
-        self.lac = metadata.last_fragment.first_entry - 1
+        self.lac = metadata.surely_committed
         """The LAC that every copy carries (rule 23)."""
-        if metadata.last_entry is not None:
-            self.lac = metadata.last_entry
         replication = metadata.replication
         ensemble = metadata.fragments[metadata.fragment_index(share.first)].ensemble
         self._share = share
@@ -114,13 +113,12 @@ class Backfill:
         self._lanes: dict[int, _Lane] = {}
         self._doubted: set[int] = set()
         """Entries of the round for which some bookie did not say whether it has them."""
-        self._copies: list[Copy] = []
-        self._unconfirmed: list[Copy] = []
+        self._copies = CopyQueue()
 
     @property
     def is_done(self) -> bool:
         """Whether every missing entry is confirmed or reported as not available."""
-        return not self._ranges and not self._lanes and not self._unconfirmed
+        return not self._ranges and not self._lanes and not self._copies
 
     @property
     def silent(self) -> list[BookieId]:
@@ -200,7 +198,7 @@ class Backfill:
     def take_asks(self) -> list[RangeAsk]:
         """Return the reads to send now. Answer each with ``on_reply`` or ``on_failed``."""
         asks: list[RangeAsk] = []
-        if sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES:
+        if self._copies.is_full:
             return asks
         for number, lane in self._lanes.items():
             if lane.asked is None:
@@ -238,9 +236,7 @@ class Backfill:
                 if entry_id == ask.first:
                     self._without(lane, entry_id, ask.bookie, FaultKind.UNREACHABLE)
                 break
-        for copy in cut(self.bookie, read):
-            self._copies.append(copy)
-            self._unconfirmed.append(copy)
+        self._copies.add(self.bookie, read)
         self._sweep()
 
     def on_failed(self, ask: RangeAsk) -> None:
@@ -277,9 +273,8 @@ class Backfill:
 
     def take_copies(self) -> list[Copy]:
         """Return the copies to store now. Answer each with ``on_copied``."""
-        copies, self._copies = self._copies, []
-        return copies
+        return self._copies.take()
 
     def on_copied(self, copy: Copy) -> None:
         """Note that the bookie has stored a copy durably."""
-        self._unconfirmed.remove(copy)
+        self._copies.on_copied(copy)

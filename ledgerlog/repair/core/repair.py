@@ -45,7 +45,7 @@ Unnecessary copies do no harm.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -53,18 +53,15 @@ from ledgerlog.errors import LedgerLogError, LedgerNotFound
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.core.writer import MetadataIntent
-from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.core.copy_queue import Copy, CopyQueue
 
-__all__ = ["Copy", "Finding", "FragmentRepair", "RepairFailed", "RepairPhase", "Work", "cut", "survey"]
+__all__ = ["Finding", "FragmentRepair", "RepairFailed", "RepairPhase", "Work", "survey"]
 
 ROUND_ENTRIES = 4096
 """How many ids of the fragment one round covers."""
-
-COPY_BYTES = 16 * FRAME_BYTES_TARGET
-"""Reading pauses while this many bytes of copies are on their way to new bookies."""
 
 
 class RepairFailed(LedgerLogError):
@@ -121,31 +118,6 @@ def _holds_any(replication: Replication, fragment: Fragment, bookie: BookieId, e
     # Of any E consecutive entries, every slot holds at least one.
     stop = min(end, fragment.first_entry + replication.ensemble - 1)
     return any(replication.holds(slot, entry_id) for entry_id in range(fragment.first_entry, stop + 1))
-
-
-@attrs.frozen(eq=False)
-class Copy:
-    """Entries to store on a new bookie by a recovery add. ``entries`` is in order of ids."""
-
-    bookie: BookieId
-    entries: Mapping[int, bytes]
-    byte_count: int
-
-
-def cut(bookie: BookieId, found: Mapping[int, bytes]) -> Iterator[Copy]:
-    """Cut the entries for a bookie into pieces that each fit a frame."""
-    entries: dict[int, bytes] = {}
-    byte_count = 0
-    for entry_id in sorted(found):
-        payload = found[entry_id]
-        is_full = byte_count + len(payload) > FRAME_BYTES_TARGET or len(entries) >= FRAME_ENTRIES_MAX
-        if entries and is_full:
-            yield Copy(bookie, entries, byte_count)
-            entries, byte_count = {}, 0
-        entries[entry_id] = payload
-        byte_count += len(payload)
-    if entries:
-        yield Copy(bookie, entries, byte_count)
 
 
 class RepairPhase(enum.Enum):
@@ -205,10 +177,8 @@ class FragmentRepair:
         self.phase = RepairPhase.COPYING
         self.failure: LedgerLogError | None = None
         self.intent: MetadataIntent | None = None
-        self.lac = metadata.last_fragment.first_entry - 1
+        self.lac = metadata.surely_committed
         """The LAC that every copy carries, with ``lafr``."""
-        if metadata.last_entry is not None:
-            self.lac = metadata.last_entry
         self.lafr = NO_ENTRY
         self._base = metadata
         """The metadata for reads. The fragment keeps its entries in every later version."""
@@ -221,8 +191,7 @@ class FragmentRepair:
         self._next = fragment.first_entry
         """The first entry of the next round."""
         self._read: RangeRead | None = None
-        self._copies: list[Copy] = []
-        self._unconfirmed: list[Copy] = []
+        self._copies = CopyQueue()
         self._go_on()
 
     @property
@@ -234,7 +203,7 @@ class FragmentRepair:
 
     def take_asks(self) -> list[RangeAsk]:
         """Return the reads to send now. Answer each with ``on_reply`` or ``on_failed``."""
-        if self._read is None or sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES:
+        if self._read is None or self._copies.is_full:
             return []
         asks = self._read.take_asks()
         self._look()
@@ -261,13 +230,12 @@ class FragmentRepair:
 
     def take_copies(self) -> list[Copy]:
         """Return the copies to store now. Answer each with ``on_copied`` or ``on_copy_failed``."""
-        copies, self._copies = self._copies, []
-        return copies
+        return self._copies.take()
 
     def on_copied(self, copy: Copy) -> None:
         """Note that the new bookie has stored a copy durably."""
-        if self.phase is RepairPhase.COPYING and copy in self._unconfirmed:
-            self._unconfirmed.remove(copy)
+        if self.phase is RepairPhase.COPYING and copy in self._copies:
+            self._copies.on_copied(copy)
             self._go_on()
 
     def on_copy_failed(self, copy: Copy, why: str) -> None:
@@ -290,7 +258,7 @@ class FragmentRepair:
         read = self._read
         assert read is not None
         # Pass on at once what was read. Then memory holds only the copies and answers that are under way.
-        self._split(self.replacements[self._todo[0]], read.found)
+        self._copies.add(self.replacements[self._todo[0]], read.found)
         read.found.clear()
         if read.failure is not None:
             # No other bookie has some entry, or it cannot be read now. The fragment stays as it is: the entry
@@ -303,14 +271,6 @@ class FragmentRepair:
                 del self._todo[0]
                 self._next = self.fragment.first_entry
             self._go_on()
-
-    def _split(self, bookie: BookieId, found: Mapping[int, bytes]) -> None:
-        for copy in cut(bookie, found):
-            self._emit(copy)
-
-    def _emit(self, copy: Copy) -> None:
-        self._copies.append(copy)
-        self._unconfirmed.append(copy)
 
     def _go_on(self) -> None:
         """Start the next round; form the write once all copies are durable."""
@@ -325,7 +285,7 @@ class FragmentRepair:
                     even_holder=holder in self._serving,
                 )
                 self._look()  # A round may hold no entry of this slot.
-        elif not self._unconfirmed:
+        elif not self._copies:
             self.phase = RepairPhase.WRITING
             self._form_intent()
 
@@ -366,5 +326,4 @@ class FragmentRepair:
             self.failure = failure
             self.intent = None
             self._read = None
-            self._copies = []
-            self._unconfirmed = []
+            self._copies.clear()

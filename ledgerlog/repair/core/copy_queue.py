@@ -1,0 +1,83 @@
+"""Copies on their way to bookies: what was read is cut into frames, and each copy waits for its confirmation.
+
+The repair of a fragment (``repair.core.repair``) and the filling of a share (``repair.core.backfill``) read
+entries and put them into a ``CopyQueue``. It bounds the memory of both: they read nothing more while it is
+full. At most one more reply for each read under way arrives after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
+from ledgerlog.model.ids import BookieId
+
+__all__ = ["COPY_BYTES", "Copy", "CopyQueue", "cut"]
+
+COPY_BYTES = 16 * FRAME_BYTES_TARGET
+"""A queue is full while this many bytes are not confirmed."""
+
+
+@attrs.frozen(eq=False)
+class Copy:
+    """Entries to store on a new bookie by a recovery add. ``entries`` is in order of ids."""
+
+    bookie: BookieId
+    entries: Mapping[int, bytes]
+    byte_count: int
+
+
+def cut(bookie: BookieId, found: Mapping[int, bytes]) -> Iterator[Copy]:
+    """Cut the entries for a bookie into pieces that each fit a frame."""
+    entries: dict[int, bytes] = {}
+    byte_count = 0
+    for entry_id in sorted(found):
+        payload = found[entry_id]
+        is_full = byte_count + len(payload) > FRAME_BYTES_TARGET or len(entries) >= FRAME_ENTRIES_MAX
+        if entries and is_full:
+            yield Copy(bookie, entries, byte_count)
+            entries, byte_count = {}, 0
+        entries[entry_id] = payload
+        byte_count += len(payload)
+    if entries:
+        yield Copy(bookie, entries, byte_count)
+
+
+class CopyQueue:
+    """The copies of one repair that are not confirmed yet. It is false if there are none."""
+
+    def __init__(self) -> None:
+        self._due: list[Copy] = []
+        self._unconfirmed: list[Copy] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._unconfirmed)
+
+    def __contains__(self, copy: Copy) -> bool:
+        return copy in self._unconfirmed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be read now."""
+        return sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES
+
+    def add(self, bookie: BookieId, found: Mapping[int, bytes]) -> None:
+        """Queue entries for a bookie."""
+        for copy in cut(bookie, found):
+            self._due.append(copy)
+            self._unconfirmed.append(copy)
+
+    def take(self) -> list[Copy]:
+        """Return the copies to store now, each once."""
+        due, self._due = self._due, []
+        return due
+
+    def on_copied(self, copy: Copy) -> None:
+        """The bookie has stored the copy durably."""
+        self._unconfirmed.remove(copy)
+
+    def clear(self) -> None:
+        """Drop all copies: the repair has failed."""
+        self._due, self._unconfirmed = [], []
