@@ -37,6 +37,7 @@ from ledgerlog.crossing.loop import (
     LoopThread,
     OutsideCall,
     Servable,
+    run_soon_or_refuse,
     serve_until,
     start_or_refuse,
 )
@@ -148,10 +149,7 @@ class _GuestHost:
         if self._token is None:
             self._early.append(act)
             return
-        try:
-            self._token.run_sync_soon(act)
-        except trio.RunFinishedError:
-            raise ConnectionClosed("the connection is closed") from None
+        run_soon_or_refuse(self._token, act)
 
     @property
     def nursery(self) -> trio.Nursery:

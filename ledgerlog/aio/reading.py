@@ -6,14 +6,13 @@ when you ask for them.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 
 from ledgerlog.aio.base import AioFace
 from ledgerlog.aio.bridge import Bridge
 from ledgerlog.crossing.fetching import Fetched
-from ledgerlog.errors import RecordsLost
+from ledgerlog.crossing.place import ReadingPlace
 from ledgerlog.ledger import reader
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
 from ledgerlog.model.record import Record, RecordBatch
@@ -26,57 +25,44 @@ class AioRecords(AioFace[Fetched]):
 
     def __init__(self, portal: Bridge, inner: Fetched) -> None:
         super().__init__(portal, inner)
-        self._waiting: deque[RecordBatch | RecordsLost] = deque()
-        self._received = 0
-        self._records: Iterator[Record] = iter(())
-        self._batch: RecordBatch | None = None
-        self._next_offset = inner.next_offset
+        self._place = ReadingPlace(inner.next_offset)
 
     @property
     def next_offset(self) -> int:
         """The offset after the last record that was returned, or the offset where reading starts."""
-        return self._next_offset
+        return self._place.next_offset
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self
 
     async def __anext__(self) -> Record:
+        place = self._place
         while True:
-            for record in self._records:
-                self._next_offset = record.offset + 1
+            for record in place.records:
+                place.next_offset = record.offset + 1
                 return record
             batch = await self._take()
             if batch is None:
                 raise StopAsyncIteration
-            self._batch, self._records = batch, iter(batch)
+            place.begin(batch)
 
     async def batches(self) -> AsyncIterator[RecordBatch]:
         """Iterate by batches, for replay. If you mix this with iterating by records, each of them goes on
         where the other stopped."""
         while True:
-            begun, self._batch, self._records = self._batch, None, iter(())
-            if begun is not None and self._next_offset < begun.end_offset:
-                batch: RecordBatch | None = begun.between(self._next_offset)
-            else:
+            batch = self._place.take_rest()
+            if batch is None:
                 batch = await self._take()
             if batch is None:
                 return
-            self._next_offset = batch.end_offset
+            self._place.next_offset = batch.end_offset
             yield batch
 
     async def _take(self) -> RecordBatch | None:
-        if not self._waiting:
-            taken = await self._run(partial(self._inner.take, self._received))
-            if taken is not None:
-                self._waiting.extend(taken)
-                self._received += 1
-        if not self._waiting:
-            return None
-        first = self._waiting.popleft()
-        if isinstance(first, RecordsLost):
-            self._next_offset = max(self._next_offset, first.first_offset)
-            raise first
-        return first
+        place = self._place
+        if place.is_empty:
+            place.on_received(await self._run(partial(self._inner.take, place.received)))
+        return place.take()
 
 
 class AioEntries(AioFace[reader.LedgerReader]):

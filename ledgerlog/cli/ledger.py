@@ -27,23 +27,30 @@ from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
 from ledgerlog.redact import redact
 
-__all__ = ["ledger", "ledger_fields"]
+__all__ = ["ledger", "ledger_fields", "replication_shown"]
 
 
-def ledger_fields(metadata: LedgerMetadata) -> dict[str, Any]:
-    """Return a ledger's metadata as a JSON object."""
-    replication = metadata.replication
+def replication_shown(replication: Replication) -> dict[str, Any]:
+    """Return a replication as the members of a JSON object."""
     return {
-        "id": metadata.ledger_id,
-        "state": metadata.state.value,
-        "last_entry": metadata.last_entry,
         "ensemble_size": replication.ensemble,
         "write_quorum": replication.write_quorum,
         "ack_quorum": replication.ack_quorum,
         "guaranteed": replication.guaranteed,
+    }
+
+
+def ledger_fields(metadata: LedgerMetadata) -> dict[str, Any]:
+    """Return a ledger's metadata as a JSON object."""
+    return {
+        "id": metadata.ledger_id,
+        "state": metadata.state.value,
+        "last_entry": metadata.last_entry,
+        **replication_shown(metadata.replication),
         "fragments": [
             {"first_entry": fragment.first_entry, "bookies": list(fragment.ensemble)}
             for fragment in metadata.fragments

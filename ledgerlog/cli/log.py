@@ -9,7 +9,7 @@ import click
 import trio
 
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.cli.ledger import ledger_fields
+from ledgerlog.cli.ledger import ledger_fields, replication_shown
 from ledgerlog.cli.log_data import log_append, log_read
 from ledgerlog.cli.log_retention import (
     cursor,
@@ -38,7 +38,6 @@ from ledgerlog.errors import LedgerNotFound
 from ledgerlog.log.log import LogInfo
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
 from ledgerlog.model.segments import Gap, LogSegment
 
@@ -216,21 +215,12 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
         "sealed": info.sealed,
         "gaps": [[gap.first_offset, gap.end_offset] for gap in info.gaps],
         "deduplicates": info.deduplicates,
-        "replication": _replication_fields(info.replication),
+        "replication": replication_shown(info.replication),
         "roll": attrs.asdict(info.roll),
         "retention": attrs.asdict(info.retention),
         "cursors": [{"name": c.name, "offset": c.offset, "pins": c.pins} for c in await log.cursors()],
         "properties": dict(info.properties),
         "ledgers": [ledgers[s.ledger_id] for s in info.segments if s.ledger_id in ledgers],
-    }
-
-
-def _replication_fields(replication: Replication) -> dict[str, Any]:
-    return {
-        "ensemble_size": replication.ensemble,
-        "write_quorum": replication.write_quorum,
-        "ack_quorum": replication.ack_quorum,
-        "guaranteed": replication.guaranteed,
     }
 
 
@@ -240,7 +230,7 @@ def _archived_fields(info: LogInfo, record: ArchivedFile) -> dict[str, Any]:
         "id": record.ledger_id,
         "state": "ARCHIVED",
         "last_entry": record.ledgers[0].last_entry,
-        **_replication_fields(info.replication),
+        **replication_shown(info.replication),
         "fragments": [],
     }
 

@@ -32,6 +32,7 @@ __all__ = [
     "CallOutcome",
     "Servable",
     "serve_until",
+    "run_soon_or_refuse",
     "start_or_refuse",
 ]
 
@@ -256,10 +257,7 @@ class LoopThread:
             ConnectionClosed: The loop has ended.
         """
         assert self._token is not None
-        try:
-            self._token.run_sync_soon(act)
-        except trio.RunFinishedError:
-            raise ConnectionClosed("the connection is closed") from None
+        run_soon_or_refuse(self._token, act)
 
     @property
     def nursery(self) -> trio.Nursery:
@@ -281,6 +279,14 @@ class LoopThread:
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has ended, at most ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
+
+
+def run_soon_or_refuse(token: trio.lowlevel.TrioToken, act: Callable[[], object]) -> None:
+    """Have trio call ``act`` soon. Raise ConnectionClosed if its loop has ended."""
+    try:
+        token.run_sync_soon(act)
+    except trio.RunFinishedError:
+        raise ConnectionClosed("the connection is closed") from None
 
 
 def start_or_refuse(nursery: trio.Nursery, served: Servable) -> None:

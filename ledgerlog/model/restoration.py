@@ -23,6 +23,8 @@ The value of the node ``restored`` is one canonical CBOR map:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from ledgerlog.errors import IncompatibleVersion
@@ -151,29 +153,34 @@ def restored_value(path: str, value: bytes, present: bytes | None, now_ms: int) 
 
 
 def _later_log(incarnation: int, value: bytes, present: bytes | None, now_ms: int) -> bytes:
+    def epoch_of(record: bytes) -> int:
+        return LogMetadata.decode_untrusted(record, incarnation).epoch
+
     log = LogMetadata.decode_untrusted(value, incarnation)
-    highest = log.epoch
-    if present is not None:
-        try:
-            highest = max(highest, LogMetadata.decode_untrusted(present, incarnation).epoch)
-        except IncompatibleVersion:
-            raise
-        except MetadataCorrupt:
-            pass  # Use the numbers of the backup and the clock.
+    highest = max(log.epoch, _number_of(present, epoch_of))
     return attrs.evolve(log, epoch=first_new_epoch(highest, now_ms), token=_TOKEN).encode()
 
 
 def _later_election(name: str, value: bytes, present: bytes | None, now_ms: int) -> bytes:
+    def term_of(record: bytes) -> int:
+        return ElectionState.decode_untrusted(record, name).term
+
     state = ElectionState.decode_untrusted(value, name)
-    highest = state.term
-    if present is not None:
-        try:
-            highest = max(highest, ElectionState.decode_untrusted(present, name).term)
-        except IncompatibleVersion:
-            raise
-        except MetadataCorrupt:
-            pass  # Use the numbers of the backup and the clock.
+    highest = max(state.term, _number_of(present, term_of))
     return attrs.evolve(state.vacated(), term=first_new_epoch(highest, now_ms)).encode()
+
+
+def _number_of(present: bytes | None, decode: Callable[[bytes], int]) -> int:
+    """Return the number in the record that a restore replaces; 0 if there is none, or if it is damaged. Then
+    the backup and the clock alone decide."""
+    if present is None:
+        return 0
+    try:
+        return decode(present)
+    except IncompatibleVersion:
+        raise
+    except MetadataCorrupt:
+        return 0
 
 
 def _doubtful_ledger(ledger_id: int, value: bytes) -> bytes:

@@ -56,6 +56,7 @@ from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.redact import redact
 from ledgerlog.spark.audit_plan import AuditPart, ListedFile, ListedLedger, ListedLog
+from ledgerlog.spark.channel import take_from
 
 __all__ = [
     "ARCHIVE",
@@ -164,17 +165,9 @@ async def open_audit(
     send, receive = trio.open_memory_channel[list[AuditRow] | LedgerLogError | None](_AHEAD)
     audit = _Audit(part, client, send)
 
-    async def take() -> list[AuditRow] | None:
-        try:
-            got = await receive.receive()
-        except trio.EndOfChannel:
-            raise AuditBroken("the audit ended before it had checked everything") from None
-        if isinstance(got, LedgerLogError):
-            raise got
-        return got
-
+    broken = AuditBroken("the audit ended before it had checked everything")
     async with background(audit.run, name="audit"):
-        yield take
+        yield partial(take_from, receive, broken)
 
 
 @attrs.frozen

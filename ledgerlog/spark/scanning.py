@@ -30,6 +30,7 @@ import logging
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -66,6 +67,7 @@ from ledgerlog.model.record import PackedBatch, PackedColumn, RecordBatch
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
+from ledgerlog.spark.channel import take_from
 from ledgerlog.wire.records import EntryHeader, decode_header, decode_packed
 
 __all__ = ["Fetched", "ScanBroken", "ScanPart", "open_scan"]
@@ -149,17 +151,8 @@ async def open_scan(
         send, receive = trio.open_memory_channel[Fetched | LedgerLogError | None](_AHEAD)
         scan = _Scan(part, view, pool, send)
 
-        async def take() -> Fetched | None:
-            try:
-                got = await receive.receive()
-            except trio.EndOfChannel:
-                raise ScanBroken("the scan ended before its end") from None
-            if isinstance(got, LedgerLogError):
-                raise got
-            return got
-
         async with background(scan.run, name="log scan"):
-            yield take
+            yield partial(take_from, receive, ScanBroken("the scan ended before its end"))
 
 
 class _View:

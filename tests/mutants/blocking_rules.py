@@ -186,8 +186,8 @@ READING = (
     mutant(
         "a_blocking_reader_does_not_stand_behind_a_gap",
         "lost records",
-        "RecordsFace._take",
-        "self._next_offset = max(self._next_offset, first.first_offset)",
+        "ReadingPlace.take",
+        "self.next_offset = max(self.next_offset, first.first_offset)",
         "",
         "tests/integration/test_log_gaps.py::test_a_reader_without_await_is_told_in_its_place",
     ),
@@ -218,8 +218,8 @@ READING = (
     mutant(
         "a_batch_that_was_begun_is_given_whole_again",
         "reading",
-        "RecordsFace.batches",
-        "begun.between(self._next_offset)",
+        "ReadingPlace.take_rest",
+        "begun.between(self.next_offset)",
         "begun",
         f"{_TEST_RULES}::test_both_ways_of_iterating_share_one_place",
     ),

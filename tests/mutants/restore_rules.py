@@ -28,8 +28,8 @@ MUTANTS = (
         "a_term_goes_back_with_a_backup",
         "A.8",
         "restoration._later_election",
-        "highest = max(highest, ElectionState.decode_untrusted(present, name).term)",
-        "",
+        "max(state.term, _number_of(present, term_of))",
+        "state.term",
         f"{_TEST_RESTORED}::test_epochs_and_terms_never_go_back",
     ),
     mutant(

@@ -241,8 +241,8 @@ MUTANTS = (
     mutant(
         "scan_that_broke_off_looks_like_one_that_ended",
         "C.4",
-        "open_scan.take",
-        'raise ScanBroken("the scan ended before its end") from None',
+        "take_from",
+        "raise broken from None",
         "return None",
         f"{_TEST_READING}::test_a_scan_that_breaks_off_is_not_one_that_has_ended",
     ),

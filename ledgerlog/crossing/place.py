@@ -1,0 +1,69 @@
+"""The place of an iterator over records: what the faces for threads and for asyncio share.
+
+A face gets lists of batches from ``crossing.fetching``. It goes through them record by record, or batch by
+batch. If a caller mixes the two ways, each goes on where the other stopped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from ledgerlog.errors import RecordsLost
+from ledgerlog.model.record import Record, RecordBatch
+
+__all__ = ["ReadingPlace"]
+
+
+class ReadingPlace:
+    """Where an iterator over records is.
+
+    Args:
+        next_offset: The offset where reading starts.
+    """
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        """The offset after the last record that was returned."""
+        self.records: Iterator[Record] = iter(())
+        """The records of the batch that was begun. Set ``next_offset`` for each that you take."""
+        self.received = 0
+        """How many lists have come."""
+        self._batch: RecordBatch | None = None
+        self._waiting: deque[RecordBatch | RecordsLost] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether another list is needed before ``take``."""
+        return not self._waiting
+
+    def on_received(self, taken: Sequence[RecordBatch | RecordsLost] | None) -> None:
+        """A list came; None at the end, or if none came in time."""
+        if taken is not None:
+            self._waiting.extend(taken)
+            self.received += 1
+
+    def take(self) -> RecordBatch | None:
+        """Take the next batch; None if there is none.
+
+        Raises:
+            RecordsLost: Records were given up before they were read. Reading goes on behind them.
+        """
+        if not self._waiting:
+            return None
+        first = self._waiting.popleft()
+        if isinstance(first, RecordsLost):
+            self.next_offset = max(self.next_offset, first.first_offset)
+            raise first
+        return first
+
+    def begin(self, batch: RecordBatch) -> None:
+        """Go through this batch record by record."""
+        self._batch, self.records = batch, iter(batch)
+
+    def take_rest(self) -> RecordBatch | None:
+        """Take what is left of the batch that was begun; None if nothing is."""
+        begun, self._batch, self.records = self._batch, None, iter(())
+        if begun is None or self.next_offset >= begun.end_offset:
+            return None
+        return begun.between(self.next_offset)
