@@ -359,7 +359,8 @@ class FrameBuffer:
         return 4 + int(length)
 
     def writable(self) -> memoryview:
-        """Return room to receive into. This invalidates every frame that was taken before.
+        """Return room to receive into. This invalidates every frame that was taken before: from now on their
+        memory may hold other bytes, even those of another connection (``SpareBuffers``).
 
         The room is never empty. It is at most the rest of an unfinished frame plus ``limits.TURN_BYTES``.
         """

@@ -38,6 +38,24 @@ VERDICTS = (
         "tests/unit/test_frame_buffer_memory.py::test_large_frames_use_the_same_memory_again",
     ),
     mutant(
+        "a_spare_buffer_is_lent_twice",
+        "memory",
+        "SpareBuffers.take",
+        "self._kept.remove(found)",
+        "",
+        "tests/unit/test_frame_buffer_memory.py::"
+        "test_a_large_frame_stays_whole_until_its_connection_receives_again",
+    ),
+    mutant(
+        "a_reply_lies_in_the_buffer_of_its_connection",
+        "memory",
+        "PeerSession._on_reply",
+        "Frame(header, memoryview(bytes(frame.raw)))",
+        "frame",
+        "tests/shells/test_connection_requests.py::"
+        "test_a_reply_stays_what_it_was_when_another_connection_gets_its_memory",
+    ),
+    mutant(
         "recovery_adds_are_fenced_too",
         "rule 5",
         "BookieLedger.add_refusal",

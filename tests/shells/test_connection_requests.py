@@ -12,12 +12,16 @@ import trio
 import trio.testing
 from scripted_bookie import Peer, Scene, opened_scene
 
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog.errors import BookieUnavailable
-from ledgerlog.limits import RECONNECT_DELAY_MIN_S
+from ledgerlog.limits import MIB, RECONNECT_DELAY_MIN_S
+from ledgerlog.model.quorum import Replication
 from ledgerlog.net import session as session_module
+from ledgerlog.net.connection import BookieConnection
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.pool import open_pool
 from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.testing.memory_cluster import open_cluster
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted
 from ledgerlog.wire.frame import RECOVERY, REPLY, Frame, Kind, Status, encode_head
 
@@ -302,3 +306,23 @@ async def test_requests_that_wait_fail_when_the_pool_is_left() -> None:
         assert "the connection pool is closed" in await waiting.failure()
         assert "the connection pool is closed" in await Ask(scene, nursery).failure()
         await peer.wait_lost()
+
+
+async def test_a_reply_stays_what_it_was_when_another_connection_gets_its_memory() -> None:
+    config = StorageConfig(segment_bytes=8 * MIB, arenas=2, frame_bytes_max=3 * MIB)
+    async with open_cluster(2, config=config) as cluster, cluster.client() as client:
+        payloads = [b"1" * 2_000_000, b"2" * 2_000_000]
+        writer = await client.ledgers.create(replication=Replication(2, 2, 2))
+        await writer.append_many(payloads)
+        one, other = (client.opened.pool.connection(bookie) for bookie in ("b1", "b2"))
+
+        async def read(connection: BookieConnection, entry_id: int) -> Frame:
+            fields = {"ledger_id": writer.ledger_id, "first": entry_id, "last": entry_id, "count": 1}
+            return await connection.request(Kind.READ, timeout_s=60, argument=1, **fields)
+
+        first = await read(one, 0)
+        await one.request(Kind.INFO, timeout_s=60)  # With this receive, the large buffer is a spare one.
+        second = await read(other, 1)
+        assert bytes(second.raw).endswith(payloads[1])
+        assert bytes(first.raw).endswith(payloads[0]), "the reply lies in memory that is used again"
+        await writer.close()

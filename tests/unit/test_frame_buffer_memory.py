@@ -6,7 +6,7 @@ import random
 import tracemalloc
 
 from ledgerlog.limits import FRAME_BYTES_MAX, MIB, TURN_BYTES
-from ledgerlog.wire.frame import FrameBuffer, Kind, SpareBuffers, encode_head
+from ledgerlog.wire.frame import Frame, FrameBuffer, Kind, SpareBuffers, encode_head
 
 SMALL, ROOMY = 16 * 1024, 256 * 1024
 
@@ -26,6 +26,23 @@ def feed(buffer: FrameBuffer, data: bytes, step: int) -> list[bytes]:
         buffer.received(count)
         frames += [bytes(frame.raw) for frame in buffer.take_frames()]
     return frames
+
+
+def large_frame(number: int) -> bytes:
+    return encode_head(Kind.INFO, index=bytes([number]) * 600_000)
+
+
+def receive_one(buffer: FrameBuffer, data: bytes) -> Frame:
+    """Receive one frame. Return it as it was taken, not copied."""
+    position = 0
+    while position < len(data):
+        room = buffer.writable()
+        count = min(len(room), len(data) - position)
+        room[:count] = data[position : position + count]
+        buffer.received(count)
+        position += count
+    (frame,) = buffer.take_frames()
+    return frame
 
 
 def test_frames_come_out_whole_however_they_are_cut_and_whatever_their_sizes() -> None:
@@ -100,14 +117,7 @@ def test_large_frames_use_the_same_memory_again() -> None:
 
     def exchange() -> None:
         for buffer in buffers:
-            position = 0
-            while position < len(large):
-                room = buffer.writable()
-                count = min(len(room), len(large) - position)
-                room[:count] = large[position : position + count]
-                buffer.received(count)
-                position += count
-            assert len(buffer.take_frames()) == 1
+            receive_one(buffer, large)
             buffer.writable()
             assert buffer.capacity == ROOMY
 
@@ -122,6 +132,28 @@ def test_large_frames_use_the_same_memory_again() -> None:
     # Decoding copies the part under the frame's checksum, twice at most. No buffer is made.
     assert peak < 2 * len(large), "the memory of large frames is mapped again for each of them"
     assert spares.bytes_held < 2 * MIB
+
+
+def test_a_large_frame_stays_whole_until_its_connection_receives_again() -> None:
+    spares = SpareBuffers(8 * MIB)
+    buffers = [FrameBuffer(SMALL, ROOMY, spares) for _ in range(3)]
+    for round_ in range(3):
+        # Each connection has taken a frame, and none of them has received again.
+        sent = [large_frame(16 * round_ + number) for number in range(len(buffers))]
+        taken = [receive_one(buffer, data) for buffer, data in zip(buffers, sent, strict=True)]
+        for frame, data in zip(taken, sent, strict=True):
+            assert bytes(frame.raw) == data, "another connection received into its memory"
+        for buffer in buffers:
+            buffer.writable()
+
+
+def test_a_frame_is_dead_once_its_connection_receives_again() -> None:
+    spares = SpareBuffers(8 * MIB)
+    one, other = (FrameBuffer(SMALL, ROOMY, spares) for _ in range(2))
+    frame = receive_one(one, large_frame(1))
+    one.writable()
+    receive_one(other, large_frame(2))
+    assert bytes(frame.raw) == large_frame(2), "its memory belongs to another connection now"
 
 
 def test_spare_buffers_are_bounded_and_the_largest_are_kept() -> None:
