@@ -58,7 +58,7 @@ import attrs
 from bookie.core.results import ListResult, ReadResult, ScrubResult
 from ledgerlog.errors import IncompatibleVersion, StorageCorrupt
 from ledgerlog.limits import LEDGER_ID_MAX
-from ledgerlog.model.id_ranges import joined
+from ledgerlog.model.id_ranges import joined, without
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.frame import Status
 
@@ -156,22 +156,7 @@ class LossMarks:
 
     def cleared(self, ledgers: Iterable[Range]) -> LossMarks:
         """Return the marks without these ledgers in limbo. Their fence stays for ever (rule 4)."""
-        left: list[Range] = []
-        gone = iter((*joined(ledgers), (LEDGER_ID_MAX + 1, LEDGER_ID_MAX + 1)))
-        first, last = next(gone)
-        for low, high in self.limbo:
-            while last < low:
-                first, last = next(gone)
-            while first <= high:
-                if low < first:
-                    left.append((low, first - 1))
-                low = last + 1
-                if low > high:
-                    break
-                first, last = next(gone)
-            if low <= high:
-                left.append((low, high))
-        return attrs.evolve(self, limbo=tuple(left))
+        return attrs.evolve(self, limbo=tuple(without(self.limbo, joined(ledgers))))
 
     # --- bytes --------------------------------------------------------------------------------
 

@@ -4,6 +4,11 @@ A log is two nodes. ``logs/NAME`` holds the number of the log's incarnation, ``l
 transaction creates both, and one removes both. Every user of a log remembers the incarnation, so it never
 mistakes a log that was deleted and created again under the same name for the old one.
 
+**Created once, though an answer may be lost.** Each attempt of ``create`` has an incarnation of its own. The
+node of the name lets only one attempt take effect. If the node exists, its incarnation shows whether an
+attempt of this call made it. The attempts must not share an incarnation: the first one may have made the log,
+and somebody may have used and deleted it before the second one.
+
 Creating a log makes no ledger. Removing a log removes the list before its ledgers. A crash in between leaves
 ledgers that no list names. A sweep finds them, because each ledger's labels name the incarnation that it was
 made for (``ledger_labels``).

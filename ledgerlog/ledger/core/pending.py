@@ -30,6 +30,13 @@ fragment would name a bookie that lacks it (Apache BookKeeper #4651). Therefore 
 when the change began are kept until they are handed to the replacement. At most ``CARRIED_BYTES_MAX`` are
 kept; the rest is dropped, so carried batches never hold up a writer.
 
+**Pinning.** In guaranteed mode a change carries the entries in (settled, LAC] into the new fragment. They are
+acknowledged already, so each must keep an ack quorum. A failed bookie whose copies they need for that is
+*pinned*: it is not replaced now. It is free again once the LAFR has passed these entries, or once they have
+an ack quorum without it; ``replaceable`` looks anew at each call. For example, with WQ = 3 and AQ = 2, b1 and
+b2 have confirmed entry 5, and b3 has not. If b1 fails, it is pinned until b3 confirms entry 5 (A.4 rule 3,
+D13, D17).
+
 **Confirmations that do not count**: those of a bookie outside the ensemble, and those of a slot that is being
 replaced, even if they come before the metadata write is sent (T14, T15).
 """

@@ -22,6 +22,12 @@ remains. Its outcome decides the fate of the pending adds:
     another client recovers the ledger  they may or may not survive: ``failure`` becomes LedgerFenced
 
 So pending adds fail with ``failure`` only once ``is_over`` is true (A.7, rule 15).
+
+**Closing.** The ledger ends at the LAC (``close_at``), never at the last add pushed. For example, entries 0
+to 9 were pushed and 0 to 6 are confirmed: the ledger ends at 6, and entries 7 to 9 fail. In guaranteed mode
+``close`` is refused until every entry is on its full write quorum. If the write of an ensemble change is on
+its way, the closing write waits for its outcome: it must keep the new fragment if the change took effect
+(``_begin_close``).
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ both, ``need`` says what the shell has to do next, and keeps saying so until the
     DONE      ``record`` at ``version`` is stored; appends to ``ledger_id`` may begin (C04)
 
 A ledger is *counted* once the log's record says how many records the ledger holds. It is CLOSED then. Before
-the write, the takeover recovers every ledger that is not counted. By the rule of rolling these are at most
-the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of the ledgers open. If
-the write meets a conflict, everything starts again, recovery included. Reading only the version again would
-miss a ledger that a rival has added (C02).
+the write, the takeover recovers every ledger that is not counted, the older one first. By the rule of rolling
+these are at most the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of
+the ledgers open. If the write meets a conflict, everything starts again, recovery included. Reading only the
+version again would miss a ledger that a rival has added (C02).
 
 **If the outcome of a write is unclear, reading settles it** (rule 14). The record carries the token of its
 last writer. There are four cases:
