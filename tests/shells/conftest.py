@@ -1,4 +1,4 @@
-"""What the tests of shells share."""
+"""Fixtures that all tests of shells share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from trio.testing import MockClock
 
 @pytest.fixture
 def clock() -> MockClock:
-    """trio's clock for a test that asks for it: it jumps when everybody waits, so that time-outs cost
-    nothing. Not for tests with threads or sockets, which it does not wait for."""
+    """A clock that jumps ahead when every task waits, so time-outs cost nothing. Do not use it in tests with
+    threads or sockets: it does not wait for them."""
     return MockClock(autojump_threshold=0)

@@ -1,4 +1,4 @@
-"""A client that says exactly what a test wants it to say to a bookie, and shows what comes back."""
+"""A client that sends a bookie exactly the bytes that a test wants, and shows the answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEADLINE_S = PATIENCE_S
 
 
 class RawClient:
-    """One connection. Replies to requests are found by number whatever comes between."""
+    """One connection. It finds the reply to a request by its number, even if other messages come first."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -108,7 +108,7 @@ class RawClient:
     # --- receiving ------------------------------------------------------------------------------
 
     async def receive(self, *, timeout_s: float = DEADLINE_S) -> Frame:
-        """The next frame, whatever it is. EOFError where the connection ended."""
+        """Return the next frame of any kind. EOFError: the connection has ended."""
         with trio.fail_after(timeout_s):
             while not self._frames:
                 count = await self.stream.receive_into(self._buffer.writable())
@@ -129,8 +129,8 @@ class RawClient:
             passed.append(frame)
 
     async def acknowledged(self, number: int) -> None:
-        """Wait for the acknowledgement of an add; fails where another add is refused or one more is
-        acknowledged. Replies to requests are kept."""
+        """Wait for the acknowledgement of an add. Fail if another add is refused, or if a later one is
+        acknowledged too. Keep replies to requests."""
         passed: deque[Frame] = deque()
         while True:
             frame = await self.receive()
@@ -145,14 +145,14 @@ class RawClient:
                 return
 
     async def refused(self, number: int) -> Status:
-        """The status with which an add is refused; fails on anything else."""
+        """Return the status with which an add is refused. Fail on anything else."""
         header = (await self.receive()).header
         assert header.kind == Kind.REFUSED, header
         assert header.request == number
         return Status(header.status)
 
     async def ended(self) -> None:
-        """Wait for the end of the connection; fails where something is said before."""
+        """Wait for the end of the connection. Fail if the bookie sends anything before it."""
         with trio.fail_after(DEADLINE_S):
             while True:
                 try:

@@ -1,8 +1,7 @@
-"""What the tests of connections share: a bookie that does as it is told, and a sink that remembers.
+"""Helpers for tests of connections: a bookie that a test controls, and a sink that records its calls.
 
-``ScriptedBookie`` is a real server over any network, built on the wire module: it accepts, shakes hands
-and counts adds as a bookie does, and then waits for the test to say what it answers.
-"""
+``ScriptedBookie`` is a real server over any network, built on the wire module: it accepts, shakes hands and
+counts adds as a bookie does. The test then decides what it answers."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class Peer:
         self.adds = 0
 
     async def next_frame(self) -> Frame:
-        """The next frame, copied. ConnectionLost at the end of the stream."""
+        """Return a copy of the next frame. ConnectionLost: the stream has ended."""
         while not self.frames:
             received = await self.stream.receive_into(self.buffer.writable())
             if not received:
@@ -134,7 +133,7 @@ def refusal(number: int, status: Status = Status.FENCED) -> bytes:
 
 
 def add_frame(first: int, count: int = 1, *, size: int = 10, ledger_id: int = 7) -> Sequence[Buffer]:
-    """An ADD of ``count`` entries from ``first`` on; of 0 entries: one that tells a LAC."""
+    """An ADD of ``count`` entries from ``first`` on. If ``count`` is 0, it only tells a LAC."""
     if not count:
         return encode_lac(ledger_id, lac=first, lafr=-1, key=NO_KEY)
     payloads = [entry.to_bytes(8, "big").ljust(size, b"p") for entry in range(first, first + count)]
@@ -142,7 +141,7 @@ def add_frame(first: int, count: int = 1, *, size: int = 10, ledger_id: int = 7)
 
 
 class RecordingSink:
-    """Remembers its calls, as tuples, and lets the test wait for them."""
+    """Records its calls as tuples, and lets the test wait for them."""
 
     def __init__(self, act: Callable[[RecordingSink], None] | None = None) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -174,7 +173,7 @@ class RecordingSink:
         return sum(call[0] == kind for call in self.calls)
 
     async def until(self, kind: str, times: int = 1) -> None:
-        """Wait until there were ``times`` calls of the kind, and the end of the burst behind them."""
+        """Wait for ``times`` calls of the kind, and for the end of the burst after them."""
         while self.count(kind) < times or self.calls[-1] != ("end",):
             self._changed = trio.Event()
             await self._changed.wait()

@@ -51,8 +51,8 @@ def ledger(ledger_id: int, *, key: bytes = KEY, labels: dict[str, bytes] | None 
 
 @attrs.define
 class Machine:
-    """What outlives a bookie: its files, and the world around it. In memory unless ``path`` is given, so that
-    no thread is involved and a mock clock may jump."""
+    """What outlives a bookie: its files, its metadata store and its network. The files are in memory unless
+    ``path`` is given, so no thread is involved and a mock clock may jump."""
 
     disk: Disk | None = attrs.Factory(MemoryDisk)
     indexes: Indexes | None = attrs.Factory(MemoryIndexes)
@@ -106,11 +106,11 @@ class Bookie:
     """The bookie's own client of the metadata store."""
 
     async def connect(self) -> RawClient:
-        """A connection on which nothing was said yet."""
+        """A new connection, before HELLO."""
         return RawClient(await self.network.connect(self.node.address))
 
     async def client(self) -> RawClient:
-        """A connection behind HELLO."""
+        """A connection after HELLO."""
         client = await self.connect()
         status, _ = await client.hello()
         assert status is Status.OK

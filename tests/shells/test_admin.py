@@ -156,7 +156,7 @@ async def administered(
 
 
 async def test_a_change_without_a_proof_is_refused_in_an_open_cluster_too(clock: MockClock) -> None:
-    """So no page that an operator's browser shows can cause one: it cannot add the proof."""
+    """So a web page in an operator's browser cannot cause a change: it cannot add the proof."""
     for admission in (CLOSED, OPEN):
         async with administered(admission=admission) as here:
             refused = await here.ask("POST", "/read-only?on=true", {"Origin": "http://evil.example"})
@@ -286,7 +286,7 @@ async def test_scrubbing_and_collection_begin_when_they_are_asked_for(clock: Moc
     async with administered() as here:
         engine = here.bookie.node.engine
         assert (await here.ask("POST", "/scrub", bearer(token()))).status == 202
-        with trio.fail_after(60):  # An hour before the first regular pass.
+        with trio.fail_after(60):  # The first regular pass would be an hour later.
             await eventually(lambda: engine.scrubber.passes == 1)
         assert (await here.ask("POST", "/collect", bearer(token()))).status == 202
         await eventually(lambda: engine.reclaimer.rounds == 1)

@@ -258,7 +258,8 @@ async def test_in_an_open_cluster_everybody_may_do_everything(machine: Machine) 
 async def test_an_id_that_was_not_given_out_cannot_be_claimed(
     machine: Machine, principal: str | None
 ) -> None:
-    """Whoever fenced or filled an id first would own the key of the ledger that gets it later."""
+    """Otherwise, whoever fenced or filled an id first would set the key of the ledger that gets this id
+    later."""
     async with machine.bookie() as bookie:
         await grant(machine, "client/w", Role.WRITER)
         stranger = await (client_of(machine, bookie, principal) if principal else bookie.client())
@@ -358,7 +359,7 @@ async def test_while_the_store_is_away_an_open_ledger_goes_on(
             await client.add(LOOSE, 0, [b"x"])
             await client.acknowledged(1)
         bookie.store.is_hanging = True
-        await trio.sleep(10)  # The refresh of the grants fails meanwhile.
+        await trio.sleep(10)  # Meanwhile the refresh of the grants fails.
         for number, client in ((1, admin), (2, writer), (3, await bookie.client())):
             await client.add(LOOSE, number, [b"x"])
             await client.acknowledged(1 if number == 3 else 2)
@@ -369,8 +370,8 @@ async def test_while_the_store_is_away_an_open_ledger_goes_on(
 async def test_a_new_ledger_is_refused_for_now_if_the_store_does_not_answer(
     machine: Machine, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client takes NOT_READY for a bookie that is away. An add waits for at most a second, and while the
-    store is known to be away not at all: the adds of other ledgers are behind it."""
+    """A client treats a bookie that answers NOT_READY as away. An add waits for at most a second, because
+    adds of other ledgers wait behind it. If the store is known to be away, it does not wait at all."""
     caplog.set_level(logging.INFO)
     async with machine.bookie() as bookie:
         client = await bookie.client()
@@ -399,7 +400,8 @@ async def test_the_last_known_grants_hold_while_the_store_is_away(
         await grant(machine, "client/r", Role.READER, "a/")
         client = await client_of(machine, bookie, "client/r")
         assert (await client.read(A, 0, 0))[0].status == Status.NO_SUCH_LEDGER
-        client.stream.close()  # Nobody keeps the grants of a principal without connections up to date.
+        # The bookie does not keep grants up to date if their principal has no connection.
+        client.stream.close()
         bookie.store.is_hanging = True
         await revoke(machine, "client/r")
         await trio.sleep(20)
@@ -512,7 +514,8 @@ async def test_a_flood_of_refusals_asks_the_store_once_a_second_and_logs_a_bound
 
 
 async def test_a_flood_of_unknown_ledgers_leaves_the_store_to_others(machine: Machine) -> None:
-    """However many connections ask from one address, few of their questions are under way."""
+    """No matter how many connections of one address ask, only a few of their questions are under way at
+    once."""
     async with machine.bookie() as bookie:
         under_way, most = 0, 0
         going_on = trio.Event()

@@ -1,4 +1,4 @@
-"""Bookies that have as many requests under way as they take: a reader waits that out."""
+"""A reader waits while its bookies have as many requests under way as they take."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_bookies_that_stay_busy_make_an_entry_unavailable_in_the_end(
 
 
 async def flood_with_polls(cluster: MemoryCluster, client: Client) -> None:
-    """As many long polls at each bookie as it takes, for ever."""
+    """Keeps as many long polls at each bookie as it takes, for ever."""
 
     async def flood(bookie_id: str) -> None:
         address = cluster.bookies[bookie_id].node.address

@@ -1,4 +1,4 @@
-"""What clients are told when they may not do something, and what a revocation leaves of their work."""
+"""The errors of clients that lack a right, and what is left of their work after a revocation."""
 
 from __future__ import annotations
 

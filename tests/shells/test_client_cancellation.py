@@ -2,7 +2,7 @@
 
 ``at_each_checkpoint`` makes the call again and again, each time in a scope that is cancelled when the call's
 task, or a task that it started, yields for the k-th time, for k = 1, 2, ... until the call runs through.
-After each the handle must be usable or cleanly dead, and nobody else may have lost anything.
+After each attempt the handle must be usable or cleanly dead, and no other caller may have lost anything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CancelAt(trio.abc.Instrument):
 
 
 async def cancelled_at(k: int, call: Call) -> bool:
-    """Whether the cancellation at its k-th checkpoint came before the call was through."""
+    """Whether the cancellation came before the call was done."""
     scope = trio.CancelScope()
 
     async def run() -> None:
@@ -64,8 +64,8 @@ async def cancelled_at(k: int, call: Call) -> bool:
 
 
 async def at_each_checkpoint(attempt: Callable[[Callable[[Call], Awaitable[bool]]], Awaitable[None]]) -> int:
-    """Call ``attempt`` with a function that makes a call cancelled at its k-th checkpoint, for growing k,
-    until a call comes through; how many there were."""
+    """Call ``attempt`` for k = 1, 2, ... with a function that cancels a call at its k-th checkpoint, until a
+    call runs through. Return how many calls were made."""
     k = 0
     is_through = False
     while not is_through:

@@ -1,4 +1,4 @@
-"""Who ends a ledger, and what its writer is told: fences, races, and a metadata store that fails."""
+"""Who ends a ledger, and which error its writer gets: fences, races, and a metadata store that fails."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_writer_whose_ledger_is_deleted_notices_at_its_next_metadata_wri
 
 
 async def test_a_ledger_that_somebody_else_closed_further_on_is_told_as_fenced(clock: MockClock) -> None:
-    """Recovery kept an entry that its writer does not know to be acknowledged."""
+    """Recovery kept an entry whose acknowledgement did not reach the writer."""
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         writer = await client.ledgers.create(replication=R332)
         await writer.append(b"x")
@@ -268,7 +268,7 @@ async def test_without_metadata_a_writer_goes_on_and_replaces_its_bookie_later(
         for number in range(1, 60):
             assert await writer.append(b"y") == number
             await trio.sleep(1)
-            # The LAC is told all the same, though a metadata write is under way.
+            # The writer publishes the LAC even while a metadata write is under way.
             assert await reader.wait_beyond(number - 1) == number
         assert len(writer.metadata.fragments) == 1
         find_metadata(client)
@@ -331,7 +331,7 @@ async def test_a_close_goes_through_a_short_outage(clock: MockClock) -> None:
 async def test_a_writer_without_quorum_and_metadata_fails_its_appends_with_an_unknown_outcome(
     clock: MockClock,
 ) -> None:
-    """It wants to close at its LAC and cannot say whether it did."""
+    """The writer tries to close at its LAC, and does not know whether the write took effect."""
     async with open_cluster() as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)
         await writer.append(b"x")
@@ -348,7 +348,8 @@ async def test_a_writer_without_quorum_and_metadata_fails_its_appends_with_an_un
 async def test_a_client_that_is_closed_while_an_end_is_being_written_leaves_the_outcome_unknown(
     clock: MockClock,
 ) -> None:
-    """The writer gave up and wants to close at its LAC; whether the store took that is not known yet."""
+    """The writer gave up and tries to close at its LAC. It does not know yet whether the store took the
+    write."""
     outcomes: list[int | LedgerLogError] = []
     async with open_cluster() as cluster, trio.open_nursery() as nursery, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)

@@ -1,4 +1,4 @@
-"""Damage in the metadata file ends the call that meets it and not the client that serves everybody else."""
+"""Damage in the metadata file ends the call that meets it. The client goes on serving all other calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 
 
 class Told(logging.Handler):
-    """Fires when the client has said that its view is not kept up."""
+    """Fires when the client has logged that its view of the bookies is out of date."""
 
     def __init__(self) -> None:
         super().__init__()

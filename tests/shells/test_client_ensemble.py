@@ -34,14 +34,14 @@ GUARANTEED = Replication(3, 3, 2, guaranteed=True)
 
 
 class Load:
-    """Appends numbered entries in the background, and remembers what was acknowledged."""
+    """Appends numbered entries in the background, and records the acknowledged ones."""
 
     def __init__(self, writer: LedgerWriter) -> None:
         self.writer = writer
         self.acknowledged: dict[int, bytes] = {}
         self.failures: list[LedgerLogError] = []
         self.pause_s = 0.001
-        """Longer where the test waits for seconds: what is appended meanwhile proves nothing more."""
+        """Use a longer pause if the test waits for seconds: more entries would prove nothing more."""
         self._may_go_on = True
 
     async def run(self, tasks: int = 4) -> None:
@@ -66,7 +66,7 @@ class Load:
         self._may_go_on = False
 
     async def more(self, count: int = 50) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until ``count`` more entries are acknowledged."""
         target = len(self.acknowledged) + count
         await eventually(lambda: len(self.acknowledged) >= target or bool(self.failures))
         assert not self.failures
@@ -74,8 +74,8 @@ class Load:
 
 @asynccontextmanager
 async def loaded(cluster: MemoryCluster, client: Client, replication: Replication) -> AsyncIterator[Load]:
-    """A writer under load. At the end it is closed, the dead are started again, and everything that was
-    acknowledged is where it was."""
+    """A writer under load. At the end it is closed, dead bookies are started again, and every acknowledged
+    entry must be in its place."""
     writer = await client.ledgers.create(replication=replication)
     load = Load(writer)
     async with trio.open_nursery() as nursery:
@@ -119,7 +119,7 @@ async def test_a_bookie_that_dies_is_replaced_and_no_append_fails(clock: MockClo
             assert second.ensemble == (spare.bookie_id, *(bookie.bookie_id for bookie in stay))
             assert writer.metadata == await client.ledgers.metadata(writer.ledger_id)
             await load.more()
-        # What the dead bookie had not confirmed, and all that followed, is on its replacement.
+        # The replacement has every entry that the dead bookie had not confirmed, and all later ones.
         missing, unreadable = await copies(client, writer.ledger_id)
         assert not unreadable
         assert all(entry_id < second.first_entry for entry_id in missing)
@@ -224,7 +224,8 @@ async def test_a_bookie_that_hangs_is_replaced_after_a_second_without_a_sign_of_
         writer = await client.ledgers.create(replication=Replication(3, 3, 3))
         await writer.append(b"x")
         hung = ensemble(cluster, writer)[1]
-        cluster.network.stall(hung.bookie_id, client.host, both=False)  # One way: it hears and cannot answer.
+        # Cut one way: the bookie receives and cannot answer.
+        cluster.network.stall(hung.bookie_id, client.host, both=False)
         begun = trio.current_time()
         await writer.append(b"y")
         assert REACH_LOST_S - 0.01 < trio.current_time() - begun < REACH_LOST_S + 0.5
@@ -424,7 +425,7 @@ async def test_whatever_a_replacement_answers_the_writer_goes_on_and_finds_anoth
         dead = ensemble(cluster, load.writer)[0]
         bad, good = cluster.spares(load.writer.metadata.last_fragment.ensemble)
         bad.node.engine.add = lambda *frame: status
-        client.opened.bookies.quarantine(good.bookie_id)  # So the bad one is chosen first.
+        client.opened.bookies.quarantine(good.bookie_id)  # So the writer chooses the bad one first.
         await dead.kill()
         await eventually(lambda: bad in ensemble(cluster, load.writer))
         await load.more(10)
@@ -435,7 +436,7 @@ async def test_whatever_a_replacement_answers_the_writer_goes_on_and_finds_anoth
 
 
 async def back_from_a_loss(cluster: MemoryCluster, writer: LedgerWriter) -> Bookie:
-    """A spare that lost its disk, and refuses adds of ledgers that there were before."""
+    """A spare that lost its disk. It refuses adds of ledgers that existed before."""
     spare = cluster.spares(writer.metadata.last_fragment.ensemble)[0]
     await spare.lose_disk()
     await spare.start()
@@ -455,7 +456,7 @@ async def test_a_bookie_that_fences_older_ledgers_is_not_chosen_for_them(clock: 
             await load.more(10)
             assert fencing not in ensemble(cluster, load.writer)
             assert fencing.node.server.counts["adds_refused"] == 0
-        # It takes newer ledgers as anybody does.
+        # It takes newer ledgers like any other bookie.
         newer = await client.ledgers.create(replication=Replication(4, 4, 4))
         assert fencing in ensemble(cluster, newer)
         await newer.append(b"x")

@@ -1,4 +1,4 @@
-"""A writer tells bookies that are slow from bookies that it cannot reach."""
+"""A writer tells slow bookies from bookies that it cannot reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stalled(writer: LedgerWriter) -> bool:
 
 
 async def blocked(cluster: MemoryCluster, writer: LedgerWriter, bookies: list[BookieId]) -> list[Gate]:
-    """Stop the disks of bookies, and append until they read nothing more from anybody."""
+    """Stop the disks of bookies, and append until they read nothing more from any client."""
     gates = []
     for bookie in bookies:
         gates.append(Gate("write_sync"))
@@ -46,7 +46,7 @@ async def blocked(cluster: MemoryCluster, writer: LedgerWriter, bookies: list[Bo
 async def test_a_bookie_that_reads_nothing_more_for_want_of_room_is_slow_and_not_out_of_reach(
     clock: MockClock,
 ) -> None:
-    """It answers no request over the connections that it does not read."""
+    """The bookie answers no request of the connections that it does not read."""
     async with open_cluster() as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)
         await writer.append(b"x")
@@ -118,7 +118,7 @@ async def test_while_an_ack_quorum_acknowledges_nobody_is_asked(clock: MockClock
 async def test_two_of_four_bookies_cut_off_cost_little_more_than_a_second(
     clock: MockClock, cut: tuple[str, str], spares_known: bool
 ) -> None:
-    """Nothing answers, and nothing breaks."""
+    """No bookie answers, and no connection breaks."""
     async with open_cluster(4) as cluster, cluster.client() as client:
         if spares_known:  # Connections with all bookies stand.
             for _ in range(8):
@@ -198,7 +198,7 @@ async def test_who_is_not_there_or_is_somebody_else_gives_no_sign(clock: MockClo
         signs: list[BookieId] = []
         await cluster.bookies["b1"].stop()
         listener = await cluster.network.at("b1").listen("b1")
-        pool.ask("b1", signs.append)  # It accepts and says nothing.
+        pool.ask("b1", signs.append)  # A listener that accepts and sends nothing.
         pool.ask("b3", signs.append)  # Nobody has heard of it.
         await trio.sleep(5)
         assert signs == []

@@ -1,4 +1,4 @@
-"""Writers leave bookies that take no more ordinary adds, at work and idle, if there are others."""
+"""Busy and idle writers leave bookies that take no more ordinary adds, if others are available."""
 
 from __future__ import annotations
 

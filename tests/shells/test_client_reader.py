@@ -79,7 +79,7 @@ async def test_what_append_returned_can_be_read_at_once(replication: Replication
 
 
 async def test_what_append_returned_can_be_read_though_a_bookie_is_behind(clock: MockClock) -> None:
-    """The answers that come may be of one bookie that has the entry and one that has not."""
+    """One of the two answers may say that the entry is there, and the other that it is not."""
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         writer = await client.ledgers.create(replication=R332)
         reader = await other.ledgers.open(writer.ledger_id)
@@ -134,7 +134,7 @@ async def test_a_bookie_that_was_away_is_told_the_lac_when_it_is_back(clock: Moc
         await writer.append(b"x")
         await trio.sleep(0.1)
         for bookie in cluster.bookies.values():
-            await bookie.restart()  # What it was told without an entry was not synced.
+            await bookie.restart()  # A LAC that came without an entry was not synced.
         await eventually(
             lambda: all(b.node.engine.lac(writer.ledger_id)[0] == 0 for b in cluster.bookies.values())
         )
@@ -218,7 +218,7 @@ async def test_faults_of_the_metadata_are_raised_as_themselves(is_deleted: bool,
                 await client.ledgers.delete(writer.ledger_id)
             else:
                 other.store.disconnect()
-                # A change is seen, and cannot be looked at.
+                # The reader sees a change, and cannot read it.
                 await client.store.set(ledger_path(writer.ledger_id), writer.metadata.encode(), version=0)
 
         async with trio.open_nursery() as nursery:
@@ -482,7 +482,7 @@ async def test_an_entry_that_every_bookie_denies_does_not_exist(clock: MockClock
 
 
 async def test_entries_that_repair_moved_are_found_by_an_open_reader(clock: MockClock) -> None:
-    """Repair copied the entries to another bookie, changed the metadata, and the old copies went."""
+    """Repair copied the entries to another bookie and changed the metadata, and the old copies are gone."""
     async with open_cluster(6) as cluster, cluster.client() as client:
         old = await closed_ledger(client, R332)
         new = await closed_ledger(client, R332)
@@ -502,7 +502,7 @@ async def test_entries_that_repair_moved_are_found_by_an_open_reader(clock: Mock
 
 
 async def copy(cluster: MemoryCluster, client: Client, reader: LedgerReader, targets: list[Bookie]) -> None:
-    """What repair does, in short: read, write to the targets, name them."""
+    """Do what repair does: read the entries, write them to the targets, name the targets in the metadata."""
     entries = await reader.read(0, 9)
     frame = encode_add(
         Entries.build(reader.ledger_id, 0, entries), lac=9, lafr=-1, key=reader.metadata.key, recovery=True
@@ -680,7 +680,7 @@ async def test_a_look_at_the_registrations_that_began_earlier_does_not_undo_a_la
         client.store.before_get = the_first_is_slow
         async with trio.open_nursery() as nursery:
             nursery.start_soon(directory.refresh)
-            await begun.wait()  # It has seen b1 where it served before.
+            await begun.wait()  # The reader remembers the address where b1 served before.
             one = cluster.bookies["b1"]
             one.address = "b1-elsewhere"
             await one.restart()

@@ -1,4 +1,4 @@
-"""Recovering ledgers: with everybody there, with some missing, with others recovering at once."""
+"""Recovering ledgers: with all bookies, with some missing, and with several recoverers at once."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def abandoned(client: Client, replication: Replication, count: int = 10) -
 async def unacknowledged(
     cluster: MemoryCluster, client: Client, replication: Replication, *, on: int = 1
 ) -> tuple[LedgerWriter, list[Bookie]]:
-    """A ledger of ten entries with an eleventh that reached the first ``on`` bookies of its ensemble only;
-    its writer went away."""
+    """A ledger of ten entries. An eleventh entry reached only the first ``on`` bookies of its ensemble, and
+    then the writer went away."""
     writer = await client.ledgers.create(replication=replication)
     await writer.append_many([b"entry %d" % i for i in range(10)])
     await trio.sleep(0.1)
@@ -55,7 +55,7 @@ async def unacknowledged(
     await trio.sleep(0.1)
     await writer.aclose()
     for bookie in bookies:
-        cluster.network.reset(client.host, bookie.bookie_id)  # What was on its way is gone.
+        cluster.network.reset(client.host, bookie.bookie_id)  # Frames that were on their way are gone.
     cluster.network.heal()
     return writer, bookies
 
@@ -100,7 +100,8 @@ async def test_a_ledger_that_does_not_exist_cannot_be_recovered(clock: MockClock
 async def test_an_entry_that_one_bookie_holds_is_kept_and_brought_to_its_quorum(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         writer, bookies = await unacknowledged(cluster, client, R332)
-        await bookies[2].kill()  # Else two that lack it may be heard first, and it is cut.
+        # Otherwise two bookies that lack it may answer first, and recovery cuts it off.
+        await bookies[2].kill()
         await client.ledgers.recover(writer.ledger_id)
         await check(client, writer.ledger_id, 11)
         await bookies[0].kill()
@@ -295,7 +296,7 @@ async def test_recoverers_that_race_agree(recoverers: int, clock: MockClock) -> 
                 delay: int = delay,
             ) -> None:
                 async with cluster.client() as other:
-                    # Each sees two of the three bookies only, and not the same two.
+                    # Each recoverer reaches only two of the three bookies, and not the same two.
                     cluster.network.cut(other.host, bookies[number].bookie_id)
                     for _ in range(delay * number):
                         await trio.lowlevel.checkpoint()

@@ -1,5 +1,5 @@
-"""What the ledger client's shells must carry through for the rules to hold: flags, frozen values, who is
-listened to, and what an answer means."""
+"""What the shells must pass on so that the ledger's rules hold: flags, frozen values, whose answers count,
+and what an answer means."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ async def test_t04_a_recovery_read_that_is_not_answered_is_unknown_and_cuts_noth
             nursery.start_soon(recover)
             while not first.node.engine.statistics()["fences"]:
                 await trio.lowlevel.checkpoint()
-            # It confirms the fence, and hears no read: of the others one is dead, and one has nothing.
+            # This bookie confirms the fence and receives no read. Of the others, one is dead and one has no
+            # entry.
             cluster.network.stall(recoverer.host, first.bookie_id, both=False)
 
         cluster.network.heal()
@@ -111,7 +112,7 @@ async def test_t31_t32_write_backs_tell_the_lac_and_lafr_at_which_recovery_start
     async with open_cluster(5) as cluster, cluster.client() as client, cluster.client() as recoverer:
         writer = await client.ledgers.create(replication=replication)
         ensemble = writer.metadata.last_fragment.ensemble
-        await trio.sleep(0.1)  # It is connected.
+        await trio.sleep(0.1)  # The bookie is connected.
         for bookie in ensemble:
             cluster.network.stall(bookie, client.host, both=False)
         writer.push([b"entry %d" % e for e in range(6)])

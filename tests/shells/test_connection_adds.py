@@ -153,7 +153,7 @@ async def test_a_bookie_that_refuses_everything_acknowledges_nothing_and_leaves_
     await sink.until("refused", 100)
     statistics = scene.connection.statistics()
     assert (statistics.unanswered_adds, statistics.adds_refused, statistics.adds_answered) == (0, 100, 100)
-    # An acknowledgement of what was refused says nothing.
+    # An acknowledgement that covers a refused add says nothing about it.
     await peer.acknowledge(100)
     scene.send(sink, 100)
     await peer.next_adds(1)
@@ -464,7 +464,7 @@ async def test_slow_but_whole_messages_break_nothing(
     scene = local_scene
     sink, peer = await scene.connected_sink()
     stream = acknowledgement(0) * 6
-    for at in range(7, len(stream), 12):  # It is in the middle of a message whenever somebody looks.
+    for at in range(7, len(stream), 12):  # At every look, the bookie is in the middle of a message.
         await peer.send(stream[max(at - 12, 0) : at])
         await trio.sleep(0.6)
     assert scene.connection.is_connected

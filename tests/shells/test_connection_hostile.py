@@ -1,4 +1,5 @@
-"""A bookie that sends anything at all: the client cuts it off with a reason, and its memory is bounded.
+"""A bookie that sends arbitrary bytes: the client cuts it off and says why, and the client's memory is
+bounded.
 
 ``LEDGERLOG_HOSTILE_FRAMES`` says how many frames are sent (4,000 by default, and in the soak five times as
 many); one seed makes one sequence.
@@ -37,7 +38,7 @@ RSS_GROWTH_BYTES_MAX = 32 * MIB
 
 
 class LogOfLosses(logging.Handler):
-    """Counts what the log says of bookies that were cut off, by reason; keeps no record."""
+    """Counts the log lines about bookies that were cut off, by reason. It keeps no line."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -157,7 +158,8 @@ async def _attack_a_client(told: LogOfLosses, frames: int) -> None:
             if sent > frames * 0.9 and not rss_after:
                 rss_after = rss_bytes()
             if sent > frames * 0.9 and not tracemalloc.is_tracing():
-                tracemalloc.start()  # It makes everything slow: the last tenth is enough to see growth.
+                # Tracing makes everything slow, and the last tenth is enough to see growth.
+                tracemalloc.start()
             try:
                 if rng.random() < 0.8:
                     await peer.shake_hands()
@@ -167,7 +169,8 @@ async def _attack_a_client(told: LogOfLosses, frames: int) -> None:
                             await peer.acknowledge()
                         else:
                             await peer.reply(frame)
-                # Not for ever: behind a length that is a lie everything more is only a part of that frame.
+                # Do not go on for ever: after a false length, all further bytes count as a part of that
+                # frame.
                 for _ in range(rng.randrange(1, 20)):
                     await peer.send(hostile_frame(rng))
                     sent += 1

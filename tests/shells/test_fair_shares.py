@@ -41,7 +41,7 @@ async def test_a_hundred_connections_of_one_address_get_hardly_more_than_one_of_
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     late = done[1000:]
-    # The one has nothing to ask for in some rounds, because it is not back yet.
+    # In some rounds this party asks for nothing, because it has not come back yet.
     assert late.count("many") < 2 * late.count("one")
 
 
@@ -117,7 +117,7 @@ async def test_a_principal_at_many_addresses_gets_no_more_turns_than_another() -
 
 
 def fill(party: Party, count: int) -> int:
-    """Begin ordinary requests; return how many had a place."""
+    """Begin ordinary requests. Return how many got a place."""
     for number in range(count):
         places = party.request_places(is_poll=False, is_urgent=False)
         if places is None:

@@ -1,5 +1,5 @@
-"""``meta.settle`` for tasks that go on for ever: outages are told once and waited out. Lost answers are acted
-on at once."""
+"""``meta.settle`` for tasks that run for ever: they log an outage once and wait until it is over. They settle
+a lost answer at once."""
 
 from __future__ import annotations
 

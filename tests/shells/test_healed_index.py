@@ -1,4 +1,5 @@
-"""A bookie whose index is found damaged makes it again from its files. It needs no operator and no peer."""
+"""If a bookie finds its index damaged, it makes the index again from its files, without an operator and
+without other bookies."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def damage_row(bookie: Bookie, key: bytes) -> None:
 
 
 def damage_blocks(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no range of the index that is open now be read any more."""
+    """Make every read of a range of the open index fail."""
     (index,) = bookie.indexes.indexes.values()
 
     def fail(*args: object, **options: object) -> list[Row]:
@@ -116,7 +117,7 @@ async def test_a_read_that_meets_damage_of_the_index_has_it_made_again(
         ledger_id = await fill(client, cluster)
         bookie = cluster.bookies["b1"]
         await bookie.stop()
-        await bookie.start()  # It has the rows on the disk only.
+        await bookie.start()  # This index has its rows on the disk only.
         before = bookie.node
         damage_blocks(bookie, monkeypatch)
         result = await before.engine.read(ledger_id, first=0, last=0, stride=1, bytes_max=1)

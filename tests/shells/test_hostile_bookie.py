@@ -1,4 +1,5 @@
-"""Any bytes on the wire: a bookie cuts off who sends nonsense, says why, and serves everybody else.
+"""Arbitrary bytes on the wire: a bookie cuts off a client that sends nonsense, says why, and serves all
+others.
 
 A seeded generator makes frames that are valid, nearly valid, valid with absurd fields (their checksums made
 right again), cut, glued together, or noise. ``LEDGERLOG_HOSTILE_FRAMES`` says how many are sent (4,000 by
@@ -201,7 +202,7 @@ class Attack:
             ended: list[bool] = []
 
             async def listen() -> None:
-                """Takes what comes, so that the bookie's end is seen."""
+                """Receives everything, so that it notices when the bookie closes."""
                 room = memoryview(bytearray(1 << 16))
                 try:
                     while await client.stream.receive_into(room):
@@ -219,7 +220,8 @@ class Attack:
                 at = draw.randrange(len(frame) + 1) if draw.random() < 0.2 else len(frame)
                 for part in (frame[:at], frame[at:]):
                     if part:
-                        with trio.move_on_after(0.5):  # Who does not read may not be read.
+                        # The bookie stops reading from a client that does not read.
+                        with trio.move_on_after(0.5):
                             await client.stream.send_all([part])
                     await trio.lowlevel.checkpoint()
             await trio.sleep(0.01)
@@ -282,7 +284,7 @@ async def test_any_bytes_end_at_most_the_connection_that_brought_them(
         assert all("\n" not in line and len(line) < 600 for line in lines)
         assert len({line.partition(": cut off: ")[2][:12] for line in lines}) > 5
         assert grown < RSS_GROWTH_BYTES_MAX, f"{grown} bytes"
-    # What was stored meanwhile can be replayed.
+    # Everything that was stored meanwhile can be replayed.
     async with machine.bookie() as bookie:
         (await bookie.client()).stream.close()
 
@@ -290,7 +292,7 @@ async def test_any_bytes_end_at_most_the_connection_that_brought_them(
 async def test_a_thousand_idle_and_half_sent_connections_cost_little_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # All are to be there at once, however long a busy machine takes to connect them.
+    # All must be connected at the same time, no matter how long a busy machine takes to connect them.
     monkeypatch.setattr(limits, "FRAME_PROGRESS_TIMEOUT_S", 600.0)
     machine = Machine()
     head, payload = add(1, 0, [b"x" * 4_000_000])
@@ -334,7 +336,8 @@ async def test_those_who_fill_large_frames_halfway_are_bounded_together(
             for client in clients:
                 nursery.start_soon(send, client)
         large = limits.BOOKIE_LARGE_FRAMES * 8 * limits.MIB
-        # What waits in the in-process network, one mebibyte a connection, is not the bookie's.
+        # The in-process network holds up to one mebibyte for each connection. That memory is not the
+        # bookie's.
         assert rss_bytes() - before < large + len(clients) * limits.MIB + RSS_GROWTH_BYTES_MAX
         honest = await bookie.client()
         await honest.add(2, 0, [b"x"])

@@ -1,4 +1,4 @@
-"""Peers that have not said who they are take no service from those who have."""
+"""Peers that have not proved who they are cannot take service away from peers that have."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def a_byte_a_second(peer: RawClient) -> None:
 
 @asynccontextmanager
 async def besieged(bookie: Bookie, say: Say, count: int) -> AsyncIterator[None]:
-    """``count`` peers that each do ``say`` and then stay, and come again when they are cut off."""
+    """``count`` peers. Each does ``say``, stays, and comes again if it is cut off."""
 
     async def peer() -> None:
         while True:
@@ -180,6 +180,6 @@ def test_the_oldest_of_an_address_makes_place_and_no_other(monkeypatch: pytest.M
     assert [strangers.enter(n, f"10.0.0.1:{n}") for n in (1, 2, 3, 4)] == [None, None, 1, 2]
     strangers.leave(3)
     assert strangers.enter(5, "10.0.0.1:5") is None
-    strangers.leave(1)  # It went before.
+    strangers.leave(1)  # The peer left before that.
     assert len(strangers) == 3
     assert [strangers.take_oldest() for _ in range(4)] == [0, 4, 5, None]

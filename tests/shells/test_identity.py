@@ -1,4 +1,5 @@
-"""Processes that prove who they are with a shared secret: who is served, and who is refused in what words."""
+"""Processes prove who they are with a shared secret: who is served, and with which error others are
+refused."""
 
 from __future__ import annotations
 
@@ -331,7 +332,7 @@ async def test_a_client_without_the_secret_is_cut_off_when_the_cluster_closes(
 
 
 async def test_a_secret_is_exchanged_on_a_live_cluster_without_a_failed_append(clock: MockClock) -> None:
-    """Files are replaced in any order; in between processes start again, so that all connections are new."""
+    """Files are replaced in any order. Processes start again in between, so all connections are new."""
     sources: dict[str, Source] = {}
 
     def prover_of(name: str) -> Prover:

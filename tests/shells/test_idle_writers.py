@@ -1,4 +1,4 @@
-"""A writer to which nothing happens does nothing: it has no timer that goes off again and again."""
+"""An idle writer does nothing: none of its timers goes off again and again."""
 
 from __future__ import annotations
 

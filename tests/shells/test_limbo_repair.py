@@ -1,5 +1,5 @@
-"""A bookie that lost its disk comes back: refused until it is told to, marked before it answers, denying
-nothing, and whole again once it has copied what is its."""
+"""A bookie that lost its disk comes back. It starts only if an operator allows it, and it marks its loss
+before it answers. It denies nothing, and is whole again once it has copied all its entries."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_fixed_cookie_names_a_new_instance_everywhere(clock: MockClock) 
         assert node.value == after.encode()
         assert registered is not None
         assert BookieInfo.decode_untrusted(registered.value, "b1").instance == after.instance
-        # And the next start needs no leave.
+        # The next start needs no permission.
         await bookie.stop()
         bookie.fix_cookie = False
         await bookie.start()
@@ -151,7 +151,7 @@ async def test_a_bookie_in_limbo_gives_what_it_has_and_says_of_the_rest_that_it_
         assert Status(reply.header.status) is Status.UNKNOWN
         reply = await pool.connection("b1").request(Kind.LIST, timeout_s=5, ledger_id=ledger_id, first=0)
         assert Status(reply.header.status) is Status.UNKNOWN
-        # The others are gone: nobody who could know has answered.
+        # The others are gone, so no bookie that could know has answered.
         for other in ("b2", "b3"):
             cluster.network.cut(client.host, other)
         reader = await client.ledgers.open(ledger_id)
@@ -270,7 +270,7 @@ async def test_an_open_ledger_that_does_not_name_the_bookie_last_stays_in_limbo_
 async def test_what_keeps_ledgers_in_limbo_is_said_at_a_bounded_rate(
     clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which ledgers, why, and whom they wait for."""
+    """The log says which ledgers are in limbo, why, and which bookies they wait for."""
 
     def told() -> list[str]:
         return [each.getMessage() for each in caplog.records if "stay in limbo" in each.getMessage()]
@@ -319,7 +319,7 @@ async def test_the_end_of_an_open_ledger_is_not_taken_from_a_bookie_in_limbo(clo
             cluster.network.cut(first, host)
         await cluster.bookies[first].lose_disk()
         await cluster.bookies[first].start()
-        # Who answers does not cover the ensemble: the one in limbo does not count.
+        # The answers do not cover the ensemble, because the bookie in limbo does not count.
         cluster.network.cut(other.host, second)
         cluster.network.cut(other.host, third)
         reader = await other.ledgers.open(writer.ledger_id)
@@ -449,7 +449,7 @@ async def test_a_loss_is_not_accepted_while_a_bookie_that_may_know_better_is_mer
                     found = await client.ledgers.recover_accepting_loss(writer.ledger_id)
                     break
                 except RecoveryFailed:
-                    await trio.sleep(1)  # It has just come back, and is not known to everybody yet.
+                    await trio.sleep(1)  # The bookie has just come back, and not all clients know it yet.
         assert (found.metadata.last_entry, found.lost_from) == (3, None), "it held all of them"
 
 
@@ -517,7 +517,7 @@ async def test_whole_ledgers_leave_limbo_while_a_slow_one_is_still_being_repaire
 
 
 async def test_a_full_disk_stops_the_copying_and_not_the_bookie(clock: MockClock) -> None:
-    """Without the journal's copy, to end would lose what its clients have in memory (D27.8)."""
+    """Without the journal's copy, a process that ends would lose entries that are only in memory (D27.8)."""
     unsynced = attrs.evolve(SMALL, journal_write_data=False)
     async with open_cluster(config=unsynced) as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)

@@ -1,4 +1,4 @@
-"""What many records cost above their ledger, in calls: a batch is handled as a batch from end to end."""
+"""Counts the calls that many records cost above their ledger: a batch stays a batch from end to end."""
 
 from __future__ import annotations
 

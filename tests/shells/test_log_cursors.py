@@ -127,7 +127,7 @@ async def test_a_deletion_that_was_lost_before_a_rivals_moves_is_not_told_as_don
 
     clients[0].store.faults.append(lost_before_the_moves)
     if moves == 1 and not is_expected:
-        await log.cursor("c").delete()  # Nothing but the rival's move can have happened.
+        await log.cursor("c").delete()  # Only the rival's move can have happened.
         assert await rival.get() is None
     else:
         with pytest.raises(CursorConflict if moves == 1 else MetadataOutcomeUnknown):

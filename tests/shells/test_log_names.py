@@ -25,7 +25,7 @@ from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, answer_lost_
 
 
 def lose(client: Client, *planned: Fate) -> list[Fate]:
-    """Decide what becomes of the client's next writes of nodes; the fates that are still to come."""
+    """Set the fates of the client's next writes of nodes. Return the fates that are left."""
     left = list(planned)
 
     def next_fate(call: Call) -> Fate:

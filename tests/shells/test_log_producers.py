@@ -226,8 +226,8 @@ async def test_a_takeover_replays_what_follows_the_newest_checkpoint_and_no_more
 
 @pytest.mark.parametrize("seed", [11, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 200))])
 async def test_two_hundred_forced_takeovers_and_a_client_that_repeats_everything(seed: int) -> None:
-    """Leaders that are deposed at any moment, their last entries kept or lost as recovery finds them; clients
-    that repeat whatever was not acknowledged, and now and then what was."""
+    """Leaders are deposed at any moment, and recovery keeps or loses their last entries. Clients repeat
+    records that were not acknowledged, and sometimes records that were."""
     dice = random.Random(seed)
     async with open_world(seed) as world:
         world.ends = lambda ledger: dice.randint(ledger.lac, len(ledger.entries) - 1)

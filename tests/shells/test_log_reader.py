@@ -1,4 +1,4 @@
-"""Reading a log over ledgers in memory: where it starts, where it ends, and what it never shows."""
+"""Reading a log over ledgers in memory: where reading starts and ends, and which records it never shows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def offsets(log: Log, start: object = "earliest", **options: object) -> li
 
 
 class Follower:
-    """A task that reads on and on."""
+    """A task that follows a log."""
 
     def __init__(
         self, nursery: trio.Nursery, log: Log, start: object = "earliest", **options: object

@@ -1,4 +1,4 @@
-"""Retention by the leader, orphans and their sweep, and what a crash leaves in between."""
+"""Retention by the leader, the sweep of orphaned ledgers, and what a crash in between leaves."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_what_a_deposed_leader_has_made_ahead_is_swept(
             async with (await open_log(dying.opened, "log")).writer() as writer:
                 await writer.append_many([b"x"] * 90)
                 await trio.sleep(1)
-                dying.store.disconnect()  # It cannot delete what it leaves.
+                dying.store.disconnect()  # The leader cannot delete the ledgers that it drops.
                 scope.cancel()
     await trio.sleep(OLD_S)
     assert len(await client.ledgers.list()) == 2
@@ -374,7 +374,8 @@ async def test_a_sweep_without_the_store_deletes_nothing(
 async def test_a_truncation_that_took_effect_before_a_successor_came_is_not_denied(
     cluster: MemoryCluster, client: Client, autojump_clock: MockClock
 ) -> None:
-    """The answer to the write is lost. The log is truncated there, so it is done, whoever leads now."""
+    """The answer to the write is lost. The log is truncated there, so the call has succeeded, no matter who
+    leads now."""
     log = await make(client)
     async with cluster.client() as other, log.writer() as writer:
         rival = await open_log(other.opened, "log")

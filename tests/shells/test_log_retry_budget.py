@@ -1,4 +1,4 @@
-"""A store that can be read and answers no write is not asked for ever: each change ends in time, unknown."""
+"""If a store answers reads and no writes, each change ends in time with an unknown outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole ledgers become part of a log, once: every crash of a commit, every rival, every trap."""
+"""Whole ledgers become part of a log exactly once, in spite of crashes of a commit, rivals and traps."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ async def mortal(cluster: MemoryCluster, host: str) -> AsyncIterator[tuple[Ledge
 async def test_a_commit_killed_at_any_write_counts_once_when_it_is_done_again(
     autojump_clock: object, dies_before: bool, restages: bool
 ) -> None:
-    """Reads change nothing, so to die at one is to die before the next write."""
+    """Reads change nothing. So a crash at a read is the same as a crash before the next write."""
     deaths = 0
     for at in range(1, 20):
         async with open_cluster() as cluster, cluster.client() as client:
@@ -450,7 +450,7 @@ async def test_a_new_run_below_the_mark_is_told_both_numbers_and_writes_nothing(
                     await commit(client.opened, log, made)
                 await client.ledgers.metadata(again[0].ledger_id)  # A sweep's, in a day.
         assert await contents(log) == [b"0", b"1", b"2", b"3"]
-        # The run that wrote them is late, and not another one: it is told that they are there.
+        # The same run asks late. It is told that its ledgers are in the log.
         late = await staged(client.opened, log, [b"2"])
         assert (await commit(client.opened, log, batch(2, late))).was_there
         # A new run repeats the last batch, as Spark does after a restart, and goes on.
@@ -463,7 +463,7 @@ async def test_a_new_run_below_the_mark_is_told_both_numbers_and_writes_nothing(
 async def test_a_zombie_below_the_mark_is_told_and_the_run_that_goes_on_is_not_harmed(
     autojump_clock: object,
 ) -> None:
-    """One that has staged and committed nothing yet, so that no mark names it, and one that a mark names."""
+    """One run has staged and committed nothing, so no mark names it. A mark names the other one."""
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
         await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))

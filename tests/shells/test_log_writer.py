@@ -1,4 +1,4 @@
-"""A log's writer over ledgers in memory: appends, rolls, cancellation, and every way for it to end."""
+"""A log's writer over ledgers in memory: appends, rolls, cancellation, and every way in which it ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def log(world: World) -> Log:
 
 
 async def elsewhere(world: World) -> Log:
-    """The same log in the hands of another process."""
+    """The same log, opened by another process."""
     return await open_log(world.client(), "log")
 
 
@@ -62,7 +62,7 @@ async def stored(log: Log) -> LogMetadata:
 
 
 class Outcome:
-    """What became of a call that runs in a task of its own."""
+    """The outcome of a call that runs in its own task."""
 
     def __init__(self) -> None:
         self.value: object = None
@@ -599,7 +599,7 @@ async def test_what_cannot_be_found_out_is_unknown_and_what_was_not_sent_is_lost
 async def test_nobody_waits_for_a_ledger_that_is_made_ahead(
     world: World, autojump_clock: trio.testing.MockClock, end: str
 ) -> None:
-    """Too few bookies are there for the next ledger. The end of the leadership does not wait for them."""
+    """Too few bookies are available for the next ledger. The leadership ends without waiting for them."""
     client = world.client()
     log = await create_log(client, "log", roll=RollPolicy(max_records=4))
     making = trio.Event()
@@ -776,7 +776,7 @@ async def test_a_takeover_that_is_cancelled_leaves_no_ledger(world: World, log: 
                     await trio.sleep_forever()
         metadata = await stored(log)
         listed = {segment.ledger_id for segment in metadata.segments}
-        # Cancelled within the write it may be listed or not, and is left alone either way.
+        # If the call is cancelled during the write, the ledger may be listed or not. It stays in both cases.
         assert listed <= set(world.ledgers)
         assert len(set(world.ledgers) - listed) <= 1
         for ledger_id in set(world.ledgers) - listed:

@@ -1,4 +1,4 @@
-"""What one append costs while it is alone, in things that can be counted; time is not looked at.
+"""Counts what a lone append costs. It does not measure time.
 
 A lone append is all overhead: passes of event loops, steps of tasks and system calls. Each of them costs more
 than the work on the entry, so one more of any is a regression that this notices, on any machine.
@@ -36,7 +36,8 @@ from tests.waiting import PATIENCE_S
 
 APPENDS = 300
 SLACK = 0.5
-"""Of what the process does besides, an append: registrations, and a message that came in two pieces."""
+"""Allowed for other work of the process, for each append: registrations, and a message that came in two
+pieces."""
 
 _SYSTEM_CALLS = {
     "poll": "epoll_wait",

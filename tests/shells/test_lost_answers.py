@@ -1,10 +1,10 @@
-"""Every public operation that writes metadata, under lost answers: what its exception says is true.
+"""Every public operation that writes metadata tells the truth in its exception, even if answers are lost.
 
 One fault is put at the first call of the store that the operation makes, then at the second, and so on until
-the operation ends without meeting it. Whoever loses an answer, and however:
+the operation ends without meeting it. No matter which answer is lost, and how:
 
     an operation that returns has happened
-    one that raises what is not of unknown outcome has not happened, and does not happen later
+    one that raises an error of known outcome has not happened, and does not happen later
     a single lost answer is settled by reading: the operation returns
 """
 
@@ -116,7 +116,7 @@ class Plan:
             return await go_on()
         await trio.sleep(0.1)
         if self.fault in (Fault.APPLIED, Fault.ALWAYS_APPLIED, Fault.APPLIED_AWAY):
-            await go_on()  # What the store refuses, it refuses: that answer comes.
+            await go_on()  # If the store refuses the call, its answer is not lost.
         elif self.fault is Fault.LATE:
             self.late = go_on
         self.is_away = self.fault in (Fault.APPLIED_AWAY, Fault.DROPPED_AWAY)
@@ -134,7 +134,7 @@ class Operation:
     client: Client
     plan: Plan
     may_wait: ClassVar[bool] = False
-    """Whether it waits for a store that is away, rather than to fail."""
+    """Whether the operation waits for a store that is away, instead of failing."""
 
     async def prepare(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A program has many writers and readers open in one AsyncExitStack, and leaves them in any way."""
+"""A program has many writers and readers open in one AsyncExitStack. It may leave them in any way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster measures about itself, read as Prometheus reads it."""
+"""The metrics of a cluster, read as Prometheus reads them."""
 
 from __future__ import annotations
 

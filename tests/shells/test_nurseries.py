@@ -1,4 +1,4 @@
-"""What a body raises comes out as it was raised, and what stops a node is one failure, not a group."""
+"""An exception of a body comes out as it was raised. A node stops with one failure, and not with a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bound on what repair copies in a second: over all who copy, in bytes, and changed while they wait."""
+"""The bound on the bytes that repair copies in a second: over all tasks that copy, even if it changes while
+they wait."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A bookie whose directory is damaged is repaired: it serves, serves nothing wrong, denies nothing, and has
-everything again that its peers have. Each kind of file meets each kind of damage."""
+"""A bookie with a damaged directory is repaired. It serves, gives no wrong answer, denies nothing, and gets
+everything back that its peers have. Each kind of file meets each kind of damage."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_any_damage_of_any_file_is_repaired(which: str, damage: str, clock
         DAMAGE[damage](bookie.disk.files[find(bookie, which)])
         await start_repaired(bookie)
         await check_all_is_back(cluster, client, ledgers)
-        # And it starts again as any other.
+        # It also starts again like any other bookie.
         await bookie.stop()
         bookie.repair_damage = False
         await bookie.start()
@@ -324,7 +324,7 @@ async def test_a_newer_format_is_refused_and_nothing_is_changed(clock: MockClock
 
 @pytest.mark.parametrize("damage", [None, "flip", "truncate", "empty", "garble"])
 async def test_a_lost_cookie_is_restored_and_all_is_marked(damage: str | None, clock: MockClock) -> None:
-    """Nobody knows any more of which generation the directory is."""
+    """The generation of the directory is not known any more."""
     async with open_cluster(config=TINY) as cluster, cluster.client() as client:
         ledgers = await fill(cluster, client)
         bookie = cluster.bookies["b1"]

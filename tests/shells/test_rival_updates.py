@@ -1,4 +1,5 @@
-"""Every change that reads, decides and writes, with a rival between its look and its write: both survive."""
+"""Changes that read, decide and write, with a rival's change between the read and the write: both changes
+survive."""
 
 from __future__ import annotations
 

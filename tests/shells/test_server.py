@@ -1,4 +1,4 @@
-"""What a bookie says to its clients: a test for each sentence of the wire protocol's serving side."""
+"""A bookie's answers to its clients: a test for each sentence of the wire protocol about serving."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_nothing_is_acknowledged_before_it_is_durable(machine: Machine) ->
         with pytest.raises(trio.TooSlowError):
             await client.receive(timeout_s=0.05)
         gate.open()
-        # The second needs no sync of its own, and waits behind the first all the same.
+        # The second fence needs no sync of its own, but still waits for the sync of the first.
         await client.acknowledged(2)
 
 
@@ -578,7 +578,8 @@ async def test_a_request_that_waits_does_not_hold_up_adds_of_its_connection(mach
 async def test_long_polls_that_end_together_are_answered_in_turns(
     machine: Machine, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The party spends its turns, so however many polls end, other parties wait for a turn at most."""
+    """The party uses up its turns. So other parties wait for one turn at most, no matter how many polls
+    end."""
     async with machine.bookie() as bookie:
         client = await bookie.client()
         for _ in range(100):
@@ -786,7 +787,7 @@ async def test_replies_of_all_connections_together_are_bounded(
         assert found["reply_bytes"] <= 3 * limits.MIB
         async with trio.open_nursery() as nursery:
             for reader, number in zip(readers, numbers, strict=True):
-                nursery.start_soon(reader.reply_to, number)  # Everybody is served in the end.
+                nursery.start_soon(reader.reply_to, number)  # In the end all are served.
         assert figures(await writer.ask(Kind.INFO))["reply_bytes"] == 0
 
 
@@ -979,7 +980,7 @@ async def test_a_bookie_that_fails_to_start_listens_no_more(machine: Machine) ->
 async def test_who_connects_while_a_bookie_starts_is_turned_away_at_once(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client must not wait for its deadline: other bookies would do meanwhile."""
+    """A client must not wait until its deadline, because other bookies could serve it meanwhile."""
     turned_away = 0
 
     async def settle_slowly(*arguments: Any) -> Any:

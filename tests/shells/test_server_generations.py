@@ -1,4 +1,4 @@
-"""A bookie that serves counts generations, so that a copy of its directory is noticed when it is put back."""
+"""A serving bookie counts generations. So it notices if an old copy of its directory is put back."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def copied(machine: Machine) -> Machine:
 
 
 async def is_rolled_back(machine: Machine) -> bool:
-    """Start the bookie. Return whether it takes its data for lost."""
+    """Start the bookie. Return whether it treats its data as lost."""
     async with machine.bookie() as bookie:
         return bool(bookie.node.engine.loss_marks.now.limbo)
 
 
 @pytest.fixture
 async def machine() -> Machine:
-    """One in whose cluster there is a ledger that can be lost."""
+    """A bookie whose cluster has a ledger that can be lost."""
     machine = Machine()
     await machine.tree.open_store().next_id(layout.LEDGER_COUNTER)
     return machine
@@ -75,7 +75,8 @@ async def test_a_copy_that_was_made_while_the_bookie_served_is_behind_after_its_
 
 
 async def uncount(machine: Machine, counted: Versioned | None) -> None:
-    """Have the store say again what it said when the bookie crashed, before the generation of its stop."""
+    """Put the store back to its state at the bookie's crash, before the bookie counted the generation of its
+    stop."""
     store = machine.tree.open_store()
     now = await store.get(COOKIE)
     assert counted is not None

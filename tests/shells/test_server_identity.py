@@ -1,4 +1,4 @@
-"""A bookie serves only from the directory that its identity belongs to, and says what is wrong otherwise."""
+"""A bookie serves only from the directory of its identity. Otherwise it says what is wrong."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ async def test_a_crash_between_the_two_writes_is_completed(store: MemoryStore) -
     store.disconnect()
     with pytest.raises(MetadataUnavailable):
         await establish(store, machine)
-    assert await machine.cookie() is None  # Nothing was written before the store was asked.
+    assert await machine.cookie() is None  # The bookie wrote nothing before it asked the store.
     store.reconnect()
     cookie = await establish(store, machine)
-    await store.delete(layout.cookie_path("b1"))  # As if the crash had come before the second write.
+    await store.delete(layout.cookie_path("b1"))  # Like a crash before the second write.
     assert await establish(store, machine) == cookie
     assert await store.get(layout.cookie_path("b1")) is not None
 
@@ -275,7 +275,7 @@ async def marks_of(machine: Machine) -> LossMarks | None:
 
 
 def ordered_store(tree: MemoryTree, machine: Machine) -> tuple[FaultyStore, list[LossMarks | None]]:
-    """A store, and what the machine's marks are whenever it writes a cookie."""
+    """A store that records the machine's marks at each write of a cookie."""
     seen: list[LossMarks | None] = []
 
     async def note(call: Call) -> None:
@@ -459,7 +459,7 @@ async def test_a_data_directory_that_was_emptied_is_not_formatted_beside_its_old
         machine.indexes.indexes.clear()
         with pytest.raises(CookieMismatch, match="/data/b1 has no cookie"):
             await establish_apart(store, machine, fix_cookie=fix_cookie)
-    # Both are empty now: that may be fixed.
+    # Both are empty now, so the fix is allowed.
     empty(machine, JOURNAL)
     machine.disk.directories.clear()
     fixed = await establish_apart(store, machine, fix_cookie=True)
@@ -472,7 +472,7 @@ async def test_a_formatting_of_two_directories_that_was_interrupted_is_done_agai
     with pytest.raises(StorageError):
         await establish_apart(store, machine)
     machine.disk.faults.clear()
-    # As if the crash had come when the journal had its cookie already.
+    # Like a crash after the journal got its cookie.
     await machine.disk.write_file(f"{JOURNAL}/cookie", bytes(machine.disk.files[f"{COOKIE}.new"]))
     cookie = await establish_apart(store, machine)
     assert await establish_apart(store, machine) == cookie

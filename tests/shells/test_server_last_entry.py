@@ -1,4 +1,4 @@
-"""What READ_LAC says of entries that nobody has confirmed: the last one that is durable."""
+"""READ_LAC also tells the last durable entry, confirmed or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bookie's connection says, in which order, and what it costs when nobody listens."""
+"""What a bookie's connection sends, in which order, and what it costs if the client does not read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def stream_pair(buffer_bytes: int = 1 << 20) -> tuple[Stream, Stream]:
 
 
 async def receive(stream: Stream, count: int) -> list[Header]:
-    """The next ``count`` frames' headers; fails where more have come with them."""
+    """Return the headers of the next ``count`` frames. Fail if more frames have come."""
     buffer = FrameBuffer(1 << 16)
     headers: list[Header] = []
     while len(headers) < count:
@@ -79,7 +79,7 @@ async def test_an_acknowledgement_that_finds_no_room_is_sent_once_at_its_newest(
         outbox.acknowledge(number)
     assert outbox.unsent_bytes < 200
     headers = await receive(client, 3)
-    # One went, one was cut by the full socket, and the rest is one.
+    # The first call sent one frame, the full socket cut the second one, and one call sent the rest.
     assert [h.request for h in headers] == [1, 2, 999]
 
 

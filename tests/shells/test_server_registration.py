@@ -1,4 +1,4 @@
-"""A serving bookie is found in the metadata store, whatever happens to its session or its node."""
+"""A serving bookie is registered in the metadata store, no matter what happens to its session or its node."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_node_of_an_earlier_process_in_the_same_place_is_replaced_at_onc
     registration = Registration(store, info)
     with trio.fail_after(1):
         await registration.register()
-    # The old session ends only now, and takes nothing of the new life along.
+    # The old session ends only now. The registration of the new process stays.
     earlier.expire_session()
     observer = Observer(tree)
     assert await observer.lists() == (["b1"], [])
@@ -148,7 +148,7 @@ async def test_two_bookies_with_one_id_do_not_push_each_other_out(
 ) -> None:
     first = Registration(store, INFO)
     await first.register()
-    store.expire_session()  # It was out of contact, and the other came in meanwhile.
+    store.expire_session()  # The bookie was out of contact, and meanwhile the other one registered.
     other_info = attrs.evolve(INFO, address="elsewhere:7")
     other_store = tree.open_store()
     other = Registration(other_store, other_info)
@@ -237,7 +237,8 @@ async def test_a_store_that_cannot_be_reached_is_told_once_and_asked_again(
     store.disconnect()
     with pytest.raises(MetadataUnavailable):
         await registration.register()
-    store._session._become(type(store._session.state).CONNECTED)  # The session does not know it yet.
+    # The session does not know yet that it is over.
+    store._session._become(type(store._session.state).CONNECTED)
     nursery.start_soon(registration.run)
     await trio.sleep(60)
     assert [r.levelname for r in caplog.records] == ["WARNING"]

@@ -1,4 +1,4 @@
-"""Followers of one log in a process share the work: they ask once, and each still sees every record."""
+"""Followers of one log in one process share the work. They ask once, and each sees every record."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_follower_that_asked_for_all_may_leave(cluster: Cluster) -> None
             await each.at_tail.wait()
         for number in range(1, 6):
             await wait_all_tasks_blocked()
-            them[number - 1].scope.cancel()  # One of them is the one that asks now.
+            them[number - 1].scope.cancel()  # One of the followers asks for all of them now.
             await wait_all_tasks_blocked()
             await writer.append(b"%d" % number)
             while len(them[-1].seen) <= number:

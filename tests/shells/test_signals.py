@@ -1,4 +1,4 @@
-"""Signals that end a command: the first one does, and whatever comes while it cleans up changes nothing."""
+"""The first signal ends a command. Further signals during its cleanup change nothing."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ async def test_a_second_signal_during_the_clean_up_changes_nothing(
                     await trio.lowlevel.checkpoint()
             cleaned_up = True
 
-    # Where nobody took a signal, trio raises it again: that would end this process.
+    # If nobody takes the signal, trio raises it again, which would end this process.
     monkeypatch.setattr("signal.raise_signal", redelivered.append)
-    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have had it ignored.
+    # nohup may have started this process with SIGHUP ignored.
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         assert await run_until_stopped(body) == first
     finally:

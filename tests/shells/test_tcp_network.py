@@ -1,4 +1,4 @@
-"""What is TCP's own: addresses, names, options, and running out of descriptors."""
+"""What only TCP has: addresses, names, options, and a process without free descriptors."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_reset_is_a_lost_connection_for_both_directions() -> None:
 async def test_a_socket_that_was_connected_to_itself_is_nobody_listening(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernel does it when it happens to pick the port that was asked for; here we have it do so."""
+    """The kernel does this if it happens to pick the port that was asked for. Here we make it do so."""
 
     async def connect_to_itself(host: str, port: int) -> trio.SocketStream:
         sock = trio.socket.socket()
@@ -189,7 +189,8 @@ async def test_running_out_of_descriptors_delays_connections_and_is_told_once(
                 with trio.fail_after(PATIENCE_S):
                     while not told():
                         await trio.lowlevel.checkpoint()
-                await trio.sleep(0.15)  # It tries again meanwhile, quietly and without spinning.
+                # Meanwhile the listener tries again, without logging and without spinning.
+                await trio.sleep(0.15)
                 assert not accepted
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

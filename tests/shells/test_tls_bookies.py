@@ -1,4 +1,4 @@
-"""A bookie and its clients over TLS: whom they believe, and what each says if it does not."""
+"""A bookie and its clients over TLS: which certificates they accept, and what they say about others."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ async def test_a_flood_of_strangers_writes_a_bounded_log(caplog: pytest.LogCaptu
 
 
 async def test_nothing_that_a_stranger_sends_is_done() -> None:
-    """Its end of the handshake is over before the bookie has seen its certificate. So it can send adds."""
+    """The client's end of the handshake is over before the bookie has seen the certificate. So the client can
+    send adds."""
     inner = LocalNetwork()
     machine = Machine(network=network(certificates.files("bookie/b1"), inner))
     machine.ledgers[7] = ledger(7, key=b"o" * 16)

@@ -1,4 +1,5 @@
-"""Streams over TLS: who is let in, what each end is told if one is not, and what is not taken for the end."""
+"""Streams over TLS: which peers are let in, what both ends are told about a refusal, and what does not count
+as the end of a stream."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class Ends:
 async def ends(
     client: Callable[[Network], Network], server: Callable[[Network], Network]
 ) -> AsyncIterator[Ends]:
-    """Connect two ends; each makes its network of the plain one."""
+    """Connect two ends. Each wraps the plain network in its own way."""
     plain = LocalNetwork()
     listener = await server(plain).listen("bookie:0")
     stream = await client(plain).connect(listener.address)
@@ -114,7 +115,7 @@ async def test_each_end_learns_who_the_other_is() -> None:
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process present a certificate that it would refuse itself."""
+    """Let a process present a certificate that it would itself refuse."""
     monkeypatch.setattr(certificates_module, "_check_times", lambda *_: None)
 
 
@@ -301,7 +302,7 @@ async def test_a_stream_that_is_cut_off_is_broken_and_not_at_its_end() -> None:
     async with ends(as_client, as_bookie) as pair:
         assert await outcomes(pair) == (None, None)
         assert isinstance(pair.client, TlsStream)
-        pair.client._inner.close()  # As somebody on the way can do.
+        pair.client._inner.close()  # An attacker on the way can do this.
         with pytest.raises(ConnectionLost, match="it ended without a farewell"):
             await pair.server.receive_into(memoryview(bytearray(10)))
 
@@ -408,7 +409,7 @@ def test_others_who_may_read_the_key_are_reported(own: TLS, caplog: pytest.LogCa
 
 
 def renew(own: TLS, principal: str = "client/billing") -> None:
-    """Put another certificate of our authority in the place of the files."""
+    """Replace the files by another certificate of our authority."""
     made = certificates.renewed(principal, Path(own.cert).parent / "renewed")
     shutil.copy(made.key, own.key)
     shutil.copy(made.cert, own.cert)

@@ -1,4 +1,4 @@
-"""However much one connection brings at once, its neighbours get their turns."""
+"""No matter how much one connection sends at once, other connections get their turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A watermark wakes exactly those it has reached, whatever is cancelled meanwhile."""
+"""A watermark wakes exactly the waiting tasks whose level it has reached, no matter which tasks are
+cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ledgerlog.errors import AppendUnknown, LedgerClosed, LedgerFenced, RecordTo
 
 
 class Waits:
-    """Tasks that wait for levels, and what has become of each."""
+    """Tasks that wait for levels, and their outcomes."""
 
     def __init__(self, watermark: Watermark, nursery: trio.Nursery) -> None:
         self.watermark = watermark
