@@ -1,4 +1,4 @@
-"""What the tests of real processes share."""
+"""Fixtures that the tests of real processes share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.zookeepers import SHARED_PROCESSES
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for the tests that harm none of its processes; each makes logs of its own."""
+    """One cluster for all tests that harm none of its processes. Each test makes its own logs."""
     portal = Portal()
     try:
         running, _ = portal.enter(running_cluster(tmp_path_factory.mktemp("shared") / "cluster"))

@@ -1,4 +1,4 @@
-"""The child process of the SQLite process tests: one verb, a line on standard output for each step."""
+"""The child process of the SQLite process tests. It does one verb and prints a line for each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def say(*words: object) -> None:
 
 
 async def move(path: str) -> None:
-    """Move three nodes together, for ever, and say each number once it is committed."""
+    """Move three nodes together, for ever. Print each number once it is committed."""
     async with open_sqlite_store(path) as store:
         n = 0
         left, right = await store.get("pair/left"), await store.get("pair/right")
@@ -42,7 +42,7 @@ async def move(path: str) -> None:
 
 
 async def own(path: str, node: str, timeout_s: str) -> None:
-    """Own an ephemeral node; say how the session ends, and own the node again in the next one."""
+    """Own an ephemeral node. Print how the session ends, and own the node again in the next session."""
     async with open_sqlite_store(path, session_timeout_s=float(timeout_s)) as store:
         session = store.session
         await store.create(node, b"first", ephemeral=True)
@@ -58,7 +58,7 @@ async def own(path: str, node: str, timeout_s: str) -> None:
 
 
 async def increment(path: str, times: str) -> None:
-    """Add one to the node "sum", by compare-and-set, so many times."""
+    """Add one to the node "sum" by compare-and-set, ``times`` times."""
     async with open_sqlite_store(path) as store:
         conflicts = 0
         for _ in range(int(times)):
@@ -74,7 +74,7 @@ async def increment(path: str, times: str) -> None:
 
 
 async def fill(path: str) -> None:
-    """Write while no file may grow, then while they may again, and say what each came to."""
+    """Write while no file may grow, then while files may grow again. Print both outcomes."""
     async with open_sqlite_store(path) as store:
         await store.create("before", b"0")
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -22,20 +22,20 @@ LEDGERLOG = (sys.executable, "-m", "ledgerlog")
 class RunningCluster:
     uri: str
     pids: dict[str, int]
-    """Of its bookies."""
+    """The addresses of its bookies."""
     child: Child
     zookeepers: dict[str, int] = attrs.field(factory=dict)
-    """Of its ZooKeeper servers, where it has some."""
+    """The addresses of its ZooKeeper servers, if it has some."""
     admin: dict[str, str] = attrs.field(factory=dict)
-    """The addresses of its bookies' administration ports, where they have some."""
+    """The addresses of its bookies' administration ports, if they have some."""
 
     def says(self) -> str:
-        """What it has said on its standard error so far."""
+        """The lines that it has written to standard error so far."""
         assert self.child.log_path is not None
         return self.child.log_path.read_text(encoding="utf-8")
 
     async def wait_for(self, words: str) -> None:
-        """Return once it has said so."""
+        """Return once its standard error has ``text``."""
         await until(lambda: words in self.says())
 
 
@@ -69,7 +69,7 @@ async def ledgerlog(*args: str, uri: str, stdin: bytes | None = None) -> Ran:
 
 
 async def ledgerlog_ok(*args: str, uri: str, stdin: bytes | None = None) -> bytes:
-    """Standard output of a command that succeeds and says nothing else."""
+    """Return the standard output of a command that must succeed with an empty standard error."""
     ran = await ledgerlog(*args, uri=uri, stdin=stdin)
     assert ran.status == 0, ran.stderr
     assert ran.stderr == ""

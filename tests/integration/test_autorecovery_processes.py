@@ -60,7 +60,7 @@ async def set_up(cluster: Cluster, **changes: int | bool) -> RepairQueue:
 async def wait_repaired(
     cluster: Cluster, queue: RepairQueue, dead: set[str], *, within_s: float = REPAIRED_S
 ) -> None:
-    """Return when no ledger names the dead and nothing is left to do."""
+    """Return once no ledger names a dead bookie and nothing is left to do."""
     with trio.fail_after(within_s):
         while True:
             ledgers = await cluster.ledgers.list()
@@ -100,11 +100,9 @@ async def leading_bookie(cluster: Cluster) -> str:
 
 
 async def copied_bytes(queue: RepairQueue, at_least: int) -> int:
-    """What all workers have copied, once they have said that they are done.
-
-    A worker publishes every few seconds: what is read first may be older than the work. So this waits until
-    the workers have told of ``at_least`` bytes.
-    """
+    """Return the bytes that all workers have copied, once they are done. A worker publishes its progress
+    every few seconds, so the first value may be old. This waits until the workers have told of ``at_least``
+    bytes."""
     with trio.fail_after(PATIENCE_S):
         while True:
             workers = (await queue.workers()).values()
@@ -118,15 +116,15 @@ async def copied_bytes(queue: RepairQueue, at_least: int) -> int:
 class Round:
     ledgers: int
     lost_bytes: int
-    """Payload bytes that the dead bookie was to hold."""
+    """Payload bytes of the dead bookie's entries."""
     certain_bytes: int
-    """Those of them that can only be copied: ends of ledgers that were left open are written by recovery."""
+    """The part of ``lost_bytes`` that repair must copy. Recovery itself writes the ends of open ledgers."""
     due_bytes: int
     """What there was to copy at most, to all who were given a place: the dead one's, and that of whoever else
     lost its registration meanwhile, as happens on a machine with much else to do."""
     copied_bytes: int
     seconds: float
-    """From the kill to the last task's end."""
+    """Seconds from the kill to the end of the last task."""
     p99_before_ms: float
     p99_during_ms: float
     appends_during: int
@@ -178,7 +176,8 @@ async def repair_round(
 
     made = (await ledgers.list())[: closed + abandoned]
     for ledger_id in made[:closed]:
-        # A ledger closes at its ack quorum. What repair gives beside what was lost could not be told from it.
+        # A ledger closes at its ack quorum, so repair may also copy entries that were never on the third
+        # bookie. The test could not tell these copies from those of lost entries.
         await until(partial(is_whole, cluster, ledger_id), every_s=0.2)
     dead = await leading_bookie(cluster)
     async with trio.open_nursery() as nursery:
@@ -194,12 +193,13 @@ async def repair_round(
             certain_bytes += held if number < closed else 0
         began = trio.current_time()
         local.bookies[dead].kill()
-        # What writers feel of the kill itself is over by then; what they feel of repair begins.
+        # By then the kill itself no longer disturbs writers, and the disturbance by repair begins.
         await until(queue.locks)
         latencies.clear()
         with trio.fail_after(within_s):
             while await queue.tasks():  # noqa: ASYNC110 (the store tells no one; bounded by what the round may take)
-                await trio.sleep(0.5)  # A closer look would be felt by the writers, who share this process.
+                # A more frequent look would slow down the writers, which run in this process.
+                await trio.sleep(0.5)
         seconds = trio.current_time() - began
         await until(lambda: len(latencies) >= 2)
         nursery.cancel_scope.cancel()
@@ -208,18 +208,19 @@ async def repair_round(
     for number, (ledger_id, metadata) in enumerate(named_before.items()):
         now = await ledgers.metadata(ledger_id)
         if number >= closed:
-            due_bytes += size * entries  # Recovery closes at the ack quorum: one copy may be left to repair.
+            # Recovery closes at the ack quorum, so repair may have to make one more copy.
+            due_bytes += size * entries
         due_bytes += sum(
             size * len(set(metadata.bookies_of(e)) - set(now.bookies_of(e))) for e in range(entries)
         )
     for writer in at_work:
-        # What it wrote before each of its changes, for each who left then.
+        # The entries that the writer wrote before each of its ensemble changes, for each bookie that left.
         for fragment, after in pairwise(writer.metadata.fragments):
             due_bytes += 1024 * (after.first_entry - fragment.first_entry) * R332.write_quorum
     for writer in at_work:
         await writer.flush()
         await writer.close()
-    # What closed at its ack quorum a moment ago may have entries under way to the third bookie.
+    # A ledger that closed at its ack quorum a moment ago may have entries on their way to the third bookie.
     await ledgerlog_ok("repair", "audit", "--entries", "all", uri=local.uri)
     await wait_repaired(cluster, queue, {dead}, within_s=within_s)
     await verify_all(cluster)
@@ -346,7 +347,7 @@ async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_wo
         cluster = local.cluster
         queue = await set_up(cluster, bytes_per_s=20_000)
         writer = await cluster.ledgers.create(replication=R332)
-        # More than a worker copies before it heeds the rate, so that the lock is there to be seen.
+        # More than a worker copies before its rate slows it down, so the test can see its lock.
         await writer.append_many([b"%04d" % n * 5000 for n in range(400)])
         await writer.close()
         async with repair_processes(local, tmp_path, 2) as processes:
@@ -413,7 +414,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         ran = await ledgerlog("bookie", "decommission", "nobody", uri=uri)
         assert ran.status == 1
         assert "no bookie nobody ever served this cluster" in ran.stderr
-        # Damage is told with its place, and an operator who says so makes the settings anew.
+        # The error names the damaged settings. An operator can make them anew.
         stored = await cluster.store.get(REPAIR_SETTINGS)
         assert stored is not None
         await cluster.store.set(REPAIR_SETTINGS, b"damaged", version=stored.version)
@@ -471,7 +472,8 @@ async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_pa
         writer = await cluster.ledgers.create(replication=R332)
         await writer.append_many([b"%d" % n for n in range(100)])
         await writer.close()
-        await until(lambda: is_whole(cluster, writer.ledger_id))  # Two had it for certain, and not the third.
+        # Two bookies certainly had the entry, and the third one had not.
+        await until(lambda: is_whole(cluster, writer.ledger_id))
         before = await cluster.ledgers.metadata(writer.ledger_id)
         away = before.last_fragment.ensemble[0]
         local.bookies[away].kill()

@@ -1,4 +1,4 @@
-"""``bookie run`` as a real process: it serves, stops, dies, comes back, and knows what it must refuse."""
+"""``bookie run`` as a real process: it serves, stops, dies, starts again, and refuses what it must refuse."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Place:
         return self.root / "b1"
 
     def with_cluster(self) -> Self:
-        """The place itself, once its metadata store has a cluster with the ledger that tests write."""
+        """The place, after its metadata store got a cluster with the ledger that tests write."""
         made = CliRunner().invoke(cli, ["metadata", "init", "--open", "--uri", f"sqlite:{self.metadata}"])
         assert made.exit_code == 0, made.output
         ledger = LedgerMetadata.create(
@@ -101,7 +101,7 @@ class Place:
                     await stream.aclose()
 
     async def run(self, *options: str) -> tuple[int, str]:
-        """Runs a bookie that is to end by itself; its exit code and the last line of its standard error."""
+        """Run a bookie that ends by itself. Return its exit code and the last line of its standard error."""
         command = self.command(*options)
         with trio.fail_after(PATIENCE_S):
             if command[:3] == _BOOKIE:
@@ -119,7 +119,7 @@ class Place:
 class Process:
     process: trio.Process
     log: bytes = b""
-    """What ``logged`` has read of its standard error."""
+    """The lines of its standard error that ``logged`` has read."""
 
     async def line(self) -> str:
         """The next line of its standard output."""
@@ -138,7 +138,7 @@ class Process:
             return b"".join([part async for part in self.process.stderr]).decode()
 
     async def logged(self, text: bytes) -> None:
-        """Wait until the log has said ``text``."""
+        """Wait until the log has ``text``."""
         assert self.process.stderr is not None
         with trio.fail_after(PATIENCE_S):
             while text not in self.log:
@@ -157,7 +157,7 @@ class Process:
 
 
 class Client:
-    """Just enough of one."""
+    """Just enough for one segment."""
 
     @classmethod
     async def connect(cls, address: str, instance: str | None = None) -> Client:
@@ -330,7 +330,8 @@ async def test_killed_in_the_midst_of_writing_it_comes_back_at_once_with_all_tha
             address = await bookie.address()
             info = await registered(place)
             assert info is not None
-            assert info.address == address  # At once, and not when the dead process's session is over.
+            # It must be registered at once, and not only when the dead process's session is over.
+            assert info.address == address
             client = await Client.connect(address, info.instance)
             status, payloads = await client.read(0, 2**40)
             assert status == (Status.OK if round_number else Status.NO_SUCH_LEDGER)
@@ -611,7 +612,7 @@ def test_wrong_usage_is_exit_2_and_touches_nothing(place: Place, options: list[s
             options = [*options]
             options[index] = str(place.root / "config.toml")
             (place.root / "config.toml").write_text(option.removeprefix("CONFIG:"))
-    # In this process; the next test sees it of one of its own.
+    # This bookie runs in this process. The next test does the same with a bookie process.
     done = CliRunner().invoke(bookie_command, place.command(*options)[3:])
     assert done.exit_code == 2
     assert why in " ".join(done.output.split())
@@ -699,7 +700,7 @@ async def test_a_stopped_directory_can_be_looked_into_and_a_running_one_not(plac
 
 
 async def test_a_bookie_is_not_started_where_there_is_no_cluster(tmp_path: Path) -> None:
-    """A mistyped path would be an empty store, whose bookies have forgotten everything."""
+    """If a mistyped path made an empty store, its bookies would seem to have forgotten everything."""
     place = Place(tmp_path)
     code, error = await place.run("--id", "b1")
     assert code == 1

@@ -1,4 +1,4 @@
-"""The benchmarks run, say what they measured in the shapes that scripts rely on, and leave nothing behind."""
+"""The benchmarks run, print their figures in the form that scripts rely on, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ async def test_writing_is_measured_with_a_window_and_one_at_a_time(temporary: Pa
         assert sorted(cpu["bookies"]) == ["bookie-1", "bookie-2", "bookie-3"]
         assert cpu["sum"] == pytest.approx(cpu["client"] + sum(cpu["bookies"].values()), rel=0.01)
         assert run["syncs_per_s"] > 0
-        # Not quite 3 for certain: of the last entries the third copy may be under way when it is counted.
+        # It may be slightly below 3: when the bytes are counted, third copies of the last entries may be on
+        # their way.
         assert run["journal_bytes_per_payload_byte"] > 2.5, "three copies"
     assert (window["mode"], window["window"], lone["mode"], lone["window"]) == ("window", 100, "lone", 1)
     assert window["baseline"] is None

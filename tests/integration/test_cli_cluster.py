@@ -54,7 +54,7 @@ async def test_a_cluster_serves_is_listed_and_stops_gracefully_on_a_signal(clust
     bookies = [json.loads(line) for line in listed.splitlines()]
     assert [bookie["id"] for bookie in bookies] == ["bookie-1", "bookie-2", "bookie-3"]
     assert {bookie["state"] for bookie in bookies} == {"writable"}
-    os.kill(cluster.pids["bookie-3"], signal.SIGSTOP)  # A stopped one holds nothing up for long.
+    os.kill(cluster.pids["bookie-3"], signal.SIGSTOP)  # A stopped bookie delays nothing for long.
     cluster.child.send_signal(signal.SIGTERM)
     assert await cluster.child.wait() == 0
     assert cluster.says() == ""
@@ -146,7 +146,7 @@ async def test_twenty_five_megabytes_come_back_byte_for_byte(shared: RunningClus
         assert appended["records"] == text.count(b"\n") + 1
         assert appended["last_offset"] == appended["records"] - 1
         assert await ledgerlog_ok("log", "read", "text", "--raw", uri=shared.uri) == text
-    # Through a pipe, on top of what is there.
+    # Append through a pipe to the records that are there.
     piped = json.loads(
         await ledgerlog_ok("log", "append", "text", "--json", uri=shared.uri, stdin=text[: 3 * MB] + b"\n")
     )

@@ -39,7 +39,7 @@ class Commands:
         return result.stdout_bytes
 
     def json(self, *args: str, stdin: bytes | None = None) -> Any:
-        """The one object that a command prints."""
+        """Return the one JSON object that a command prints."""
         return json.loads(self.ok(*args, "--json", stdin=stdin))
 
     def lines(self, *args: str) -> list[Any]:
@@ -47,7 +47,7 @@ class Commands:
         return [json.loads(line) for line in self.ok(*args, "--json").splitlines()]
 
     def fails(self, *args: str, stdin: bytes | None = None, uri: bool = True) -> str:
-        """The one line with which a command fails."""
+        """Return the one line of error of a command that fails."""
         result = self.run(*args, stdin=stdin, uri=uri)
         assert result.exit_code == 1, result.output
         assert result.stdout == ""
@@ -401,8 +401,8 @@ def test_an_error_of_the_operating_system_names_the_file_first(tmp_path: Path) -
 
 
 def in_a_shell(line: str, *args: str, uri: str) -> subprocess.CompletedProcess[str]:
-    """The command as a process; ``line`` has "$@" where it stands. It prints by the buffer, whatever the
-    environment says."""
+    """Run the command as a process, in a shell line that has "$@" in its place. Its output is buffered, no
+    matter what the environment says."""
     return subprocess.run(
         ["/bin/sh", "-c", line, "sh", *LEDGERLOG, *args, "--uri", uri],
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},

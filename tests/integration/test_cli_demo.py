@@ -1,4 +1,4 @@
-"""The demo plays to its end with nothing lost, and leaves nothing behind however it ends."""
+"""The demo runs to its end and loses nothing. It leaves nothing behind, no matter how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that say what a log keeps: policies, retention, cursors, the sweep."""
+"""The commands that decide what a log keeps: policies, retention, cursors, the sweep."""
 
 from __future__ import annotations
 

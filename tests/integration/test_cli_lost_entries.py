@@ -1,4 +1,4 @@
-"""What commands say of ledgers whose copies are gone, and with which exit status."""
+"""The output and exit status of commands for ledgers whose copies are gone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def run(uri: str, *args: str) -> Result:
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """A cluster of bookie-1 with LEDGERS, a sound one, and one of whose copies two of three are gone."""
+    """A cluster of bookie-1. It has LEDGERS, a sound ledger, and a ledger that lost two of its three
+    copies."""
     uri = f"file:{tmp_path}/cluster"
 
     async def make() -> None:
@@ -140,7 +141,7 @@ FAULTS: list[tuple[LedgerVerification, str | None, str | None]] = [
 def test_why_verify_fails(found: LedgerVerification, why: str | None, why_strict: str | None) -> None:
     assert verification_fault(found, strict=False) == why
     assert verification_fault(found, strict=True) == why_strict
-    # A number of entries is never where an id could stand.
+    # No column has a number of entries where a reader could take it for an id.
     assert verification_lines(found)[0] == "ledger 7: 9 entries"
 
 

@@ -1,4 +1,4 @@
-"""Children never outlive the body that started them, nor the process, however either ends."""
+"""Child processes never outlive the body or the process that started them, no matter how these end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bookie whose process has few descriptors: connections are bounded, and files always find one."""
+"""If a bookie's process has few descriptors, its connections are bounded, and its files always get one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_more_idle_connections_than_descriptors_do_not_end_a_bookie(
         with trio.fail_after(PATIENCE_S):
             for _ in range(LIMIT + 100):
                 idle.append(await idle_connection(address, says_hello=says_hello))
-        # So much that new segments and entry logs are needed.
+        # Enough data that the bookie needs new segments and entry logs.
         for number in range(100):
             await neighbour.add(4 * number, [b"x" * 100_000] * 4)
             while await neighbour.acknowledged() <= number:

@@ -61,7 +61,7 @@ class Client:
 
 @asynccontextmanager
 async def service(directory: Path) -> AsyncIterator[tuple[Child, str, Client]]:
-    """The service as a process, what it says at its start, and a client of it."""
+    """The service as a process, its first lines, and a client of it."""
     async with open_children() as children:
         command = [sys.executable, str(EXAMPLES / "embedded_service.py"), str(directory / "data")]
         child = await children.start("service", command, pipe_out=True, log_path=directory / "stderr")

@@ -1,4 +1,4 @@
-"""Leaders that are processes: killed, and stopped and set going again."""
+"""Leaders as processes that are killed, or stopped and continued."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
     ("fault", "rounds"),
     [
         ("kill", 2),
-        # A leader that is stopped and goes on has a test of its own below.
+        # Another test, below, has a leader that is stopped and goes on.
         pytest.param("stop", 1, marks=pytest.mark.soak),
         ("cut-bookies", 1),
         ("cut-store", 1),

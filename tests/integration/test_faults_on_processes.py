@@ -1,4 +1,4 @@
-"""What is promised under faults, against real bookie processes: killed, stopped, too few.
+"""The promises under faults, with real bookie processes that are killed, stopped, or too few.
 
 ``LEDGERLOG_KILL_ROUNDS`` says how often the whole cluster is killed in the middle of writing (default 3).
 """
@@ -48,7 +48,8 @@ async def read_all(log: Log) -> list[bytes]:
 
 
 class Appender:
-    """Appends numbered records in two ways at once; remembers in ``acknowledged`` what is where."""
+    """Appends numbered records in two ways at once. ``acknowledged`` has each acknowledged record by its
+    offset."""
 
     def __init__(self, writer: LogWriter, first: int, acknowledged: dict[int, bytes]) -> None:
         self._writer = writer
@@ -61,7 +62,7 @@ class Appender:
         nursery.start_soon(self._many)
 
     async def wait(self, count: int) -> None:
-        """Return once so many are acknowledged."""
+        """Return once ``count`` records are acknowledged."""
         while len(self._acknowledged) < count:
             await self._progress.wait()
             self._progress = trio.Event()
@@ -96,7 +97,7 @@ async def test_killing_the_whole_cluster_in_the_middle_of_writing_loses_nothing_
     async with open_children() as children:
         running = await start_cluster(children, tmp_path / "cluster")
         for round_number in range(KILL_ROUNDS):
-            # Cancelled once everybody is dead: a graceful end would have nobody to talk to.
+            # Cancel it once all bookies are dead: a graceful end would wait for them.
             with trio.fail_after(PATIENCE_S), trio.CancelScope() as writing:
                 async with ledgerlog.connect(running.uri) as cluster:
                     log = await cluster.create_log("written", exist_ok=True)

@@ -1,5 +1,5 @@
-"""A real bookie on a real disk of 64 MB, filled by a writer: read-only before it is full, alive, recoverable,
-and writable again once ledgers were deleted."""
+"""A writer fills the real 64 MB disk of a real bookie. The bookie becomes read-only before the disk is full,
+stays alive, can be recovered from, and is writable again once ledgers are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guaranteed write quorum against real bookies: a ledger that closes is whole, and one that is not whole
+"""The guaranteed write quorum with real bookies: a closed ledger is whole, and a ledger that is not whole
 stays open.
 
 Bookies are killed with SIGKILL while entries are on their way to them, so that some entries are on one, two
@@ -38,14 +38,14 @@ def payloads(first: int, end: int) -> list[bytes]:
 
 
 async def write(writer: LedgerWriter, end: int) -> None:
-    """Append entries up to ``end`` and wait for room alone, so that the window is full of them."""
+    """Append entries up to ``end``. Wait only for room, so the window is full of them."""
     for first in range(writer.last_add_pushed + 1, end, BATCH):
         await writer.wait_room()
         assert writer.push(payloads(first, first + BATCH)) == first
 
 
 async def kill(local: LocalCluster, writer: LedgerWriter, slots: Sequence[int]) -> list[str]:
-    """Kill the bookies in some slots of the ensemble while entries are on their way; who they were."""
+    """Kill the bookies in some slots of the ensemble while entries are on their way. Return these bookies."""
     bookies = [writer.metadata.last_fragment.ensemble[slot] for slot in slots]
     assert writer.last_add_fully_replicated < writer.last_add_pushed
     for bookie in bookies:

@@ -34,7 +34,7 @@ async def said(*args: str, uri: str) -> Any:
 
 
 async def access(*args: str) -> str:
-    """What a command of ``ledgerlog access`` prints that needs no cluster."""
+    """Return the output of a command of ``ledgerlog access`` that needs no cluster."""
     ran = await run_command("ledgerlog", "access", *args)
     assert ran.status == 0, ran.stderr
     return ran.stdout.decode()
@@ -132,7 +132,7 @@ async def answers(cluster: library.Cluster, bookie_id: str) -> bool:
 async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_fails(
     tmp_path: Path,
 ) -> None:
-    """The steps of the page, on processes, beside a writer that appends all the time."""
+    """Do the steps of the page on processes, while a writer appends all the time."""
     secret = tmp_path / "s"
     async with local_cluster(tmp_path / "cluster", bookies=3, is_closed=False) as local:
         beside = Path(f"{local.uri.removeprefix('sqlite:')}.secret")
@@ -142,7 +142,8 @@ async def test_a_live_cluster_is_closed_and_its_secret_exchanged_and_no_append_f
             for name in local.bookie_ids:
                 await local.bookies[name].stop()
                 await local.start_bookie(name)
-                async with library.connect(local.uri) as now:  # Not the runner's, which has no secret.
+                # Do not use the runner's URI: it has no secret.
+                async with library.connect(local.uri) as now:
                     await until(lambda: answers(now, name))  # noqa: B023 (called before the loop goes on)
 
         async def keep_appending(uri: str, *, task_status: trio.TaskStatus[None]) -> None:

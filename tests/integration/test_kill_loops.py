@@ -41,7 +41,7 @@ R332 = Replication(3, 3, 2)
 BOOKIES = 4
 WRITERS = 3
 ROUND_S = 600.0
-"""On a machine that has much else to do; a bookie that hangs is found all the same."""
+"""Long enough for a busy machine. A bookie that hangs still fails the test."""
 SOAK_ROUNDS = int(os.environ.get("LEDGERLOG_LOOP_ROUNDS", "100"))
 SEED = int(os.environ.get("LEDGERLOG_LOOP_SEED", "1"))
 
@@ -51,12 +51,12 @@ WITHOUT = WITH_JOURNAL + "journal_write_data = false\nwrite_cache_age_s = 0.5\n"
 
 @attrs.define(eq=False)
 class Written:
-    """What was acknowledged, by ledger and entry."""
+    """The acknowledged payloads, by ledger and entry."""
 
     ledgers: dict[int, dict[int, bytes]] = attrs.Factory(dict)
 
     copied: int = 0
-    """Entries that bookies had lost and copied from others, as their logs say."""
+    """How many entries bookies lost and copied from others, by their logs."""
 
     @property
     def count(self) -> int:
@@ -64,7 +64,7 @@ class Written:
 
 
 async def write(writer: LedgerWriter, name: str, kept: dict[int, bytes]) -> None:
-    """Append, several at once, until the writer is told that it is over."""
+    """Append, several entries at once, until the writer has ended."""
     numbers = iter(range(10**9))
 
     async def append() -> None:
@@ -92,7 +92,7 @@ async def wait_out_of_limbo(local: LocalCluster, bookie_id: BookieId) -> None:
             if (await info(local, bookie_id))["ledgers_in_limbo"] == 0:
                 return
         except BookieUnavailable:
-            pass  # Its registration may be that of the process before.
+            pass  # The registration may still be the previous process's.
         await trio.sleep(0.05)
 
 
@@ -127,7 +127,7 @@ async def created(local: LocalCluster) -> LedgerWriter:
         try:
             return await local.cluster.ledgers.create(replication=R332)
         except NotEnoughBookies:
-            pass  # A machine with much else to do may let the sessions of bookies that live run out.
+            pass  # On a busy machine the sessions of living bookies may run out.
 
 
 async def recovered(local: LocalCluster, ledger_id: int) -> None:
@@ -136,7 +136,7 @@ async def recovered(local: LocalCluster, ledger_id: int) -> None:
             await local.cluster.ledgers.recover(ledger_id)
             return
         except LedgerLogError:
-            await trio.sleep(0.1)  # A bookie that has just come back is not known to everybody yet.
+            await trio.sleep(0.1)  # Not all clients know a bookie yet that has just come back.
 
 
 async def check(local: LocalCluster, written: Written, ledger_ids: list[int]) -> None:
@@ -202,7 +202,8 @@ async def test_many_rounds_of_kills_lose_nothing_acknowledged(tmp_path: Path, ki
 
 
 async def test_an_emptied_directory_comes_back_when_its_operator_says_so(tmp_path: Path) -> None:
-    """The commands: refused, fixed, served, whole again; and a loss accepted where there is none."""
+    """Runs the commands: a start is refused, fixed, and serves, and the bookie is whole again. Accepting a
+    loss where there is none changes nothing."""
     async with local_cluster(tmp_path / "cluster", bookies=3) as local:
         writer = await local.cluster.ledgers.create(replication=R332)
         for number in range(100):

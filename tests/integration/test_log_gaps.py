@@ -1,4 +1,4 @@
-"""Those who read a log with a gap are told of it once, each in its own way, and go on behind it."""
+"""Every kind of reader is told once of a gap in a log, and goes on behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs on production ledgers and bookies, all in this process: what the fakes promised holds there."""
+"""Logs on production ledgers and bookies in this process: they keep the promises that the fakes keep."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.processes
 
 @asynccontextmanager
 async def served(path: Path) -> AsyncIterator[RunningCluster]:
-    """A cluster of processes that has stopped by itself when the body is left."""
+    """A cluster of processes. It must have stopped by itself when the body is left."""
     async with open_children() as children:
         running = await start_cluster(children, path)
         yield running
@@ -57,7 +57,7 @@ async def refused(*args: str, uri: str) -> str:
 
 
 def nodes(uri: str) -> list[tuple[str, bytes] | tuple[str, int]]:
-    """What the metadata file says."""
+    """The values in the metadata file."""
     return list(read_snapshot(uri.removeprefix("sqlite:")))
 
 
@@ -101,7 +101,8 @@ async def test_a_cluster_is_restored_and_writes_at_once(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def load(uri: str, acknowledged: list[int], name: str = "x") -> AsyncIterator[ledgerlog.Log]:
-    """Append the records 0, 1, 2 and so on while the body runs, with many rolls; note each when it is in."""
+    """Append the records 0, 1, 2 and so on while the body runs, with many rolls. Note each one when it is
+    acknowledged."""
     async with ledgerlog.connect(uri) as cluster:
         log = await cluster.create_log(name, roll=RollPolicy(max_records=20))
         async with log.writer() as writer, trio.open_nursery() as nursery:
@@ -117,7 +118,7 @@ async def load(uri: str, acknowledged: list[int], name: str = "x") -> AsyncItera
 
 
 async def rolled(log: ledgerlog.Log, more: int) -> None:
-    """Return once the log has so many more ledgers."""
+    """Return once the log has ``count`` more ledgers."""
     before = len((await log.info()).segments)
 
     async def has_rolled() -> bool:
@@ -242,7 +243,8 @@ async def test_what_is_no_backup_of_this_cluster_is_refused_in_one_line_and_chan
 
 
 async def test_a_zookeeper_that_was_emptied_is_restored_under_live_bookies(tmp_path: Path) -> None:
-    """Versions of znodes begin at 0 again, so a client from before it must not write by accident."""
+    """After a restore, versions of znodes begin at 0 again. A client from before the restore must not write
+    by accident."""
     backup = str(tmp_path / "backup")
     async with local_cluster(tmp_path / "cluster", bookies=3, zookeepers=1) as local:
         uri = local.uri

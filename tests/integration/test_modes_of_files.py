@@ -1,4 +1,5 @@
-"""What the library makes on a disk is closed to other users of the machine, whatever the umask."""
+"""Files and directories of the library are closed to other users of the machine, no matter what the umask
+is."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(autouse=True)
 def _no_umask() -> Iterator[None]:
-    """The most generous umask: what is closed now is closed by its mode."""
+    """Use the most generous umask. If a file is closed now, its mode closes it."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def open_to_others(path: Path) -> dict[str, str]:
-    """What gives others a right, with its mode. LevelDB's files have the umask's, in a closed directory."""
+    """Return the paths that give others a right, with their modes. LevelDB's files have the mode of the
+    umask, and lie in a closed directory."""
     found = {}
     for directory, names, files in os.walk(path):
         is_leveldb = Path(directory).name == "index" and "CURRENT" in files

@@ -1,4 +1,5 @@
-"""An old copy of a bookie's directory is put back: nothing that was acknowledged since is denied (D27.13)."""
+"""If an old copy of a bookie's directory is put back, the bookie denies nothing that was acknowledged since
+(D27.13)."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ async def test_no_entry_is_denied_by_a_bookie_whose_directory_was_rolled_back(tm
             shutil.copytree(local.data_path("bookie-1"), copy)
             await local.start_serving("bookie-1")
             await kill(local, "bookie-3")
-            await writer.append_many(PAYLOADS[BEFORE:])  # The first two bookies alone have these entries.
+            await writer.append_many(PAYLOADS[BEFORE:])  # Only the first two bookies have these entries.
 
         await put_back(local, "bookie-1", copy)
         assert "rolled back: " in local.log_path("bookie-1").read_text(encoding="utf-8")

@@ -38,7 +38,7 @@ STEP = 200
 """How many records are appended between two steps of an upgrade."""
 
 Version = Mapping[str, str]
-"""The environment variables that make a process one of a version."""
+"""The environment variables that make a process run a version."""
 
 THIS: Version = {NEXT_VERSION_VARIABLE: ""}
 NEXT: Version = {NEXT_VERSION_VARIABLE: "1"}
@@ -88,13 +88,13 @@ class Upgrade:
         self.said = ""
 
     async def progress(self) -> None:
-        """Return when the writer has appended a step more."""
+        """Return once the writer has appended another step of records."""
         wanted = self.acknowledged + self.step
         while self.acknowledged < wanted:
             assert await self._hear(), self._complaint()
 
     async def _hear(self) -> bool:
-        """Take what the writer says next; whether it says anything more."""
+        """Take the writer's next line. Return whether there was one."""
         assert self.writer is not None
         assert self.writer.stdout is not None
         with trio.fail_after(PATIENCE_S):
@@ -128,7 +128,8 @@ class Upgrade:
             pass
 
     async def said_protocol(self, bookie_id: str) -> int | None:
-        """The highest protocol version in a bookie's registration; None: 0.1 wrote it, or there is none."""
+        """The highest protocol version in a bookie's registration. None: version 0.1 wrote it, or it is
+        missing."""
         node = await self.local.cluster.store.get(writable_path(bookie_id))
         return None if node is None else cbor2.loads(node.value).get("protocol_max")
 
@@ -211,7 +212,7 @@ async def upgrade_to_next_and_back(path: Path, *, step: int) -> None:
         await upgrade.kill_writer()
         await upgrade.start_writer(NEXT)
         await upgrade.progress()
-        await upgrade.kill_writer()  # This version recovers what the next one left open.
+        await upgrade.kill_writer()  # This version recovers a ledger that the next version left open.
         await upgrade.start_writer(THIS)
         await upgrade.change_bookies(THIS, SPOKEN)
         await upgrade.stop_writer()

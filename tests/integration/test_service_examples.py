@@ -1,4 +1,5 @@
-"""The web services of ``examples/``: every order that was acknowledged is in the log once, whatever dies."""
+"""The web services of ``examples/``: every acknowledged order is in the log exactly once, no matter which
+processes die."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ async def start(children: ChildProcesses, service: str, uri: str, folder: Path) 
 
 
 async def leader_of(client: httpx.AsyncClient, servers: list[Server]) -> Server:
-    """Wait until all servers answer and name the same leader, one of them."""
+    """Wait until all servers answer and name the same leader. The leader is one of them."""
     while True:
         named = {await leader_named_by(client, server) for server in servers}
         for server in servers:
@@ -66,13 +67,13 @@ async def leader_named_by(client: httpx.AsyncClient, server: Server) -> str | No
 
 @attrs.frozen
 class Customer:
-    """Sends its orders in their order, each again and again until it is acknowledged, at any server."""
+    """Sends its orders one after the other. It repeats each one at any server until it is acknowledged."""
 
     name: str
     client: httpx.AsyncClient
     servers: list[Server]
     acknowledged: dict[int, int] = attrs.field(factory=dict)
-    """By number of an order, its offset."""
+    """The offset of each order, by the order's number."""
 
     async def run(self) -> None:
         for number in range(ORDERS):

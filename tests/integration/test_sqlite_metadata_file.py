@@ -323,7 +323,7 @@ async def test_a_watch_sleeps_through_what_another_process_writes_elsewhere(writ
         await other.transaction([Create("there/a", b""), Create("her", b""), Create("here-not", b"")])
         with trio.fail_after(PATIENCE_S):
             await there.wait()
-        # One announcement marks all watches that it concerns, so this one would be marked by now.
+        # One announcement marks all watches that it concerns. So it would have marked this watch by now.
         with trio.move_on_after(0.05) as scope:
             await here.wait()
         assert scope.cancelled_caught
@@ -405,7 +405,7 @@ async def test_what_can_be_read_is_read_where_the_dead_cannot_be_reaped(
 async def test_a_file_in_whose_place_another_was_put_beside_its_log_is_not_mixed_with_it(
     tmp_path: Path,
 ) -> None:
-    """SQLite would play the log that lies there into whatever file has the name."""
+    """SQLite would replay the log that lies there into any file of this name."""
     path, aside, copy = tmp_path / "meta.db", tmp_path / "aside", tmp_path / "copy"
     async with open_sqlite_store(path) as store:
         await make_cluster(store, os.urandom)
@@ -446,7 +446,8 @@ async def test_a_file_that_is_removed_or_emptied_under_a_live_store_is_refused_a
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 async def test_a_store_waits_while_its_file_is_being_copied_back(tmp_path: Path, share: float) -> None:
-    """Whoever looks in the meantime finds a part of a file, which is no reason to end: a bookie would."""
+    """A process that looks meanwhile finds a part of a file. That must not end it: otherwise a bookie would
+    end."""
     path, copy = tmp_path / "meta.db", tmp_path / "copy"
     async with open_sqlite_store(path) as store:
         await make_cluster(store, os.urandom)
@@ -502,7 +503,7 @@ async def test_a_file_that_goes_while_it_is_looked_at_is_a_file_that_is_gone(
 async def test_a_file_that_is_replaced_while_it_is_opened_is_opened_anew_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody goes on with a file that no name leads to: what is written there is lost."""
+    """A process must not go on with a file that has no name any more: writes to it are lost."""
     path, other = tmp_path / "meta.db", tmp_path / "other.db"
     for made in (path, other):
         async with open_sqlite_store(made) as store:
@@ -523,7 +524,7 @@ async def test_a_file_that_is_replaced_while_it_is_opened_is_opened_anew_or_refu
 async def test_a_file_that_cannot_be_adopted_now_did_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit of our own session that fails says nothing of what the caller asked for."""
+    """If a commit of our own session fails, the caller's operation may still succeed."""
     path, copy = tmp_path / "meta.db", tmp_path / "copy"
     async with open_sqlite_store(path) as store:
         await make_cluster(store, os.urandom)

@@ -21,7 +21,8 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.processes
 
 LONG_LEASE_S = str(10 * PATIENCE_S)
-"""So long that no test sees it run out: a session that ends before was found out by its lock."""
+"""So long that it runs out in no test. If a session ends earlier, its lock showed that its process is
+gone."""
 
 CHILD = Path(__file__).with_name("metadata_child.py")
 
@@ -163,7 +164,7 @@ async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothi
     acknowledged = 0
     for round_number in range(6):
         async with child("move", str(path)) as mover:
-            # A different number of transactions each time, so that the kill finds different moments.
+            # The number of transactions differs each time, so the kill comes at different moments.
             for _ in range(3 + 7 * round_number):
                 with trio.fail_after(PATIENCE_S):
                     line = await mover.line()
@@ -178,7 +179,7 @@ async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothi
             assert right is not None
             assert left.value == right.value
             reached = int(left.value)
-            # One more than was said may have been committed when the kill came.
+            # The child may have committed one more than it printed when the kill came.
             assert acknowledged <= reached <= acknowledged + 1
             assert await store.children("log") == [f"{n:08}" for n in range(1, reached + 1)]
             last = await store.get(f"log/{reached:08}")
@@ -226,7 +227,7 @@ async def test_a_reader_without_a_watch_does_not_see_the_nodes_of_a_killed_proce
 
 
 async def stop_between_writes(store: SqliteStore, owner: Child) -> None:
-    """Stop the child, but not while it holds the write lock, which nobody could take from it."""
+    """Stop the child, but not while it holds the write lock: no process could take the lock from it."""
     with trio.fail_after(PATIENCE_S):
         while True:
             owner.process.send_signal(signal.SIGSTOP)

@@ -84,7 +84,7 @@ class Appending:
             self._one_more = trio.Event()
 
     async def go_on(self, count: int = 20) -> None:
-        """Return once so many more are appended."""
+        """Return once ``count`` more records are appended."""
         with trio.fail_after(PATIENCE_S):
             for _ in range(count):
                 await self._one_more.wait()
@@ -123,7 +123,7 @@ async def test_certificates_and_their_authority_are_exchanged_while_a_writer_app
                 await appending.go_on()
 
                 async def settle() -> None:
-                    """Tell the bookies, end one of them so that connections begin anew, and look."""
+                    """Tell the bookies, end one of them so that new connections are made, and check."""
                     for child in local.bookies.values():
                         child.send_signal(signal.SIGHUP)
                     victim = "bookie-2"

@@ -73,13 +73,13 @@ async def test_a_cluster_is_run_and_killed_and_run_again_with_all_that_it_had(tm
         assert first.uri.startswith("zk://127.0.0.1:")
         await ledgerlog_ok("log", "create", "kept", uri=first.uri)
         await ledgerlog_ok("log", "append", "kept", uri=first.uri, stdin=lines)
-        # Everything at once, the runner last: it would start the others again.
+        # Kill all processes at once, the runner last: it would start the others again.
         os.kill(first.child.pid, signal.SIGKILL)
         for pid in (*first.pids.values(), *first.zookeepers.values()):
             with suppress(ProcessLookupError):  # It may have gone with its parent.
                 os.kill(pid, signal.SIGKILL)
         await first.child.wait()
-        second = await start_cluster(children, path)  # Where the metadata is it finds by looking.
+        second = await start_cluster(children, path)  # The runner finds by itself where the metadata is.
         assert second.uri == first.uri
         assert await ledgerlog_ok("log", "read", "kept", "--raw", uri=second.uri) == lines
         os.kill(second.zookeepers["zookeeper-1"], signal.SIGKILL)
@@ -138,7 +138,7 @@ async def test_a_killed_bookie_registers_again_at_once_over_its_former_registrat
 
     await until(is_registered_anew)
     print(f"killed bookie registered again after {time.monotonic() - began:.2f} s")
-    # The old session ends, and takes nothing of the new life along.
+    # The old session ends. The registration of the new process stays.
     await trio.sleep(SESSION_TIMEOUT_S + 2)
     node = await store_of(local).get(path)
     assert node is not None
@@ -381,7 +381,7 @@ async def test_a_steady_append_costs_zookeeper_nothing(local: LocalCluster) -> N
         return int((await counters(server.client_port))["zk_packets_received"])
 
     async def cost(work: Callable[[], Awaitable[int]]) -> str:
-        """The packets that the server got for each thing that was done. Some are pings of the sessions."""
+        """How many packets the server got for each operation. Some are pings of the sessions."""
         before = await packets()
         done = await work()
         return f"{(await packets() - before) / done:.2f}"

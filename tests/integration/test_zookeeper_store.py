@@ -102,7 +102,7 @@ async def test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in
         version = await store.create("a", b"0")
         await server.kill()
         await until_state(store, SessionState.SUSPENDED)
-        # As in the moment before the loss of the connection is known in the loop.
+        # This is the moment before the loop knows of the lost connection.
         store._conversation.use(store.session.number, None, OPEN)
         monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
         with pytest.raises(MetadataUnavailable, match="nothing happened") as caught:
@@ -129,7 +129,7 @@ async def test_a_session_outlives_a_server_that_is_killed_and_started_again(serv
         assert store.session is session
         assert await store.get("mine") is not None
         with trio.fail_after(PATIENCE_S):
-            await watch.wait()  # What happened meanwhile is seen by looking.
+            await watch.wait()  # The client must look to find what happened meanwhile.
         async with open_zookeeper_store(server.hosts) as other:
             await other.create("w/x", b"")
         with trio.fail_after(PATIENCE_S):
@@ -232,7 +232,7 @@ async def test_a_store_goes_on_in_a_new_session_when_kazoos_thread_has_died(
             raise RuntimeError("an answer that kazoo does not understand")
 
         monkeypatch.setattr(handler, "_read_response", fail)
-        # Not by the deadline of the call that the thread failed on.
+        # The call must not wait for its deadline when the thread has failed.
         monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 2 * PATIENCE_S)
         with trio.fail_after(PATIENCE_S):
             assert await store.get("a") is not None
@@ -301,7 +301,7 @@ async def test_an_ephemeral_create_for_a_session_that_ended_out_of_contact_is_re
         async with trio.open_nursery() as nursery:
             nursery.start_soon(create)
             await server.kill()
-            # A server that has forgotten the session: its data is gone.
+            # A server without its data: it has forgotten the session.
             for file in (server.servers[0].directory / "data" / "version-2").iterdir():
                 file.unlink()
             await server.start()
@@ -422,7 +422,7 @@ async def test_a_minority_serves_nothing_and_says_so(
         monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 3.0)
         with pytest.raises(
             MetadataError
-        ):  # Unknown if the server took it before it noticed that it is alone.
+        ):  # The outcome is unknown if the server took the write before it noticed that it is alone.
             await store.create("b", b"")
         with pytest.raises(MetadataUnavailable):
             await store.sync()
@@ -542,7 +542,7 @@ async def test_every_write_is_what_its_answer_said_under_random_faults(
 async def test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back(
     server: Ensemble,
 ) -> None:
-    """As after a backup was brought back under programs that have seen more."""
+    """Like a restored backup under programs that have seen newer metadata."""
     data = server.servers[0].directory / "data"
 
     async def become(source: str, *, keep: str) -> None:

@@ -1,4 +1,4 @@
-"""The child process of the ZooKeeper tests: it owns a session, and says what it believes of it."""
+"""The child process of the ZooKeeper tests: it owns a session, and prints the session's state."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def say(*words: object) -> None:
 
 
 async def own(hosts: str, chroot: str, timeout_s: str) -> None:
-    """Own an ephemeral node; after a stop, say the first look at the session, and how it went on."""
+    """Own an ephemeral node. After a stop, print the first state of the session and the later ones."""
     async with open_zookeeper_store(hosts, chroot=chroot, session_timeout_s=float(timeout_s)) as store:
         session = store.session
         await store.create("owner", b"first", ephemeral=True)
-        before = trio.current_time()  # Whoever hears the next line may stop this process at once.
+        before = trio.current_time()  # The test may stop this process as soon as it reads the next line.
         say("owns")
         while True:
             await trio.sleep(STEP_S)
@@ -30,7 +30,7 @@ async def own(hosts: str, chroot: str, timeout_s: str) -> None:
             # The first thing that runs after a stop is this look, before any news can have come.
             state = session.state
             if now - before <= STOPPED_S < trio.current_time() - now:
-                continue  # It was stopped within this very look: the next one tells of it.
+                continue  # The process was stopped during this look. The next look shows it.
             if now - before > STOPPED_S:
                 say("woke", state.value)
             before = now

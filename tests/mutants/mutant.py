@@ -111,7 +111,7 @@ def equivalent(
     because: str,
     also: tuple[Change, ...] = (),
 ) -> Mutant:
-    """A mutant that nothing can notice, ``tests`` least of all."""
+    """A mutant that nothing can notice. ``tests`` are those that look hardest."""
     return Mutant(name, rule, (Change(symbol, old, new), *also), tests, because)
 
 

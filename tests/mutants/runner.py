@@ -4,8 +4,8 @@
     run every named test on the copy as it is      they must pass, or what follows means nothing
     for each mutant: patch, run its tests until one fails, restore
 
-What counts as noticing is a test that *failed*. A mutant that cannot be imported, a test run that crashes or
-hangs, or a failure that is a NameError are mistakes of the mutant, or of the run, and are told as that.
+A mutant is noticed if a test *fails*. A mutant that cannot be imported, a test run that crashes or hangs, or
+a NameError are mistakes of the mutant or of the run, and the runner says so.
 
 The copy is imported, and not the tree that it was made from: the copy's root comes first on the path of every
 test run, which is checked. Python takes a compiled file for that of a source with the same time in seconds
@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("ledgerlog", "bookie", "tests", "docs", "pyproject.toml")
 _TIMEOUT_S = 300.0
 _PATIENCE_S = 120.0
-"""Of one wait in a test: a mutant may be noticed by that, and so within the time-out of the whole run."""
+"""The bound of one wait in a test, below the time-out of the whole run. A wait that ends may be how a test
+notices a mutant."""
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--tb=line", "--no-header", "-p", "no:cacheprovider")
 _LATER_S = count(10)
 _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
@@ -45,14 +46,14 @@ _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundErr
 
 
 class RunFailed(Exception):
-    """The tests could not be asked."""
+    """The tests could not be run."""
 
 
 class Outcome(enum.Enum):
     CAUGHT = "caught"
     SURVIVED = "survived"
     EQUIVALENT = "equivalent"
-    """Nothing noticed it, and nothing was to."""
+    """No test noticed it, and none had to."""
     NOT_EQUIVALENT = "caught, though it is listed as equivalent"
     MISTAKE = "mistake"
     """The mutant or the run is broken."""
@@ -64,7 +65,7 @@ class Verdict:
     outcome: Outcome
     seconds: float
     by: str = ""
-    """The test that noticed, or what went wrong."""
+    """The test that noticed, or the mistake."""
 
     @property
     def is_good(self) -> bool:
@@ -133,11 +134,11 @@ class Copy:
             raise RunFailed(f"tests in {self.root} would import {ran.output.strip()}")
 
     def run_tests(self, tests: Iterable[str], *, until_failure: bool = True) -> _Ran:
-        """What a mutant's tests say, within ``_TIMEOUT_S``."""
+        """Run a mutant's tests, within ``_TIMEOUT_S``."""
         return self._run([*_PYTEST, *(["-x"] * until_failure), *tests])
 
     def run_all_tests(self, tests: Iterable[str], *, workers: int) -> _Ran:
-        """What many tests say, however long they take: each has a limit of its own."""
+        """Run many tests. The run has no limit, because each test has its own."""
         spread = ("-n", str(workers), "--dist", "loadfile") if workers > 1 else ()
         return self._run([*_PYTEST, "-x", *spread, *tests], timeout_s=None)
 

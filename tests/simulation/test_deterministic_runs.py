@@ -173,7 +173,7 @@ def test_a_run_without_an_end_meets_its_bounds() -> None:
         Simulation(1).run(sleep_for_ever, simulated_s_max=1000)
     with pytest.raises(CpuTimeExceeded):
         Simulation(1).run(spin, cpu_s_max=0.2)
-    Simulation(1).run(contend)  # Nothing of that is left.
+    Simulation(1).run(contend)  # Nothing of the run is left.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Those who judge count quorums by themselves, and come to what the product comes to."""
+"""The judges count quorums by their own code, and get the same results as the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated cluster does to its processes what it says, and the production code copes."""
+"""A simulated cluster really does what its fault methods say, and the production code copes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def contents(log: Log) -> list[bytes]:
 
 
 async def all_kinds_of_trouble(cluster: SimulatedCluster) -> list[bytes]:
-    """A writer, and one fault after the other."""
+    """A writer appends under one fault after the other."""
     async with cluster.client("a") as client:
         log = await client.create_log("orders")
         async with log.writer() as writer:

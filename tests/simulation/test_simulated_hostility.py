@@ -1,4 +1,5 @@
-"""Hostile peers in closed clusters, by seed: all of theirs is refused, and a broken rule is noticed."""
+"""Hostile peers in closed clusters, by seed: bookies refuse all their requests, and the run notices a broken
+rule."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_bookie_that_forgets_that_it_may_have_lost_fences_is_found(monkeypatch
 
 def test_a_bookie_that_leaves_limbo_without_what_it_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def idle(self: LimboRepair, *share: object) -> list[Range]:
-        return []  # Nothing is lost, it says, and copies nothing.
+        return []  # A bookie that says that it lost nothing, and copies nothing.
 
     monkeypatch.setattr(LimboRepair, "_copy", idle)
     assert violation_of_some_seed().startswith("LimboClear")

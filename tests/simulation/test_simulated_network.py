@@ -17,7 +17,7 @@ from ledgerlog.testing.network import SimNetwork
 from ledgerlog.testing.process import Incarnation, NodeCrashed
 
 NEEDS_REAL_TIME = frozenset({"test_a_peer_that_never_lets_a_receive_wait_starves_nobody"})
-"""It spins until bytes arrive, and here time stands still while anybody spins."""
+"""This test spins until bytes arrive. In the simulation, time stands still while a task spins."""
 
 CONTRACT = [
     (name, test)

@@ -1,4 +1,4 @@
-"""What people do to a cluster, by seed: each fault happens, and each judge notices what it is there for."""
+"""Faults of people, by seed: each fault happens, and each judge notices the fault that it looks for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HAPPENED = {
 
 
 def only(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Let people do nothing else, several times a run."""
+    """Let people do only this, several times in a run."""
 
     def draw(random: Random, swarm: Swarm, *, wanted: bool | None = None) -> People:
         careless = swarm.replication.ack_quorum - 1 if "bit rot" not in swarm.faults else 0

@@ -24,7 +24,7 @@ from ledgerlog.testing.workload import run_seed
 
 SMALL = range(19)
 RARE = range(19, 400)
-"""Gone through until a leader has died over a ledger that only the sweeper then finds."""
+"""Try seeds until a leader has died and left a ledger that only the sweeper finds."""
 FULL = range(2)
 
 

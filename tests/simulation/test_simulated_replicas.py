@@ -20,7 +20,7 @@ REQUESTS = 200
 
 
 class World:
-    """What an observer of all processes knows."""
+    """The view of an observer of all processes."""
 
     def __init__(self) -> None:
         self.done: dict[str, int] = {}
@@ -70,7 +70,7 @@ def replica_of(name: str, world: World, requests: list[str]) -> Callable[[Cluste
 
 
 async def restart(cluster: SimulatedCluster, name: str) -> None:
-    """As somebody would who runs it: again, if an answer of the store was lost while it started."""
+    """Start it again if an answer of the store was lost, as an operator would."""
     while True:
         try:
             return await cluster.restart(name)

@@ -1,4 +1,5 @@
-"""The whole system under seeded faults: it keeps its promises, and the net that looks for holes has none."""
+"""The whole system under seeded faults keeps its promises, and the checks of the simulator notice broken
+rules."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ from ledgerlog.wire.frame import Status
 SMALL = range(60)
 FULL = range(4)
 FOUND: tuple[tuple[int, Size], ...] = ((2001, Size.SMALL), (2080, Size.SMALL), (1513, Size.FULL))
-"""Seeds that once failed, for ever. No people: they are younger than these seeds, which keep their course."""
+"""Seeds that once failed; they stay for ever. They run without faults of people, which are newer than these
+seeds and would change their runs."""
 
 WITH_PEOPLE: tuple[int, ...] = (6, 16, 79, 296, 2057)
 """Small seeds that run with faults of people. In 6 versions are mixed; the others once failed."""
@@ -61,7 +63,8 @@ def test_the_batch_is_not_vacuous(reports: list[Report]) -> None:
     assert not vacuity(reports)
     faults = Counter(kind for report in reports for kind in report.faults)
     assert sum(faults.values()) > len(reports)
-    assert faults.keys() >= set(FAULTS) - {"depose", "reset at a fence", "cut off"}  # They count as others.
+    # These peers count like any other.
+    assert faults.keys() >= set(FAULTS) - {"depose", "reset at a fence", "cut off"}
     workloads = {name for report in reports for name in report.swarm.workloads}
     assert workloads == set(WORKLOADS)
 
@@ -296,7 +299,7 @@ def test_the_judge_finds(break_it: Callable[[History, list[Record]], object], wo
 
 def test_a_log_that_may_have_been_truncated_to_its_end_has_lost_nothing() -> None:
     history, _ = two_records()
-    history.truncation_asked = 2  # And whoever asked was killed before he was told.
+    history.truncation_asked = 2  # The process that asked was killed before it got the answer.
     judge(history, [], [], first_offset=2)
     with pytest.raises(Violation, match="is lost"):
         judge(history, [], [], first_offset=0)

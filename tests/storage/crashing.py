@@ -1,4 +1,4 @@
-"""Scenarios on a recording disk, and what must be true of every state that a crash in them can leave.
+"""Scenarios on a recording disk, and what must be true of every state that a crash of them can leave.
 
 A scenario runs once and notes what was promised: entries and fences that were acknowledged, ledgers whose
 deletion was begun, and those whose deletion was done. ``boot_and_check`` starts a bookie from a crash state
@@ -38,7 +38,7 @@ from ledgerlog.wire.frame import Status
 
 PATH = "b"
 _READ_BYTES = 20_000
-"""Less than the largest ledgers of the scenarios have, so that reads go on behind a first part as well."""
+"""Less than the largest ledgers of the scenarios have, so reads must also go on after a first part."""
 MOVING = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 Scenario = Callable[[Engine, Recorder], Awaitable[None]]
 
@@ -83,8 +83,8 @@ async def several_ledgers_in_one_group(engine: Engine, recorder: Recorder) -> No
 
 
 class NotedOracle(ToldOracle):
-    """Says what it is told to, and notes it first: what is said to be gone may go at any time from then
-    on."""
+    """Answers what a test sets, and notes it first: from then on a ledger that it calls gone may be deleted
+    at any time."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ async def moving(engine: Engine, recorder: Recorder) -> None:
         await fence_noted(engine, recorder, 20 + turn)
         await wait_all_tasks_blocked()
         if turn in (1, 3):
-            await engine.flush()  # What the index does not know yet is not asked about.
+            await engine.flush()  # Collection does not ask about ledgers that the index does not know yet.
             oracle.gone |= {1 + turn, 20 + turn}
             await collector.collect()
             recorder.note(("deleted", tuple(oracle.gone)))
@@ -122,7 +122,8 @@ async def moving(engine: Engine, recorder: Recorder) -> None:
 
 
 async def restoring(engine: Engine, recorder: Recorder) -> None:
-    """A run rots, is found, and is stored again in two parts; what holds them is flushed and compacted."""
+    """A run rots, is found, and is stored again in two parts. Then the files with these parts are flushed and
+    compacted."""
     for first in range(0, 300, 25):
         await add_noted(engine, recorder, 1, range(first, first + 25))
     await engine.flush()
@@ -146,7 +147,7 @@ async def restoring(engine: Engine, recorder: Recorder) -> None:
 
 
 async def mending(engine: Engine, recorder: Recorder) -> None:
-    """An entry rots, the first of its run, and is brought again; what holds it is flushed and compacted."""
+    """The first entry of a run rots and is stored again. Then the files with it are flushed and compacted."""
     for first in range(0, 300, 25):
         await add_noted(engine, recorder, 1, range(first, first + 25))
     await engine.flush()
@@ -166,7 +167,7 @@ async def mending(engine: Engine, recorder: Recorder) -> None:
 
 
 async def freeing_rot(engine: Engine, recorder: Recorder) -> None:
-    """Files of which not even the header is sound are written again, by what the index says of them."""
+    """Files without a sound header are written again, from what the index says of them."""
     collector = engine.collector
     assert collector is not None
     oracle = collector.oracle
@@ -212,7 +213,7 @@ def going_of(notes: list[object]) -> set[int]:
 
 
 async def check(engine: Engine, notes: list[object], story: str) -> None:
-    """What every note promises holds."""
+    """Check that every noted promise holds."""
     ledgers: dict[int, set[int]] = {}
     going = going_of(notes)
     rotten: set[tuple[int, int]] = set()
@@ -300,8 +301,8 @@ async def rebuild_and_check(state: CrashState, notes: list[object]) -> None:
 
 
 class Looked:
-    """Which crash states were examined. Crashes at different points may leave the same on the disk, and then
-    one look at it is enough: the one for which most was promised, so points are taken from the last on."""
+    """The crash states that were examined. Crashes at different points may leave the same disk. Then it is
+    enough to examine the state with the most promises, so points are taken from the last one backwards."""
 
     def __init__(self) -> None:
         self.states = 0

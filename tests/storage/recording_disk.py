@@ -1,4 +1,4 @@
-"""A disk and an index in memory that remember every effect, and the states a crash could have left.
+"""A disk and an index in memory that record every effect, and the states that a crash could have left.
 
 ``Recorder`` keeps one log for both. Each effect has a beginning and an end in it; between the two it is in
 flight. Tests add notes of their own (what was acknowledged). A *crash point* is a place in the log, and
@@ -36,7 +36,7 @@ from ledgerlog.errors import DiskFull, StorageError
 
 SECTOR = 512
 _INDEX_ROOM = 4096
-"""With less than this an index takes nothing. What it takes is not counted."""
+"""With less free room than this, an index takes nothing. The room that it takes is not counted."""
 
 
 _TORN = ("write", "index", "index_remove", "index_move", "truncate")
@@ -54,11 +54,11 @@ class Effect:
     began: int = -1
     ended: int | None = None
     dropped: int | None = None
-    """Whoever had begun it was cancelled then, and it has not happened."""
+    """The caller was cancelled then, and the effect has not happened."""
 
     @property
     def directory(self) -> str:
-        """Where the name is that it changes."""
+        """The directory of the name that it changes."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -106,7 +106,7 @@ class Recorder:
         self.end(effect)
 
     def note(self, what: object) -> None:
-        """Something that a test must find true of every crash from here on."""
+        """A promise that a test must find true of every crash from here on."""
         self.notes.append((self.position, what))
 
     def notes_before(self, position: int) -> list[object]:
@@ -135,7 +135,7 @@ class RecordingDisk(MemoryDisk):
         return self.others_bytes + sum(map(len, self.files.values()))
 
     def leave(self, free: int) -> None:
-        """Let others take what is free but for so many bytes, or give back what that takes."""
+        """Let others take all free room but ``left`` bytes, or give room back."""
         assert self.capacity_bytes is not None
         self.others_bytes = max(0, self.others_bytes + self.capacity_bytes - self._bytes_used - free)
         self.recorder.note(("others", self.others_bytes))
@@ -173,7 +173,7 @@ class RecordingDisk(MemoryDisk):
             return await super().create(path, size)
 
     def rot(self, path: str, at: int) -> None:
-        """Let a byte be another from now on, as disks do by themselves."""
+        """Change a byte from now on, as rot on a disk does."""
         effect = Effect("write", path, offset=at, data=bytes([self.files[path][at] ^ 0xFF]))
         self.recorder.begin(effect)
         self.files[path][at : at + 1] = effect.data
@@ -234,10 +234,10 @@ class CrashState:
     directories: frozenset[str]
     indexes: dict[str, dict[bytes, bytes]]
     story: str
-    """Which point, and what became of what was in flight."""
+    """The crash point, and what happened to the effects in flight."""
 
     def fingerprint(self) -> int:
-        """Equal for states in which a bookie finds the same."""
+        """Equal for states that look the same to a bookie."""
         files = tuple((path, bytes(content)) for path, content in sorted(self.files.items()))
         rows = tuple((path, tuple(sorted(rows.items()))) for path, rows in sorted(self.indexes.items()))
         return hash((files, rows, self.directories))
@@ -265,7 +265,8 @@ class CrashPoint(Sequence[CrashState]):
         synced: dict[str, int] = {}
         for effect in self._done:
             if effect.kind == "sync_directory":
-                # What was begun before the sync began is durable; what ran beside it may be or not.
+                # Effects that began before the sync are durable. Effects that ran beside it may be durable or
+                # not.
                 synced[effect.path] = max(synced.get(effect.path, -1), effect.began)
         self._pending: dict[str, list[Effect]] = {}
         for effect in sorted((*self._done, *self._names_in_flight), key=lambda effect: effect.began):
@@ -385,5 +386,5 @@ def _apply(
                         kept[key] = value
     # A directory whose own name is lost takes its files along.
     files = {path: content for path, content in files.items() if path.rpartition("/")[0] in directories}
-    # Not copied: whoever starts from a state copies what it changes.
+    # These are not copied. A start from a state copies what it changes.
     return CrashState(files, frozenset(directories), indexes, story)

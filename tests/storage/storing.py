@@ -1,5 +1,4 @@
-"""What the tests of the storage share: frames, a small configuration, and a bookie that can be started
-again."""
+"""Helpers for tests of the storage: frames, a small configuration, and a bookie that can be started again."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ COOKIE = Cookie(bookie_id="b1", instance="instance-1", cluster="cluster-1")
 
 
 class ToldOracle:
-    """Says that those ledgers are gone, and not listed, which a test put here."""
+    """Says that the ledgers of a test are gone and not listed."""
 
     def __init__(self, gone: Collection[int] = ()) -> None:
         self.gone: set[int] = set(gone)
@@ -51,7 +50,7 @@ def add_frame(
     key: bytes = KEY,
     recovery: bool = False,
 ) -> tuple[Frame, Entries]:
-    """An ADD as a server hands it over. Entries have payloads of their own unless told otherwise."""
+    """An ADD as a server hands it over. Each entry has its own payload by default."""
     from array import array
 
     from ledgerlog.wire.checksum import entry_digests
@@ -110,7 +109,7 @@ async def read(engine: Engine, ledger_id: int, first: int = 0, last: int = 10**6
 async def read_all(
     engine: Engine, ledger_id: int, last: int = 10**6, *, bytes_max: int = 2000
 ) -> dict[int, bytes]:
-    """Everything there is of a ledger, read in as many steps as it takes."""
+    """Read all entries of a ledger, in as many steps as necessary."""
     found: dict[int, bytes] = {}
     first = 0
     while first <= last:

@@ -1,4 +1,4 @@
-"""A clean stop is the journal's end, whatever was under way when it began."""
+"""A clean stop ends the journal, no matter what was under way when it began."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgerlog.wire.frame import Status
 
 
 class SlowOracle(ToldOracle):
-    """Says that ledger 1 is gone, once it is let."""
+    """Says that ledger 1 is gone, once the test lets it answer."""
 
     def __init__(self) -> None:
         super().__init__({1})
@@ -30,7 +30,7 @@ class SlowOracle(ToldOracle):
 
 @pytest.mark.parametrize("steps", range(10))
 async def test_a_collection_that_is_under_way_appends_nothing_behind_a_clean_stop(steps: int) -> None:
-    """Whenever the metadata store's word comes, the stop is clean, and the next life deletes."""
+    """No matter when the metadata store answers, the stop is clean, and the next start deletes."""
     disk, indexes = MemoryDisk(), MemoryIndexes()
     oracle = SlowOracle()
 

@@ -1,4 +1,5 @@
-"""Adds between ``hold`` and ``release``: written at once where the disk is quick, never told too early."""
+"""Adds between ``hold`` and ``release``: a quick disk writes them at once, and none is acknowledged too
+early."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from bookie.storage.engine.opening import open_engine
 
 
 class Killed(Exception):
-    """What a killed process does no more."""
+    """Effects that a killed process no longer has."""
 
 
 class KillingRecorder(Recorder):
@@ -67,7 +67,7 @@ class KillingRecorder(Recorder):
         if self.is_dead and effect.kind == "sync_directory":
             effect.dropped = self.position
         elif not (self.is_dead and effect.kind in ("write", "truncate")):
-            super().end(effect)  # A name that was given is in the cache, and an index has what it had.
+            super().end(effect)  # New names are in the cache, and an index keeps its rows.
         if self.is_dead:
             raise Killed
 
@@ -87,7 +87,7 @@ async def killed_run(scenario: Scenario, kill_at: int | None, only_syncs: bool) 
 
 
 async def next_life(recorder: KillingRecorder) -> None:
-    """Start on what the cache holds, make promises, and end at once."""
+    """Start on the state in the cache, make promises, and end at once."""
     recorder.live_again()
     disk, indexes = recorder.disk, recorder.indexes
     disk.unlock()

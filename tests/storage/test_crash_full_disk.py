@@ -27,7 +27,7 @@ BALLAST_PATH = f"{PATH}/ballast"
 
 @pytest.fixture(autouse=True)
 def clock() -> MockClock:
-    """A disk in memory works at once: the only time there is is what tasks of the bookie wait on purpose."""
+    """A disk in memory works at once. So time passes only while tasks of the bookie wait on purpose."""
     return MockClock(autojump_threshold=0)
 
 
@@ -98,7 +98,7 @@ async def boot_full_and_check(state: CrashState, notes: list[object]) -> Recorde
 
 
 async def test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowledged() -> None:
-    """The ballast is in the way of being made, given up or made again at most of these points."""
+    """At most of these points the ballast is being made, given up or made again."""
     recorder = await record_full_disk()
     of_ballast = [e for e in recorder.effects if e.path.startswith(BALLAST_PATH)]
     assert sum(e.kind == "create" for e in of_ballast) >= 3

@@ -38,7 +38,7 @@ async def start(store: MetadataStore, disk: Disk, indexes: Indexes, *, journal: 
 
 
 async def run_of_starts(tree: MemoryTree, journal: str | None) -> Recorder:
-    """A life of several starts. Notes say which cookie the store has from where on."""
+    """A scenario of several starts. Notes say from which point on the store has which cookie."""
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder), RecordingIndexes(recorder)
 
@@ -54,7 +54,7 @@ async def run_of_starts(tree: MemoryTree, journal: str | None) -> Recorder:
     for number in range(STARTS):
         await start(noting, disk, indexes, journal=journal)
         if number == 0:
-            # As its first run does. It is the only effect that is not part of a start.
+            # The bookie's first run does this. It is the only effect outside of a start.
             await disk.write_file(f"{journal or PATH}/journal/{1:016x}.journal", b"entries")
             await disk.sync_directory(f"{journal or PATH}/journal")
             recorder.note("served")
@@ -62,7 +62,7 @@ async def run_of_starts(tree: MemoryTree, journal: str | None) -> Recorder:
 
 
 def cookies_at(recorder: Recorder, position: int) -> set[bytes]:
-    """What the store may have: its writes happen between two effects of the disk."""
+    """The cookies that the store may have: its writes happen between two effects of the disk."""
     before = [value for at, value in recorder.notes if at < position and isinstance(value, bytes)]
     now = [value for at, value in recorder.notes if at == position and isinstance(value, bytes)]
     return {*before[-1:], *now}

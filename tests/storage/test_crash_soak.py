@@ -1,4 +1,4 @@
-"""Crash states of random work, for as long as it is told to: ``make crash-soak``.
+"""Crash states of random work, for as long as you want: ``make crash-soak``.
 
 Each seed makes a scenario of its own: adds of all shapes, fences, flushes, deletions and compaction in an
 order that only the seed knows. It is crashed at random points, each in a state drawn from those that such a
@@ -9,7 +9,7 @@ Environment:
     CRASH_SOAK_STATES   how many states are examined (a million; about four milliseconds each)
     CRASH_SOAK_SEED     the first seed (1). A failure names its seed
 
-Every ten thousand states it says how many there were, how much memory it has, and the seed to go on from.
+Every ten thousand states it prints their number, the memory in use, and the seed to go on from.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def draw(recorder: Recorder, position: int, dice: random.Random, start: CrashSta
 
 
 async def examine(seed: int) -> int:
-    """Crash one scenario; how many states were examined."""
+    """Crash one scenario. Return how many states were examined."""
     dice = random.Random(f"points of {seed}")
     recorder = await record(RandomWork(seed), is_clean=dice.random() < 0.3)
     examined = 0

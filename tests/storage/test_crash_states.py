@@ -60,7 +60,7 @@ async def test_every_crash_state_boots_to_what_was_acknowledged(
         if dice.randrange(stride):
             continue
         states = CrashPoint(recorder, position)
-        # All that differ in kind, and some of the many ways in which one write may be torn.
+        # All kinds of states, and some of the many ways in which one write may be torn.
         few = range(len(states)) if len(states) <= 4 else (0, 1, *dice.sample(range(2, len(states)), 2))
         for state in map(states.__getitem__, few):
             if looked.is_new(state):

@@ -1,4 +1,5 @@
-"""Crashes with a store's own files: what it says is durable is there, whatever becomes of what it is writing.
+"""Crashes with a store's own files: durable rows are there, no matter what happens to the rows that it is
+writing.
 
 A bookie runs on real files. Before and after every batch that it writes to its index, and while segments and
 entry logs come and go, its directory is copied, as a crash of the process would leave it. A power cut in the

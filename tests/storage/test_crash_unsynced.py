@@ -82,7 +82,7 @@ async def recorded(*, is_clean: bool) -> Recorder:
 async def boot_and_check(
     state: CrashState, notes: list[object], *, highest: int = HIGHEST, must_be_marked: bool = False
 ) -> Recorder:
-    """Boot as a bookie does: phase one, then the engine; and look whether every promise holds."""
+    """Boot as a bookie does: phase one, then the engine. Check that every promise holds."""
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
     async with opened(PATH, disk, indexes) as directory:
@@ -114,7 +114,7 @@ async def check(engine: Engine, notes: list[object], story: str, *, is_loss: boo
                     continue
                 assert how == "acknowledged", f"{story}: ledger {ledger_id} has lost {lost}, flushed"
                 if is_loss and highest < ledger_id:
-                    continue  # Of a ledger that the metadata store does not know nothing is promised.
+                    continue  # Nothing is promised about a ledger that the metadata store does not know.
                 assert seen.status is Status.UNKNOWN, f"{story}: ledger {ledger_id} denies {lost}"
     if is_loss and highest >= 2:
         assert engine.add(*add_frame(2, [10**5])) is Status.FENCED, story
@@ -128,7 +128,7 @@ async def test_every_crash_keeps_what_was_flushed_and_denies_nothing_of_the_rest
     for position in range(recorder.position + 1):
         states = CrashPoint(recorder, position)
         for state in dice.sample(states, min(dice.randrange(3), len(states))):
-            # Without marks (no ledger is known to the store) fences hold all the same.
+            # Fences also hold without marks, that is, if the store knows no ledger.
             highest = dice.choice((HIGHEST, -1))
             await boot_and_check(state, recorder.notes_before(position), highest=highest)
             checked += 1

@@ -56,7 +56,7 @@ async def fill(engine: Engine) -> None:
 
 
 async def check(engine: Engine) -> int:
-    """How many acknowledged entries can be read; each of the others must be said to be unreadable."""
+    """Return how many acknowledged entries can be read. Each of the others must be reported as unreadable."""
     readable = 0
     for ledger, ids in ACKED.items():
         for entry_id in ids:
@@ -184,12 +184,13 @@ async def test_garbage_in_prepared_segments_that_were_never_written_stops_no_sta
 
 
 async def test_a_prepared_segment_without_a_header_that_may_have_been_written_stops_a_start() -> None:
-    """Its blocks cannot be verified, but they are there."""
+    """The blocks of this segment cannot be verified, but they are there."""
     disk, indexes = await memory_image(is_clean=False)
     written = [path for path in sorted(disk.files) if path.endswith(".journal")]
     prepared = [path for path in written if not any(disk.files[path][4096:])]
     first = [path for path in written if path not in prepared][-1]
-    disk.files[first][4096:] = bytes(len(disk.files[first]) - 4096)  # It looks as if it was never written.
+    # The file looks as if it was never written.
+    disk.files[first][4096:] = bytes(len(disk.files[first]) - 4096)
     (following,) = prepared
     disk.files[following][4096 : 4096 + 8] = b"LLBLOCK1"
     flip_header(disk.files[following])
@@ -434,12 +435,12 @@ async def test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_ma
             said = ""
             try:
                 async with running(str(damaged), MOVES) as engine:
-                    # A cut log looks as a power cut leaves it. Either the journal has what it lost ...
+                    # A cut log looks like a log after a power cut. Either the journal has the lost rows ...
                     assert pattern in MAY_BE_CUT[kind]
                     assert changed, "without a log"
                     assert await ids_of(engine) == ids
                     continue
-            except StorageCorrupt as corrupt:  # ... or it does not go back so far.
+            except StorageCorrupt as corrupt:  # ... or the journal does not go back so far.
                 said = str(corrupt)
             named = f"{damaged}/index/*.log" if changed is None and pattern == "*.log" else str(victim)
             is_in_current = pattern == "CURRENT" and "CURRENT file" in said
@@ -484,7 +485,7 @@ async def test_of_entries_that_stand_in_two_files_none_is_denied_once_the_index_
     for ids in (range(20), range(10)):
         async with running("b", config, disk=disk, indexes=indexes) as engine:
             await add_durably(engine, 7, ids)
-        # An engine that does not know a run takes its entries again.
+        # If an engine does not know a run, it takes the run's entries again.
         indexes.indexes["b/index"].apply([(run_key(7, 0), None), (ledger_key(7), None)])
     async with opened("b", disk, indexes) as directory:
         await rebuild_index(directory)

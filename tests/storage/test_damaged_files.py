@@ -54,7 +54,7 @@ class Machine:
                         engine, ledger_id, [entry_id], payloads=[self.payload(ledger_id, entry_id)]
                     )
                     self.stored.setdefault(ledger_id, set()).add(entry_id)
-        async with self.running() as engine:  # Nothing of it is in memory any more.
+        async with self.running() as engine:  # The entry is not in memory any more.
             await engine.flush()
 
     def running(self) -> _Running:
@@ -64,7 +64,7 @@ class Machine:
         return b"ledger %d entry %d|" % (ledger_id, entry_id) * (20 + 7 * (entry_id % 5))
 
     def files(self) -> list[str]:
-        """Those with entries, of which no part is the journal's any more."""
+        """The files with entries that the journal no longer uses."""
         kept = [path for path in self.disk.files if path.endswith((".journal", ".entries"))]
         journal = max(path for path in kept if path.endswith(".journal"))
         return sorted(path for path in kept if path != journal and any(self.disk.files[path][PAGE:]))
@@ -73,7 +73,7 @@ class Machine:
         return len(self.disk.files[path])
 
     def rot_entry(self, ledger_id: int, entry_id: int) -> str:
-        """Turn a bit of one stored payload over; the file."""
+        """Flip a bit of one stored payload. Return the file."""
         for path in self.files():
             content = self.disk.files[path]
             at = content.find(self.payload(ledger_id, entry_id))
@@ -253,7 +253,7 @@ async def test_a_file_is_compacted_once_the_index_can_be_read_again(machine: Mac
 
 
 async def test_scrubbing_finds_rot_that_no_entry_needs(machine: Machine) -> None:
-    """Else the day on which the index must be made again would find it."""
+    """Otherwise only a later rebuild of the index would find it."""
     path = machine.files()[0]
     machine.disk.files[path][machine.size(path) - 5] ^= 0x40
     async with machine.running() as engine:

@@ -1,4 +1,4 @@
-"""A process that has no descriptor left: nothing fails for it, and everything goes on once there are some."""
+"""If a process has no descriptor left, nothing fails, and everything goes on once there are some."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.waiting import PATIENCE_S
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """For the body no file can be opened in this process."""
+    """While the body runs, no file can be opened in this process."""
     gc.collect()  # Garbage of earlier tests may hold descriptors, and would give them back in the middle.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
@@ -228,7 +228,7 @@ def test_a_spare_descriptor_is_for_exhaustion_alone() -> None:
 def test_threads_that_need_the_spare_descriptor_have_it_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To close it twice would close a file of somebody else, who has its number by then."""
+    """A second close would close another file that has got this number meanwhile."""
     threads = 4
     spare = SpareDescriptor()
     all_found_none = threading.Barrier(threads)

@@ -1,5 +1,5 @@
-"""The engine keeps the rules of a bookie (protocol A.2, rules 1 to 10), whatever lies in memory or on
-disk."""
+"""The engine keeps the rules of a bookie (protocol A.2, rules 1 to 10), no matter which entries are in memory
+and which on disk."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_positions_never_decrease(engine: Engine) -> None:
         positions.append(add(engine, 1, range(first, first + 3)))
         if first % 2:
             await engine.wait_durable(positions[-1])
-            positions.append(add(engine, 1, range(first)))  # All of it is stored already.
+            positions.append(add(engine, 1, range(first)))  # All these entries are stored already.
     assert positions == sorted(positions)
     assert positions[0] >= 1
 

@@ -1,4 +1,4 @@
-"""Files that hold entries are not taken from under those who read them."""
+"""A file is not removed while a read uses it."""
 
 from __future__ import annotations
 

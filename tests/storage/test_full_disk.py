@@ -36,7 +36,7 @@ CONFIG = evolve(
 
 
 class BoundIndex(MemoryIndex):
-    """An index that takes the room of its disk's last page only if there is one, as LevelDB does."""
+    """An index that fails if its disk has no page left, as LevelDB does."""
 
     def __init__(self, path: str, disk: MemoryDisk) -> None:
         super().__init__(path)
@@ -136,7 +136,7 @@ async def test_a_bookie_whose_disk_others_fill_refuses_adds_fences_and_stops_and
         assert (await engine.fence(9, KEY)).status is Status.OK, "also of a ledger that it never saw"
     assert machine.has_ballast, "what the stop left of it was taken again, before others did"
     assert machine.refused <= 1
-    for _ in range(4):  # Again and again, though it stays full.
+    for _ in range(4):  # It tries again and again, although the disk stays full.
         machine.fill()
         async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes) as engine:
             assert (await read_all(engine, 1, bytes_max=10**6)).keys() == set(range(at))
@@ -209,7 +209,8 @@ async def test_large_files_leave_what_the_index_needs() -> None:
     with pytest.raises(DiskFull, match="are kept for the index"):
         await ballast.check(BALLAST + 1)
     await ballast.check(BALLAST // 16)
-    await ballast.give_up("the test says so")  # Three are free, and one of them is to be taken again.
+    # Room for three ballasts is free, and the bookie takes one again.
+    await ballast.give_up("the test says so")
     await ballast.check(BALLAST)
     with pytest.raises(DiskFull):
         await ballast.check(BALLAST + 1)

@@ -32,14 +32,15 @@ class Promised:
         if words[0] == b"fence":
             self.fences.add(int(words[1]))
         elif words[0] != b"ready":
-            # What was durable and not said any more is there too: the next bookie goes on behind it.
+            # Adds that became durable but were not printed any more are there too. The next bookie goes on
+            # after them.
             ledger, _first, last = map(int, words)
             self.entries[ledger] = last
             self.lines += 1
 
 
 async def run_and_kill(path: Path, boot: int, promised: Promised, lines: int) -> None:
-    """Let a bookie work until it has said so many lines, then kill it and take what else it had said."""
+    """Let a bookie work until it has printed ``lines`` lines, then kill it. Return all its lines."""
     process = await trio.lowlevel.open_process(
         [sys.executable, str(Path(__file__).with_name("killed_bookie.py")), str(path), str(boot)],
         stdout=subprocess.PIPE,

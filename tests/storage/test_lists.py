@@ -1,4 +1,4 @@
-"""Lists of a long ledger come in parts, each of which takes little of the bookie's time, and miss nothing."""
+"""Lists of a long ledger come in parts and miss nothing. Each part takes little of the bookie's time."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ RECORD = random.Random(7).randbytes(MIB)
 
 
 def everybody(error: BaseException) -> list[BaseException]:
-    """An exception, those in a group, and nobody else."""
+    """Return an exception, or those in a group."""
     if isinstance(error, BaseExceptionGroup):
         return [each for part in error.exceptions for each in everybody(part)]
     return [error]

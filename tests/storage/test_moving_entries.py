@@ -134,7 +134,7 @@ async def test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log(
 async def test_a_log_for_which_the_room_ran_out_half_way_leaves_no_file(
     engine: Engine, disk: FaultyDisk
 ) -> None:
-    """Some file systems find out only when they write, whatever was allocated."""
+    """Some file systems notice only at a write that they have no room, even if it was allocated."""
 
     async def write_behind(file: File, offset: int, view: memoryview) -> None:
         raise DiskFull(f"cannot write {file.path}: No space left on device")
@@ -321,7 +321,7 @@ async def test_a_source_that_is_damaged_is_left_alone_and_the_others_are_compact
 
 
 def test_a_damaged_entry_is_not_written_again() -> None:
-    """The frame's own digests are asked, whatever the file's checksums say."""
+    """Only the frame's own digests count, and not the file's checksums."""
     frame, _ = add_frame(1, [0], payloads=[b"x" * 50])
     raw = bytearray(frame.raw)
     run = EntryRun(1, 0, 0, 1, 4, 0, len(raw), 0)

@@ -55,7 +55,7 @@ async def check(engine: Engine, *, but: Sequence[int] = ()) -> None:
 
 
 async def fill_memory(engine: Engine) -> None:
-    """Have all that was added leave memory."""
+    """Move all added entries out of memory."""
     for number in range(40):
         await add_durably(engine, 2, [number], payloads=[bytes(4000)])
     await wait_all_tasks_blocked()
@@ -114,7 +114,7 @@ async def test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought(
     disk, indexes = machine.disk, machine.indexes
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         await add_durably(engine, L, [8], recovery=True)
-        await check(engine, but=[6])  # From memory, where the other one is carried on.
+        await check(engine, but=[6])  # This entry is read from memory, and the other one is carried on.
         assert engine.add(*add_frame(L, [6], recovery=True)) is Status.CORRUPT, "it is on its way to the disk"
         await check(engine, but=[6])
         await fill_memory(engine)
@@ -225,7 +225,7 @@ async def test_the_file_of_what_was_mended_is_held_until_the_copy_is_indexed(mac
     machine.rot(1)
     async with running("b", moving, disk=disk, indexes=indexes) as engine:
         await add_durably(engine, L, [1], recovery=True)
-        for content in disk.files.values():  # It was not the disk, but the way from there.
+        for content in disk.files.values():  # The damage was not on the disk, but on the way from it.
             at = content.find(bytes([payload_of(L, 1)[0] ^ 0xFF]) + payload_of(L, 1)[1:])
             if at >= 0:
                 content[at] ^= 0xFF

@@ -126,7 +126,7 @@ async def test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed() -
         await engine.scrubber.scrub()
         (rotten,) = engine.scrubber.rotten.values()
         file = rotten.run.file
-        heal()  # It was not the disk, but the way from there.
+        heal()  # The damage was not on the disk, but on the way from it.
         assert not engine.compactor.holds(file)
         assert await engine.scrubber.restore(rotten, [copies(range(3))], lac=-1, lafr=-1)
         assert engine.compactor.holds(file)
@@ -158,7 +158,7 @@ async def test_a_file_stays_held_while_copies_are_made_though_an_add_replaced_an
 
 
 async def test_a_file_is_held_before_a_job_under_way_is_waited_for() -> None:
-    """Else the job could begin between the two, and put together what is being restored."""
+    """Otherwise the job could begin between the two, and join runs that are being restored."""
     disk, indexes = MemoryDisk(), MemoryIndexes()
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         compactor, entered = engine.compactor, trio.Event()
@@ -168,7 +168,7 @@ async def test_a_file_is_held_before_a_job_under_way_is_waited_for() -> None:
                 entered.set()
 
         async with trio.open_nursery() as nursery:
-            async with compactor._lock:  # As a job under way has it.
+            async with compactor._lock:  # A job under way sees the file like this.
                 nursery.start_soon(hold)
                 await wait_all_tasks_blocked()
                 assert compactor.holds(1)

@@ -1,5 +1,4 @@
-"""A disk that fails: nothing is acknowledged that is not durable, and nothing is ever "not there" by
-failure."""
+"""On a failing disk, only durable entries are acknowledged, and a failure never means "not there"."""
 
 from __future__ import annotations
 
@@ -218,7 +217,7 @@ async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_
             await engine.wait_room()
             ledger += 1
         assert position is Status.DISK_FULL
-        await engine.wait_room()  # It must not hang: there may be fences behind it.
+        await engine.wait_room()  # The add must not hang: fences may wait behind it.
         assert (await engine.fence(1, KEY)).status is Status.OK
         await add_durably(engine, 1, [50], recovery=True)
         while not isinstance(engine.add(*add_frame(ledger, range(5), recovery=True)), Status):
@@ -227,7 +226,7 @@ async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_
             ledger += 1
         while (await engine.fence(ledger + 1, KEY)).status is Status.OK:
             ledger += 1
-        # Now even the reserve is used up, and that is said and not hidden.
+        # Now even the reserve is used up, and the bookie says so.
         result = await engine.fence(ledger + 1, KEY)
         assert result.status is Status.DISK_FULL
         recovered = await engine.recovery_read(ledger + 1, KEY, first=0, last=1, stride=1, bytes_max=9)

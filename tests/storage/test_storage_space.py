@@ -59,7 +59,7 @@ async def test_many_crashes_do_not_fill_the_disk() -> None:
 
 async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_is_room() -> None:
     disk = FaultyDisk()
-    # It finds out only when it writes that it has no room, whatever was allocated.
+    # The file system notices only at a write that it has no room, even if it was allocated.
     no_room = Fails(
         "write_sync", error=DiskFull("No space left on device"), only=lambda path: path.endswith(".new")
     )

@@ -1,5 +1,5 @@
-"""What lies in a cache only: the index says nothing of it, and nobody is shown it before it is on the
-disk."""
+"""Entries that are only in a cache: the index does not name them, and no reader sees them before they are on
+the disk."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Machine:
 
     @asynccontextmanager
     async def running(self, config: object = UNSYNCED, *, highest: int = 9) -> AsyncIterator[Engine]:
-        """With phase one where it is needed, for a cluster whose highest ledger is ``highest``."""
+        """Open the engine, with phase one if necessary, for a cluster whose highest ledger is ``highest``."""
         async with opened(PATH, self.disk, self.indexes) as directory:
             found = await read_marks(self.disk, PATH)
             kept = LossMarkStore(self.disk, PATH, found or LossMarks(is_unclean=True))
