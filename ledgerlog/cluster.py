@@ -170,7 +170,7 @@ class Cluster:
     async def sweep(self, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True) -> list[Orphan]:
         """Find ledgers that crashes left over and that no log can list any more, and delete them.
 
-        A ledger is only touched if the metadata prove that no log can ever list it again.
+        A ledger is only touched if the metadata proves that no log can ever list it again.
 
         Args:
             min_age_s: Skip ledgers that are younger than this, in seconds by the wall clock. The default is
@@ -285,10 +285,10 @@ async def connect(
         append_deadline_s: An append fails if it has not reached its ack quorum after this many seconds. It
             must be above 0; the default is 20.
         create: Create the cluster's metadata if there is none. This starts no bookies. The new cluster is
-            closed by what this program proves itself with. With ``sqlite:`` and nothing of that kind, it
-            makes a secret in ``PATH.secret``. With ``zk://`` and nothing of that kind, the cluster is open to
-            everybody who reaches its bookies, and a warning in the log says so.
-        tls: The certificate, the key and the authorities of this program. With it, every connection to a
+        closed by the certificate or the secret of this program. If the program has neither, ``sqlite:`` makes
+        a secret in ``PATH.secret``. With ``zk://``, the cluster is then open to everybody who reaches its
+        bookies, and a warning in the log says so. tls: The certificate, the key and the authorities of this
+        program. With it, every connection to a
             bookie is encrypted, and both ends prove who they are. The default is in the environment variables
             ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
             clusters use no network, so they ignore this and the next two arguments.

@@ -111,7 +111,7 @@ class LossMarks:
     limbo: tuple[Range, ...] = ()
     """The ranges of ledger ids in limbo, ascending and not adjacent."""
     has_gone_file: bool = False
-    """There is a file of gone ledgers. If it is missing, it was lost."""
+    """Whether the bookie has a file of gone ledgers. If so and the file is missing, it was lost."""
 
     def refuses_adds(self, ledger_id: int) -> bool:
         """Whether ordinary adds of the ledger are refused because its fence may have been lost."""

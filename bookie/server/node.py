@@ -347,7 +347,7 @@ async def open_bookie(
 
 
 async def _drop_when_healed(repair: LimboRepair, directory: StorageDirectory) -> None:
-    """Remove the files that a repair has set aside when no ledger is in limbo any more."""
+    """Once no ledger is in limbo any more, remove the files that a repair has set aside."""
     await repair.wait_done()
     if count := await drop_set_aside(directory):
         logger.info("%s: nothing is missing any more; files set aside and removed: %d", directory.path, count)
@@ -375,7 +375,7 @@ class _Door:
                 while True:
                     (await self._listener.accept()).close()
         except ConnectionLost as broken:
-            logger.debug("%s", broken)  # The server that accepts next will raise it.
+            logger.debug("%s", broken)  # The server that accepts next raises the same error.
         finally:
             self._is_unlocked.set()
 

@@ -366,8 +366,8 @@ class Log(AioFace[AsyncLog]):
         the log cannot be taken over now, it steps down, pauses, and stands again. The body runs all the
         time, whether this process leads or not.
 
-        Leaving makes the records durable that the campaign has taken, closes the ledger as leaving
-        ``writer`` does, and gives the lead of the election up.
+        Leaving waits until the records that the campaign has taken are durable, closes the ledger as
+        leaving ``writer`` does, and gives up the lead of the election.
 
         Args:
             election: Decides which process leads, for example ``cluster.election("orders",

@@ -105,7 +105,7 @@ def bookie_list(uri: str, as_json: bool) -> None:
 def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
     """Print the state and all figures of the bookie ID, with what each means.
 
-    docs/METRICS.md says of each which metric it is. A figure that only a newer bookie has is printed without
+    docs/METRICS.md names the metric of each figure. A figure that only a newer bookie has is printed without
     its meaning."""
 
     async def body() -> tuple[str, str, dict[str, int]]:

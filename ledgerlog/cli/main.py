@@ -112,7 +112,7 @@ class CommandLine(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
         open_standard_streams()
         extra["standalone_mode"] = False
-        extra["prog_name"] = "ledgerlog"  # Even if it runs as ``python -m ledgerlog``.
+        extra["prog_name"] = "ledgerlog"  # Help shows this name even under ``python -m ledgerlog``.
         code = self._exit_code(args, extra)
         try:
             sys.stdout.flush()

@@ -6,9 +6,8 @@ decides where the ledger ends; this module only carries out its decisions. If a 
 that give no sign of life are replaced after a second (``ledger.core.reach``).
 
 Entries below the start of recovery may lack copies, and only the ledger's writer knew it. So this module
-files the recovered ledger for repair, in the transaction that closes it, except if its mode acknowledges at
-the write quorum only (rule 24).
-"""
+files the recovered ledger for repair, in the transaction that closes it. It does not if the ledger
+acknowledges entries only at their full write quorum (rule 24)."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ async def recover_ledger(
         environment: Clock, random choices and keys.
         deadline_s: Seconds that a write-back may take.
         accept_loss: If bookies lost data and nobody can say whether an entry exists, end the ledger before
-            that entry instead of giving up. The metadata then say so (``ledger.core.recovery.LOST_FROM``).
+            that entry instead of giving up. The metadata then says so (``ledger.core.recovery.LOST_FROM``).
         accept_unreachable: Accept the loss even if some of these bookies do not answer.
 
     Returns:

@@ -14,9 +14,9 @@ A change reads, decides, and writes by compare-and-set. If the write does not su
 ``settle`` runs this loop. No other module has an ``except`` for a lost answer.
 
 A task that goes on for ever never gives up; examples are a candidate in an election and a bookie's
-registration. It reads before each write, so it does not matter what became of the last one. ``go_on`` runs
-one step of such a task, with pauses that grow while the store is away. ``follow`` is a task that reads the
-watched nodes again after every change.
+registration. It reads before each write, so it does not matter whether its last write took effect. ``go_on``
+runs one step of such a task, with pauses that grow while the store is away. ``follow`` is a task that reads
+the watched nodes again after every change.
 
 Sometimes you must act at once when an answer is lost, before the loop goes on. ``on_lost_answer`` and
 ``on_unsettled`` do that. For example, the node of a candidate may have been made although the answer was

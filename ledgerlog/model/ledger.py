@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.errors import MetadataCorrupt as MetadataCorrupt  # Every decoder takes it from here.
+from ledgerlog.errors import MetadataCorrupt as MetadataCorrupt  # Decoders import it from here.
 from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
 from ledgerlog.model.checks import require, utf8_size
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown

@@ -74,8 +74,8 @@ class Dedupe:
     max_producers: int = attrs.field(default=LOG_PRODUCERS, validator=positive)
     """How many producers the leader remembers, 1 to ``limits.LOG_PRODUCERS_MAX``."""
     keep_s: float = attrs.field(default=LOG_PRODUCER_KEEP_S, validator=positive)
-    """How many seconds a producer is remembered at least after its last append. No producer is forgotten
-    earlier: if ``max_producers`` of them are that young, an append of a new one raises TooManyProducers."""
+    """The leader remembers a producer for at least this many seconds after its last append. If
+    ``max_producers`` of them are that young, an append of a new one raises TooManyProducers."""
     gaps: bool = False
     """Whether a producer may skip sequences. If false, each sequence must be one above the one before. The
     log then notices a record that was lost on its way here."""

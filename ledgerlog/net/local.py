@@ -9,8 +9,8 @@ the sender has sent a part and waits, as with TCP. ``bytes`` objects travel as t
 copied on sending, because their owner may change them afterwards.
 
 **Closing** follows TCP. The other end can still read the bytes that the closing end sent before, and then
-receives 0. Bytes that the closing end had not read are gone. The other end's sends raise ConnectionLost (at
-once; TCP accepts the first ones). Every task inside a method of the closed end gets ConnectionLost. Closing
+receives 0. Bytes that the closing end had not read are gone. The other end's sends raise ConnectionLost at
+once; TCP accepts some sends first. Every task inside a method of the closed end gets ConnectionLost. Closing
 a listener closes the connections that were not accepted yet.
 
 **Addresses** are any text without blanks. If one ends in ``:0``, the listener gets a unique number in place

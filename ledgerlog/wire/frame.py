@@ -323,7 +323,8 @@ class FrameBuffer:
             roomy_bytes: The largest size that the buffer keeps between frames (default: four times the
                 initial size). If a receive fills the buffer, or brings half as much as it holds, more bytes
                 are probably waiting, so it grows up to this size. (Over TLS a receive ends with a record and
-                seldom fills it.) It grows beyond only for a larger frame, and shrinks after that frame.
+                seldom fills it.) It grows beyond this size only for a larger frame, and shrinks after that
+                frame.
             spares: Where buffers for larger frames come from, and go afterwards. None: they are made and
                 freed.
         """

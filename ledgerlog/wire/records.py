@@ -448,9 +448,8 @@ def _decode_front(
 ) -> tuple[EntryHeader, array[int] | None, bytes, int]:
     """Decode the header and the lengths of the records (None if they are packed).
 
-    The last two values are the payload and a position in it: of the records, of the packed part, or of a
-    checkpoint's table.
-    """
+    The last two values are the payload, and the position in it at which the records, the packed part or a
+    checkpoint's table begin."""
     fail = _failing(ledger_id, entry_id)
     if len(payload) < _HEADER.size:
         fail(f"{len(payload)} bytes are too short for an entry of a log")

@@ -163,9 +163,8 @@ async def open_engine(
 async def refuse_newer(directory: StorageDirectory) -> None:
     """Raise IncompatibleVersion if a journal segment, an entry log or the gone ledgers have a newer format.
 
-    Call this before anything is written, even before phase one of a boot. It does not check for damage, nor
-    whose files these are: the code that reads the files later does.
-    """
+    Call this before anything is written, even before phase one of a boot. It does not look for damage or for
+    files of another bookie: the code that reads the files later does."""
     disk = directory.disk
     with contextlib.suppress(StorageCorrupt):
         await read_gone(disk, directory.path, "", LossMarks())
