@@ -65,7 +65,7 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
     try:
         gone = await read_gone(directory.disk, directory.path, instance, kept.now)
     except StorageCorrupt as damage:
-        # Put the fences first: while the file is damaged, each start comes here again.
+        # Write the marks before the new file: while the file is damaged, each start comes here again.
         after = await marks_after_loss(store, found)
         await kept.change(lambda _: after)
         await write_gone(directory.disk, directory.path, instance, GoneLedgers())

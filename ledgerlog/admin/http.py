@@ -6,7 +6,7 @@ waits for its next request is closed; if there is none, the newcomer is. So conn
 nobody out. A request that is no HTTP gets 400, and its connection ends.
 
 A connection never ends the server, whatever its peer sends. An exception of ``answer`` that is no
-LedgerLogError is a bug, and does.
+LedgerLogError is a bug, and ends the server.
 
 ``ask_http`` is the other side: one request on a connection of its own, for commands.
 """
@@ -204,7 +204,7 @@ class _Connection:
             http.start_next_cycle()
 
     async def _receive(self) -> Asked | None:
-        """Receive a request; None if the peer has finished. h11.RemoteProtocolError: it is none."""
+        """Receive a request; None if the peer has finished. h11.RemoteProtocolError: it is not a request."""
         request: h11.Request | None = None
         body_bytes = 0
         while True:

@@ -155,7 +155,8 @@ class Context(Generic[T]):
             if not is_entered:
                 never = ConnectionClosed("it was interrupted before it was entered")
                 self._on_entered(outcome if outcome.error else CallOutcome(None, never))
-                outcome = CallOutcome(None)  # Its error went to who entered; there is nothing to leave.
+                # The caller that entered got the error; there is nothing to leave.
+                outcome = CallOutcome(None)
             self.over = outcome
             self._on_over()
 

@@ -2,7 +2,7 @@
 
     open       a bookie serves everybody who reaches it. So do clusters without this record
     closing    clients and bookies that can prove who they are do so, and the others are served, too
-    closed     a bookie serves only who proved who it is, and a client uses only bookies that did
+    closed     a bookie serves only clients that proved who they are; a client uses only such bookies
 
 What proves a process is a secret (``model.secret``) or a certificate (TLS). A certificate is always accepted
 where a secret is: it proves more. A bookie with a certificate takes no connection without one, so ``TLS`` in
@@ -52,7 +52,7 @@ class Admission:
     is_required: bool = attrs.field(
         default=attrs.Factory(lambda self: self.by is not ProvenBy.NOTHING, takes_self=True)
     )
-    """Whether who proves nothing is refused."""
+    """Whether a client that proves nothing is refused."""
     file: str = ""
     """Where processes that were told of no secret look for it; "": nowhere."""
     unknown: bytes = kept_unknown()
@@ -101,4 +101,4 @@ class Admission:
 
 
 OPEN = Admission()
-"""A cluster that serves everybody. It is also that of a cluster without a record."""
+"""The admission of an open cluster, and of a cluster without a record."""

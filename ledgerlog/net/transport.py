@@ -49,8 +49,8 @@ class Stream(Protocol):
     def principal(self) -> Principal | None:
         """Who the peer proved to be by the transport itself, with a certificate.
 
-        None: the transport proves nothing, as plain TCP does and streams inside one process; or nothing was
-        received or sent yet."""
+        None: the transport proves nothing (plain TCP, streams inside one process), or nothing was received or
+        sent yet."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:

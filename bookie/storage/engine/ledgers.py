@@ -78,7 +78,7 @@ class LedgerTable:
         self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
         """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
-        """How many new states came since the last ``save`` without making the sweep evict another state."""
+        """How many new states came since the last ``save`` for which the sweep evicted no other state."""
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
