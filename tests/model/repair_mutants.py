@@ -1,4 +1,4 @@
-"""Known bugs of repair, and of those who work beside it, put back; see ``tests.scenarios.mutants``."""
+"""Known bugs of repair, and of the clients beside it, put back; see ``tests.scenarios.mutants``."""
 
 from __future__ import annotations
 
@@ -54,17 +54,20 @@ def new_bookies_are_named_before_they_have_their_copies() -> AbstractContextMana
 
 def a_fragment_is_repaired_by_its_first_entry_alone() -> AbstractContextManager[Any]:
     """Rule 24."""
-    original = FragmentRepair._split
+    original = FragmentRepair._look
 
-    def split(self: FragmentRepair, bookie: str, found: dict[int, bytes]) -> None:
-        first = self.fragment.first_entry
-        original(self, bookie, {e: payload for e, payload in found.items() if e == first})
+    def look(self: FragmentRepair) -> None:
+        assert self._read is not None
+        found, first = self._read.found, self.fragment.first_entry
+        for entry_id in [entry_id for entry_id in found if entry_id != first]:
+            del found[entry_id]
+        original(self)
 
-    return patch.object(FragmentRepair, "_split", split)
+    return patch.object(FragmentRepair, "_look", look)
 
 
 def repair_writes_what_it_read_at_first() -> AbstractContextManager[Any]:
-    """Rule 13, for repair: the version is read anew, and what it stands for is not."""
+    """Rule 13, for repair: the version is read again, but not the metadata at that version."""
     original = FragmentRepair._form_intent
 
     def form_intent(self: FragmentRepair) -> None:
@@ -75,7 +78,7 @@ def repair_writes_what_it_read_at_first() -> AbstractContextManager[Any]:
 
 
 def the_owner_writes_his_own_older_fragments() -> AbstractContextManager[Any]:
-    """Rule 13, for the owner: what repair did to an older fragment is undone by his next change."""
+    """Rule 13, for the owner: its next change undoes the change that repair made to an older fragment."""
     original = WriterCore._form_intent
 
     def form_intent(self: WriterCore) -> None:
