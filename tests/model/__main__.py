@@ -1,4 +1,4 @@
-"""``python -m tests.model``: the wide set, one line a configuration; a schedule for what breaks.
+"""``python -m tests.model``: the wide set, a line for each configuration, and a schedule for each violation.
 
     python -m tests.model                 the small and the wide set, and the random walks
     python -m tests.model --states N      cut each exhaustive search at about N states
@@ -22,7 +22,7 @@ SEARCHED = [
 ]
 WALKED = [*sets.WALKED, *chain_sets.WALKED, *joined_sets.WALKED]
 STEPS = 10_500_000
-"""Of all random walks together, over all configurations alike."""
+"""The steps of all random walks together, shared evenly among the configurations."""
 
 
 def main() -> int:

@@ -53,11 +53,11 @@ class BookieNode:
         self.waiting: list[tuple[int, AddAnswer | Fence | Read]] = []
         """Acknowledgements, and requests that are to be answered, with the blocks that they wait for."""
         self.in_limbo = False
-        """Its former life may have lost data: what it lacks it may have had (A.3)."""
+        """Its previous run may have lost data, so it may have had the entries that it lacks (A.3)."""
         self.was_added_to = False
-        """A ghost of the checks: it had taken adds when its fence mark was written."""
+        """For the checks only: it had taken adds when its fence mark was written."""
         self.fence_was_told = False
-        """A ghost of the checks: an answer that implies the fence has left (FenceDurable)."""
+        """For the checks only: it has sent an answer that implies the fence (FenceDurable)."""
 
     def copy(self) -> BookieNode:
         made = BookieNode(self.name)
@@ -93,7 +93,7 @@ class BookieNode:
         return {e: payload for e, (payload, block) in self.entries.items() if block <= DURABLE}
 
     def has_or_lost(self, entry_id: int) -> bool:
-        """Whether it has an entry durably, or may have lost it."""
+        """Whether it has an entry durably, or is in limbo and may have lost it."""
         return self.in_limbo or entry_id in self.durable_entries
 
     @property
@@ -116,7 +116,7 @@ class BookieNode:
     # --- requests -----------------------------------------------------------------------------
 
     def handle(self, request: Request) -> list[Answer]:
-        """The answers that leave now."""
+        """Return the answers that leave now."""
         if isinstance(request, Get):
             return [self._give(request)]
         if self.ledger is None:
@@ -150,7 +150,8 @@ class BookieNode:
             "ContentAgree: an id has one payload (rule 6)"
         )
         fresh = [(e, payload) for e, payload in add.entries if e not in self.entries]
-        # What is there already is not stored twice; it waits like the first did (rule 7).
+        # An entry that is there already is not stored twice. Its add waits for the sync like the first one
+        # (rule 7).
         block = max((self.entries[e][1] for e, _ in add.entries if e in self.entries), default=DURABLE)
         if fresh:
             block = self._next_block()
@@ -188,7 +189,7 @@ class BookieNode:
         return self.last_block > DURABLE
 
     def sync(self) -> list[Answer]:
-        """Everything in the journal becomes durable; the answers that leave."""
+        """Make everything in the journal durable. Return the answers that leave."""
         ledger = self.ledger
         assert ledger is not None
         for lac, lafr, _ in self.lacs:
@@ -204,7 +205,7 @@ class BookieNode:
         return self._release()
 
     def crash(self) -> None:
-        """The process dies and boots again from what is durable."""
+        """The process dies, and boots again from its durable state."""
         fenced = self.is_fenced_durably
         self.entries = {e: kept for e, kept in self.entries.items() if kept[1] <= DURABLE}
         self.lacs, self.waiting, self.last_block = [], [], DURABLE
@@ -226,12 +227,13 @@ class BookieNode:
         )
 
     def lose_everything(self) -> None:
-        """The disk is wiped. The next boot knows that something is lost: it fences every ledger, and what it
-        does not have it may have had (D27)."""
+        """The disk is wiped. The next boot knows of the loss: it fences every ledger, and denies no entry
+        (D27)."""
         self.boot_after_loss(True, LossMarks().after_loss(LEDGER))
 
     def boot_after_loss(self, is_lost: bool, marks: LossMarks, ledger_id: int = LEDGER) -> None:
-        """Data may be lost, or that of this ledger is; between that and the boot nobody is answered.
+        """Data may be lost, or this ledger's data is lost. The bookie answers nothing between that and the
+        boot.
 
         Args:
             is_lost: Whether everything of this ledger is gone.
@@ -250,7 +252,7 @@ class BookieNode:
             self.ledger.on_fence_found()
 
     def copy_back(self, entries: tuple[tuple[int, bytes], ...], lac: int, lafr: int) -> None:
-        """It stores entries, durably, that it has read from other bookies (protocol A.3, phase two)."""
+        """It durably stores entries that it has read from other bookies (protocol A.3, phase two)."""
         assert self.ledger is not None
         self._add(
             self.ledger, Add(self.name, self.name, 0, entries[0][0], entries[-1][0], entries, lac, lafr, True)

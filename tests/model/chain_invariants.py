@@ -47,13 +47,13 @@ def check_edge(old: LogMetadata, new: LogMetadata, ledgers: Ledgers, writer: str
 def check_ack(
     record: LogMetadata, ledgers: Ledgers, ledger_id: int, entry_id: int, offset: int, epoch: int
 ) -> Iterator[Violation]:
-    """Somebody is told that a record is in the log at an offset."""
+    """A caller is told that a record is in the log at an offset."""
     told = f"e{entry_id} of ledger {ledger_id}, offset {offset}, epoch {epoch}"
     ledger = ledgers[ledger_id]
     if ledger.first is None or ledger.first + entry_id != offset:
         yield Violation("LogOrder", f"{told} is acked; the ledger starts at {ledger.first}")
     if ledger.is_short and ledger.end is not None and entry_id > ledger.end:
-        return  # Bookies confirmed it before they lost it, and that answer was late.
+        return  # Bookies confirmed the record before they lost it, and the answer was late.
     index = record.index_of(ledger_id)
     if index is None:
         if offset >= record.before[0]:
@@ -76,7 +76,7 @@ def check_log(record: LogMetadata, ledgers: Ledgers) -> Iterator[Violation]:
         if not ledgers[segment.ledger_id].is_closed:
             yield Violation("OnlyLastTwoOpen", f"ledger {segment.ledger_id} of {_list(record)} is open")
     start: int | None = record.before[0]
-    is_behind_loss = True  # Of what is truncated nobody asks any more.
+    is_behind_loss = True  # Truncated records are not checked any more.
     for segment in record.segments:
         ledger = ledgers[segment.ledger_id]
         if segment.lost_before and not is_behind_loss:

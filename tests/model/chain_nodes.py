@@ -38,7 +38,7 @@ IDLE, TAKING, LEADING, RESOLVING = "idle", "taking", "leading", "resolving"
 
 
 class Ledger(NamedTuple):
-    """One ledger, and what was told of its entries. Each entry holds one record."""
+    """One ledger, and what callers were told of its entries. Each entry holds one record."""
 
     first: int | None = None
     """The offset of entry 0."""
@@ -49,13 +49,13 @@ class Ledger(NamedTuple):
     """The last entry, once it is closed."""
     is_deleted: bool = False
     acked: int = 0
-    """A ghost of the checks: how many entries were acknowledged to whoever appended them."""
+    """For the checks only: how many entries were acknowledged to their callers."""
     denied: int | None = None
-    """A ghost: from this entry on they were said to be lost."""
+    """For the checks only: callers were told that entries from this one on are lost."""
     is_short: bool = False
     """Whether an accepted loss ended it."""
     maker: str = ""
-    """The process whose writer it has; of interest in the joined world alone."""
+    """The process of its writer. Only the joined world uses this."""
 
     @property
     def is_closed(self) -> bool:
@@ -63,13 +63,13 @@ class Ledger(NamedTuple):
 
     @property
     def acked_and_kept(self) -> int:
-        """How many of the entries that were acknowledged can still be read."""
+        """How many acknowledged entries can still be read."""
         assert self.end is not None or not self.is_short
         return min(self.acked, self.end + 1) if self.is_short and self.end is not None else self.acked
 
     @property
     def ends(self) -> range:
-        """Where recovery may end it."""
+        """The entries at which recovery may end it."""
         if self.end is not None:
             return range(self.end, self.end + 1)
         return range(self.confirmed - 1, self.pushed)
@@ -80,7 +80,7 @@ class Ledger(NamedTuple):
 
 
 def counts_of(first: int | None, count: int) -> SegmentCounts:
-    """What records of one byte each, stamped with their offsets, count as."""
+    """Return the counts of records of one byte each, whose times are their offsets."""
     if not count:
         return NOTHING
     assert first is not None
@@ -129,22 +129,22 @@ class ProcessNode:
         self.attempt = 0
         """The number of the newest write."""
         self.is_waiting = False
-        """For the answer to that write."""
+        """Whether the process waits for the answer to that write."""
         self.firsts: dict[int, int] = {}
         """The offset of the first record sent to each of the leadership's two newest ledgers."""
         self.sent: dict[int, int] = {}
-        """How many were."""
+        """How many records were sent to each."""
         self.to_end: list[int] = []
-        """Ledgers of ours whose ends are still to be found out, when the leadership is over."""
+        """Ledgers of this process whose ends are not known yet after its leadership."""
         self.ends: dict[int, int] = {}
         self.short: set[int] = set()
-        """Those that were ended by an accepted loss."""
+        """The ledgers that an accepted loss ended."""
         self.events: list[Event] = []
 
     def copy(self) -> ProcessNode:
         made = ProcessNode(self.name)
         made.phase = self.phase
-        # In one go, since the cores share the source of tokens.
+        # Copy them together, because the cores share the source of tokens.
         made.tokens, made.takeover, made.chain, made.queue = clone(
             [self.tokens, self.takeover, self.chain, self.queue]
         )
@@ -173,7 +173,7 @@ class ProcessNode:
     # --- what is due --------------------------------------------------------------------------
 
     def pump(self) -> list[RecordWrite]:
-        """Everything that is wanted now and needs nothing of the world."""
+        """Do everything that the cores want now and that needs no other part of the world."""
         if self.phase == TAKING:
             return self._pump_takeover()
         if self.phase == LEADING:
@@ -241,7 +241,7 @@ class ProcessNode:
         return RecordWrite(self.name, self.attempt, version, record)
 
     def rest(self) -> None:
-        """Whatever it was doing is over."""
+        """The process stops its present work."""
         self.phase = IDLE
         self.takeover = self.chain = self.queue = None
         self.is_waiting = False
@@ -250,7 +250,7 @@ class ProcessNode:
     # --- taking over --------------------------------------------------------------------------
 
     def take(self, aim: TakeoverAim) -> None:
-        """Begin a takeover. An operator's accepts whatever loss there is."""
+        """Begin a takeover. An operator's takeover accepts every loss."""
         self.phase = TAKING
         self.takeover = Takeover(LOG, new_token=self.tokens, aim=aim, accept_loss=aim is TakeoverAim.RECOVER)
 
@@ -309,16 +309,16 @@ class ProcessNode:
         self.chain.on_closed(counts_of(self.firsts.get(ledger_id), self.sent.get(ledger_id, 0)))
 
     def lose(self) -> None:
-        """A ledger of ours was found to be closed or fenced by somebody else, or failed."""
+        """A ledger of this process failed, or another process closed or fenced it."""
         assert self.chain is not None
         self.chain.on_lost(LostLeadership(LOG))
 
     def leave(self) -> None:
-        """The process gives its leadership up in the middle of anything."""
+        """The process gives up its leadership at any moment."""
         self._answer_all({})
 
     def end(self, ledger_id: int, end: int | None, is_short: bool) -> None:
-        """The leadership is over, and this is where one of its ledgers ended; None where nobody knows."""
+        """The leadership is over, and one of its ledgers ended here. None: nobody knows where."""
         self.to_end.remove(ledger_id)
         if end is not None:
             self.ends[ledger_id] = end

@@ -1,4 +1,4 @@
-"""Which configurations of the chain are searched; see ``sets`` for the ledger's."""
+"""The configurations of the chain that are searched. ``sets`` has those of the ledger."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WIDE = [
     C(records=2, rolls=1, losses=1, accepts=1),
     C(records=2, rolls=2, losses=2, accepts=1),
     C(records=2, rolls=1, losses=1, accepts=1, truncate=1),
-    # A third takeover, by whoever lost or by a third process.
+    # A third takeover, by the process that lost or by a third one.
     C(takeovers=3, records=1, rolls=1),
     C(processes=3, takeovers=3, records=1, rolls=1),
 ]

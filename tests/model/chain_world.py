@@ -51,9 +51,9 @@ class ChainConfiguration:
 
     processes: int = 2
     takeovers: int = 2
-    """How often anybody begins to take the log over."""
+    """How often a process begins to take the log over."""
     seals: int = 0
-    """How often anybody begins to end it."""
+    """How often a process begins to seal it."""
     records: int = 2
     rolls: int = 1
     """How often a leader wants to go on in a new ledger."""
@@ -69,7 +69,7 @@ class ChainConfiguration:
     losses: int = 0
     """How often an operator accepts the loss of the end of a ledger."""
     accepts: int = 0
-    """How often one accepts for the log what that means."""
+    """How often an operator then accepts the loss for the log."""
 
     def __str__(self) -> str:
         told = [f", {name} {getattr(self, name)}" for name in BUDGETS if getattr(self, name)]
@@ -88,7 +88,7 @@ class Ledgers(NamedTuple):
 
 class ChainWorld:
     budgets = BUDGETS
-    """What the configuration has budgets for."""
+    """The kinds of events that the configuration has budgets for."""
 
     def __init__(self, configuration: ChainConfiguration) -> None:
         self.configuration: ChainConfiguration = configuration
@@ -158,7 +158,7 @@ class ChainWorld:
         return State(places, pool, found)
 
     def progress(self, state: State) -> tuple[bool, int]:
-        """Whether somebody took over from somebody, and how many records are acknowledged."""
+        """Whether one leader followed another, and how many records are acknowledged."""
         stored: Stored = self.nodes[state.places[RECORD]]
         ledgers: Ledgers = self.nodes[state.places[LEDGERS]]
         return stored.record.epoch > 1, sum(ledger.acked for ledger in ledgers.all)
@@ -190,7 +190,7 @@ class ChainWorld:
     def _wanted(
         self, node: ProcessNode, stored: Stored, ledgers: tuple[Ledger, ...]
     ) -> Iterator[tuple[str, Any, str | None]]:
-        """What a process may do, each with the budget that it takes from."""
+        """The actions of a process, each with the budget that it takes from."""
         if node.phase == IDLE:
             yield "take", TakeoverAim.LEAD, "takeovers"
             yield "take", TakeoverAim.SEAL, "seals"
@@ -319,7 +319,7 @@ class ChainWorld:
         return self.nodes[places[RECORD]].version != write.version and not self._is_awaited(places, write)
 
     def _truncate(self, places: list[int]) -> None:
-        """Everything that is counted is given up, and what left the list is deleted."""
+        """Truncate all counted records, and delete the ledgers that left the list."""
         stored: Stored = self.nodes[places[RECORD]]
         end = stored.record.counted_end
         changed, dropped = stored.record.truncated(end, end, b"truncated at %d" % stored.version)
@@ -477,7 +477,7 @@ class ChainWorld:
     # --- words --------------------------------------------------------------------------------
 
     def describe(self, state: State, action: Action) -> str:
-        """What an action does, before it is done."""
+        """Describe an action before it is done."""
         if action[0] == "message":
             write = self.messages[action[1]]
             listed = [segment.ledger_id for segment in write.record.segments]

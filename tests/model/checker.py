@@ -30,7 +30,7 @@ Model = World | ChainWorld
 AnyConfiguration = Configuration | ChainConfiguration
 
 NODES_MAX = 100_000
-"""A walk goes on in a new world when its world remembers so many components: memory is not for ever."""
+"""A walk goes on in a new world once its world remembers this many components, to bound its memory."""
 
 
 def world_of(configuration: AnyConfiguration) -> Model:
@@ -87,12 +87,12 @@ class Result:
 
 
 def explore(configuration: AnyConfiguration, *, states_max: int = 1 << 62) -> Result:
-    """Every state of a configuration, or as many as allowed, nearest first."""
+    """Search every state of a configuration, or as many as allowed, nearest first."""
     world = world_of(configuration)
     begin = time.process_time()
     result = Result(configuration)
     first = world.initial()
-    # The print of a state: that of its predecessor.
+    # For the print of each state, the print of its predecessor.
     came_from: dict[int, int] = {first.print: first.print}
     frontier = [first]
     while frontier:
@@ -227,7 +227,7 @@ def _order(action: Action) -> tuple[int, int]:
 
 
 def _weight(world: Model, action: Action, slow: Sequence[float]) -> float:
-    """How likely an action is, before all are made to sum to one."""
+    """The weight of an action in a random choice."""
     if action[0] == "cell":
         return _weight(world.ledgers, action[2], [1.0] * len(world.ledgers.names))
     if action[0] == "message":
@@ -258,4 +258,5 @@ _LEANINGS |= {"finish": 0.05, "lose": 0.3, "give_up_waiting": 0.3}
 _LEANINGS |= {"wipe": 0.03, "forget": 0.03, "bounce": 0.03, "heal": 0.2, "publish": 0.2}
 
 _AIMS = {TakeoverAim.LEAD: 0.08, TakeoverAim.RECOVER: 0.03, TakeoverAim.SEAL: 0.004}
-"""Takeovers, by what they are for. A log that is ended early, or never led for long, shows little."""
+"""Takeovers are weighted by their purpose. If a log ends early, or no leader leads for long, a walk shows
+little."""

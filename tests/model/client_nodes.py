@@ -49,7 +49,7 @@ def choices(slots: list[int], ensemble: tuple[str, ...], bookies: tuple[str, ...
 
 
 class ClientNode:
-    """What the two kinds of client share."""
+    """The part that both kinds of clients share."""
 
     name: str
     core: WriterCore | LedgerRecovery
@@ -129,7 +129,7 @@ class OwnerNode(ClientNode):
         return core.is_over and is_certain and core.pending.lap > core.lac
 
     def pump(self) -> list[Message]:
-        """Everything that the core wants done now."""
+        """Do everything that the core wants now."""
         core = self.core
         self._follow(core.pending.ensemble)
         core.form_batches()
@@ -146,7 +146,7 @@ class OwnerNode(ClientNode):
         return isinstance(answer, AddAnswer) and not self.core.is_over and self._is_current(answer)
 
     def awaits(self, request: Add | Fence | Read) -> bool:
-        """Whether it would hear an answer to a request."""
+        """Whether this client would take an answer to a request."""
         return isinstance(request, Add) and not self.core.is_over and self._is_current(request)
 
     def receive(self, answer: Answer) -> None:
@@ -192,10 +192,10 @@ class RecovererNode(ClientNode):
         self.name = name
         self.core: LedgerRecovery = core
         self.asks: frozenset[ReadAsk] = frozenset()
-        """Reads that are out."""
+        """Reads without an answer yet."""
         self.fences: frozenset[int] = frozenset()
         self.is_again = False
-        """A ghost of the checks: its process recovered this ledger before, and failed."""
+        """For the checks only: its process tried to recover this ledger before, and failed."""
 
     def copy(self) -> RecovererNode:
         made = RecovererNode(self.name, clone(self.core))
@@ -238,7 +238,7 @@ class RecovererNode(ClientNode):
         asks = core.take_reads()
         self.asks |= set(asks)
         out += [Read(self.name, ask.bookie, ask) for ask in asks]
-        # Answers of a former round are not looked at.
+        # Answers of earlier rounds are ignored.
         self.asks = frozenset(
             ask for ask in self.asks if core.phase is Phase.READING and ask.round == core._round
         )
@@ -263,7 +263,7 @@ class RecovererNode(ClientNode):
         return answer.ask in self.asks
 
     def awaits(self, request: Add | Fence | Read) -> bool:
-        """Whether it would hear an answer to a request."""
+        """Whether this client would take an answer to a request."""
         if isinstance(request, Add):
             return self.pending is not None and self._is_current(request)
         if isinstance(request, Fence):

@@ -1,4 +1,4 @@
-"""What is in the model's world, and how much may go wrong in it."""
+"""The contents of the model's world, and the budgets for everything that may go wrong in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Configuration:
     close: bool = False
     """The owner may close."""
     fail: int = 0
-    """How often a client takes a bookie of its ensemble for lost (time-out, connection, refusal)."""
+    """How often a client treats a bookie of its ensemble as failed (time-out, connection, refusal)."""
     connect: int = 0
     """How often a failed bookie comes back: everything unconfirmed is sent again."""
     change: int = 0

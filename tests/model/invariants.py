@@ -79,7 +79,8 @@ def check_edge(old: LedgerMetadata, new: LedgerMetadata, client: str) -> Iterato
 
 
 def _check_repair(old: LedgerMetadata, new: LedgerMetadata) -> Iterator[Violation]:
-    """Repair writes: other bookies in one fragment that takes no more entries, and nothing else."""
+    """A write of repair replaces bookies in one fragment that takes no more entries, and changes nothing
+    else."""
     if (old.state, old.last_entry) != (new.state, new.last_entry):
         yield Violation("MetaTransitions", f"repair writes {new.state.value} last={new.last_entry}")
     if [one.first_entry for one in old.fragments] != [one.first_entry for one in new.fragments]:
@@ -159,7 +160,7 @@ def _check_queue(client: OwnerNode | RecovererNode) -> Iterator[Violation]:
         kept = [e for batch in pending.batches for e in range(batch.first, batch.last + 1)]
         first = pending.batches[0].first if kept else pending.lap + 1
         is_exact = kept == list(range(first, pending.lap + 1)) and first <= pending.settled + 1
-        # Settled batches stay only where a replacement is to have them.
+        # A settled batch is kept only if a replacement must get it.
         is_lean = pending._carried or all(batch.last > pending.settled for batch in pending.batches)
         if not is_exact or not is_lean:
             yield Violation("QueueRule", f"{client.name} keeps {kept}, settled is {pending.settled}")

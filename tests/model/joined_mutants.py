@@ -45,7 +45,7 @@ def a_loss_fences_nothing() -> AbstractContextManager[Any]:
 
 
 def an_accepted_loss_is_not_written_down() -> AbstractContextManager[Any]:
-    """So whoever takes the log over takes the ledger for one that lost nothing."""
+    """So the next leader believes that the ledger lost nothing."""
     original = LedgerRecovery._form_closing_intent
 
     def form_closing_intent(self: LedgerRecovery) -> None:
@@ -67,7 +67,7 @@ def a_loss_is_accepted_though_somebody_is_silent() -> AbstractContextManager[Any
 
 
 def a_loss_is_accepted_before_everybody_answered() -> AbstractContextManager[Any]:
-    """The first bookie that does not know decides for all."""
+    """The first bookie with an unknown answer decides for all."""
     original = LedgerRecovery.on_read
 
     def on_read(
@@ -107,7 +107,7 @@ def all_ledgers_leave_limbo_with_the_first() -> AbstractContextManager[Any]:
 
 
 def a_new_bookie_is_named_though_it_booted() -> AbstractContextManager[Any]:
-    """It has lost the copies that it confirmed, and left limbo before any metadata named it."""
+    """The bookie has lost the copies that it confirmed, and left limbo before any metadata named it."""
     return patch.object(FragmentRepair, "on_target_lost", lambda self, bookie, why: None)
 
 
@@ -139,7 +139,7 @@ def an_answer_that_was_cut_short_denies_the_rest() -> AbstractContextManager[Any
 
 @contextmanager
 def a_frame_without_entries_confirms_what_it_tells() -> Iterator[None]:
-    """A bookie that was told the LAC is taken for one that has all up to it."""
+    """A bookie that was told the LAC counts as having all entries up to it."""
     original = WriterCore.on_add_ok
 
     def on_add_ok(self: WriterCore, bookie: BookieId, first: int, last: int) -> bool:

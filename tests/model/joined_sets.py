@@ -1,5 +1,5 @@
-"""Which configurations of the joined world are searched; see ``sets`` for the ledger's and ``chain_sets`` for
-the chain's."""
+"""The configurations of the joined world that are searched. ``sets`` has those of the ledger, ``chain_sets``
+those of the chain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDE = [
     C(shape=(2, 2, 2), takeovers=1, records=1, rolls=0, accepts=1, disks=1, reads=1),
     C(shape=(1, 1, 1), bookies=1, takeovers=2, records=1, rolls=1),
     C(shape=(1, 1, 1), bookies=1, takeovers=1, seals=1, records=1, rolls=1, crash=1),
-    # The older of two ledgers loses what was acknowledged, and the newer does not.
+    # The older of two ledgers loses acknowledged entries, and the newer one does not.
     C(shape=(1, 1, 1), takeovers=1, records=2, rolls=1, accepts=1, disks=1),
     C(takeovers=2, records=1, rolls=0, disks=1),
     C(takeovers=1, seals=1, records=1, rolls=0, forgets=1),

@@ -63,7 +63,7 @@ OF_LEDGERS = {
     "publish": "publishes",
     "repair": "repairs",
 }
-"""The budgets of the ledger's world, and their names here: all cells take from the same."""
+"""The budgets of the ledger's world, and their names here. All cells share them."""
 
 LOSSES = ("disks", "forgets", "bounces")
 _VERBS = {"wipe": "disks", "forget": "forgets", "bounce": "bounces"}
@@ -84,7 +84,7 @@ class JoinedConfiguration(ChainConfiguration):
     forgets: int = 0
     """How often a bookie dies that syncs late, and loses what it has of the newest ledger."""
     bounces: int = 0
-    """How often a bookie dies that has lost nothing, and cannot know that."""
+    """How often a bookie dies that has lost nothing, but cannot know that."""
     heals: int = 0
     """How often a bookie in limbo copies back what it lacks of a closed ledger."""
     stale: int = 0
@@ -146,7 +146,7 @@ class LedgerWorld(World):
         return cell
 
     def _spend(self, places: list[int], which: int) -> None:
-        pass  # Whoever takes the step has taken it from the log's budget.
+        pass  # The step was taken from the log's budget already.
 
     def after(self, cell: int, action: Action) -> int:
         """The cell after an action. Raises Violation."""
@@ -157,7 +157,7 @@ class LedgerWorld(World):
         return found
 
     def offers(self, cell: int) -> list[tuple[str | None, Action]]:
-        """What may happen in a cell by itself, each with the budget that it takes from."""
+        """The actions of a cell by itself, each with the budget that it takes from."""
         found = self._offers.get(cell)
         if found is None:
             found = self._offers[cell] = list(self._offered(self.states[cell]))
@@ -390,7 +390,8 @@ class JoinedWorld(ChainWorld):
                         yield "do", self.marks_place, what, bookie, self.budgets.index(name)
 
     def _may_heal(self, cell: int, ledger_id: int, bookie: int, marks: LossMarks) -> bool:
-        """Whether a bookie is in limbo for a closed ledger, and something comes of looking at it."""
+        """Whether a bookie is in limbo for a closed ledger, and a look at the ledger would change
+        something."""
         if not marks.denies_nothing(ledger_id) or self.ledgers.end_of(cell) is None:
             return False
         after, is_whole = self.ledgers.healed(cell, self.ledgers.bookies[bookie])
@@ -515,7 +516,7 @@ class JoinedWorld(ChainWorld):
             self._go_on_in(places, pool, ledger_id, ("start", place, is_accepting))
 
     def _go_on_in(self, places: list[int], pool: set[int], ledger_id: int, action: Action) -> None:
-        """Something happens in a cell; what its log learns of it follows."""
+        """An event in a cell, and then what the log learns of it."""
         before = self._cell(places, ledger_id)
         after = self.ledgers.after(before, action)
         if after == before:
@@ -529,7 +530,7 @@ class JoinedWorld(ChainWorld):
                     self._deliver_end(places, pool, process, ledger_id)
 
     def _deliver_end(self, places: list[int], pool: set[int], process: int, ledger_id: int) -> None:
-        """A process learns where a ledger ends, or that nobody can say."""
+        """A process learns where a ledger ends, or that the end cannot be found."""
         place = FIRST_PROCESS + process
         cell = self._cell(places, ledger_id)
         is_taking = self.nodes[places[place]].phase == TAKING
@@ -565,7 +566,8 @@ class JoinedWorld(ChainWorld):
     # --- what follows at once -----------------------------------------------------------------
 
     def _settle(self, places: list[int], pool: set[int]) -> None:
-        """Leaders follow their writers; whoever works for a process that has gone on stops."""
+        """Leaders follow their writers. Writers and recoverers stop if their process has gone on without
+        them."""
         while (where := tuple(places[LEDGERS:])) not in self._settled:
             before = list(places)
             for ledger_id in range(len(self.nodes[places[self.cells_place]].all)):

@@ -1,4 +1,4 @@
-"""What travels between the nodes of the model, and the words for it.
+"""The messages between the nodes of the model, and the words for them.
 
 Messages lie in one pool without order: any of them may be delivered next, late, or never. Clients are named
 W (the owner), R0 and R1 (recoverers), X (a repair), bookies b0, b1, ...
@@ -25,7 +25,7 @@ class Add(NamedTuple):
     first: int
     last: int
     entries: tuple[tuple[int, bytes], ...]
-    """Those of first..last that the slot holds."""
+    """The entries of first..last that the slot holds."""
     lac: int
     lafr: int
     is_recovery: bool
@@ -75,7 +75,7 @@ class ReadAnswer(NamedTuple):
     ask: ReadAsk
     found: tuple[tuple[int, bytes], ...]
     through: int
-    """The answer says nothing about what lies beyond."""
+    """The answer says nothing about later entries."""
     negative: Negative
 
     def cut_after(self, through: int) -> ReadAnswer:

@@ -1,4 +1,4 @@
-"""States of the model as numbers, and which of them are the same.
+"""States of the model as numbers, and which states count as the same.
 
 Every component and every message gets a number when it is first seen, and 64 random bits; a state is the
 numbers of its components with those of the messages under way, and its *print* is their bits, xored. What
@@ -53,7 +53,7 @@ class Register(NamedTuple):
 
 
 class Reaction(NamedTuple):
-    """What came of one input to one component."""
+    """The result of one input to one component."""
 
     node: int
     out: tuple[int, ...]
@@ -87,7 +87,7 @@ class Numbers:
             self.clients += (REPAIR,)
         self.names = ("metadata", "budgets", "end", *self.clients, *self.bookies)
         self.place_of = {name: place for place, name in enumerate(self.names)}
-        self.place_of[FORMER] = FIRST_CLIENT  # The owner hears no answer to a request that is not his.
+        self.place_of[FORMER] = FIRST_CLIENT  # The owner ignores answers to requests of others.
         self.first_bookie = FIRST_CLIENT + len(self.clients)
         self.messages: list[Message] = []
         self.targets: list[int] = []
@@ -159,7 +159,7 @@ class Numbers:
         return found
 
     def react(self, number: int, what: str, argument: Any = None) -> Reaction:
-        """What comes of one input to one component."""
+        """The result of one input to one component."""
         raise NotImplementedError
 
     # --- what is the same ---------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Numbers:
         return State(swapped, pool, found) if found < state.print else state
 
     def _twin(self, number: int) -> int:
-        """The number of a recoverer that is like this one and has the other one's name."""
+        """Return the number of a recoverer that is equal to this one except for the other one's name."""
         twin = self._twins.get(number)
         if twin is None:
             made = self.nodes[number].copy()

@@ -1,4 +1,4 @@
-"""What comes of an input to one component of the world: production code, run once for each such pair.
+"""The reaction of a component to an input: production code, run once for each such pair.
 
 A component (``client_nodes``, ``bookie_node``, ``repair_node``: production cores in small shells) never
 changes once it has a number. ``react`` copies one, lets the production code run on the copy, and gives the

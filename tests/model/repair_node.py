@@ -19,11 +19,11 @@ from tests.model.messages import REPAIR, Add, AddAnswer, Answer, Fence, Get, Get
 from tests.model.structure import clone, picture
 
 Task = tuple[int, str, str]
-"""A fragment, a bookie of it, and who takes its place."""
+"""A fragment, one of its bookies, and the bookie that replaces it."""
 
 
 def tasks(metadata: LedgerMetadata, bookies: tuple[str, ...]) -> Iterator[Task]:
-    """Every repair that is allowed now."""
+    """Return every repair that is allowed now."""
     for finding in survey(metadata, bookies):
         if finding.work is not Work.RECOVER:
             ensemble = metadata.fragments[finding.fragment_index].ensemble
@@ -37,7 +37,7 @@ class RepairNode:
         self.core = core
         self.write = IDLE
         self.asks: list[RangeAsk] = []
-        """Reads that are out. The core knows its asks by identity, so these are copied with it."""
+        """Reads without an answer yet. The core knows its asks by identity, so these are copied with it."""
         self.copies: list[Copy] = []
 
     def copy(self) -> RepairNode:
@@ -116,11 +116,11 @@ class RepairNode:
             self.core.on_reply(ask, dict(answer.found), ask.last, answer.negative)
 
     def fail_read(self, place: int) -> None:
-        """One of the reads that are out times out."""
+        """One of the reads times out."""
         self.core.on_failed(self.asks.pop(place))
 
     def lose_target(self, bookie: str) -> None:
-        """A new bookie booted, so its registration is another one."""
+        """A new bookie booted, so it has another registration."""
         self.write = IDLE
         self.core.on_target_lost(bookie, "it booted")
 

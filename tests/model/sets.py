@@ -1,4 +1,4 @@
-"""Which configurations are searched: a small set in every test run, a wide one on request.
+"""The configurations that are searched: a small set in every test run, a wide one on request.
 
 Of the small set every state is visited. In the wide set the exhaustive ones are, unless they are cut at
 ``STATES_MAX`` (breadth first: everything that takes no more steps was seen); the rest is walked at random.

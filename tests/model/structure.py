@@ -1,4 +1,4 @@
-"""Copies and canonical pictures of the protocol objects, whatever attributes they have.
+"""Copies and canonical pictures of the protocol objects, with all their attributes.
 
 The checker needs two things of a production object: a copy to go on with, and a hashable value that is
 equal for two objects exactly if they behave the same from here on. Both walk over *all* attributes of the
@@ -60,13 +60,13 @@ OBJECTS = (
         _Lane,
     ),
 )
-"""What has identity and changes."""
+"""Classes of objects that have identity and change."""
 
 VALUES = (
     *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, EntryRun),
     *(LogMetadata, LogSegment, SegmentCounts, Gap, RangeAsk, Copy),
 )
-"""What never changes once made."""
+"""Classes of values that never change."""
 
 _SHARED = frozenset({int, str, bytes, bool, type(None), FunctionType, MethodType, *VALUES})
 _OBJECTS = frozenset(OBJECTS)

@@ -29,8 +29,8 @@ from tests.model.world import BUDGET, Action, State, World
 from tests.scenarios import mutants
 
 COPIES = frozenset({"AckedAtAckQuorum", "WriterAckCount", "ClosedAtAckQuorum"})
-"""What a loss of data breaks by itself. That something is left of each acknowledged entry (AckedReadable)
-holds."""
+"""The invariants that a loss of data breaks by itself. AckedReadable still holds: a copy of each acknowledged
+entry is left."""
 
 STATES_MAX = 150_000
 
@@ -104,7 +104,8 @@ def boot_does_not_fence() -> AbstractContextManager[Any]:
 def test_without_fence_or_limbo_at_the_boot_the_search_finds_the_loss(
     mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only that a fence is missing, which other checks see at once: that acknowledged entries go."""
+    """The checker must find lost acknowledged entries, and not only the missing fence, which other checks see
+    at once."""
     fences = {"FenceCoverage", "FenceBeforeReply", "FenceDurable"}
     monkeypatch.setattr(LimboWorld, "unasked", COPIES | fences)
     with mutant():

@@ -1,4 +1,5 @@
-"""Liveness (part C.6 of the protocol): from wherever trouble left a ledger, once it is over things go on.
+"""Liveness (part C.6 of the protocol): once trouble is over, every ledger makes progress, no matter in which
+state the trouble left it.
 
 A random walk brings the world into some state. Then everybody answers, nothing is lost any more, and what was
 lost before is found out by a new connection, as time-outs do."""
@@ -87,7 +88,7 @@ def test_an_owner_whose_bookies_are_all_back_gets_everything_settled_and_can_clo
     for seed in range(WALKS):
         state = _trouble(world, seed)
         was_pending += not world.node(state, OWNER).core.is_drained
-        # What is written is written, and known to be.
+        # All writes are done, and their clients know it.
         while (owner := world.node(state, OWNER)).core.intent is not None:
             if owner.write != TO_BE_READ:
                 state = _deliver_everything(world, state)

@@ -1,4 +1,4 @@
-"""The small set of the model checker, and the proof that the checker sees what is wrong.
+"""The small set of the model checker, and the proof that the checker notices broken rules.
 
 ``make model`` searches much more."""
 

@@ -1,4 +1,4 @@
-"""Repair beside a writer and recoverers: that it comes to something, and that wrong ones are seen.
+"""Repair beside a writer and recoverers: it makes progress, and the checker notices broken repairs.
 
 The configurations are in ``sets`` with the others."""
 

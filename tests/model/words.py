@@ -16,7 +16,7 @@ from tests.model.world import World
 
 
 def describe(world: World, state: State, action: Action) -> str:
-    """What an action does, before it is done."""
+    """Describe an action before it is done."""
     if action[0] in ("message", "silent", "again"):
         return _delivery(world, state, action[0], action[1])
     if action[0] == "short":

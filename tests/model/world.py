@@ -105,7 +105,7 @@ class World(Reactions):
         return State(places, pool, self._print(places, pool))
 
     def node(self, state: State, name: str) -> Any:
-        """The component of that name."""
+        """Return the component of that name."""
         return self.nodes[state.places[self.place_of[name]]]
 
     def metadata(self, state: State) -> LedgerMetadata:
@@ -132,7 +132,7 @@ class World(Reactions):
     # --- what may happen next -----------------------------------------------------------------
 
     def actions(self, state: State) -> Iterator[Action]:
-        """Everything that may happen next, without doing it."""
+        """Return everything that may happen next, without doing it."""
         places, pool, _ = state
         if self.is_settled(state):
             return
@@ -214,7 +214,7 @@ class World(Reactions):
             return True  # It is met when the message is delivered.
 
     def _has_listener(self, number: int, places: tuple[int, ...]) -> bool:
-        """Whether somebody would hear the answer to a request that is handled now."""
+        """Whether a client would take the answer to a request that is handled now."""
         key = (number, places[self.senders[number]], places[self.targets[number]])
         heard = self._heard.get(key)
         if heard is None:
@@ -231,7 +231,7 @@ class World(Reactions):
             yield from (("short", number, through) for through in range(ask.first - 1, ask.last))
 
     def _wanted(self, number: int, place: int) -> list[tuple[int | None, Action]]:
-        """What a client may do by itself, each with the budget it takes from."""
+        """The actions of a client by itself, each with the budget that it takes from."""
         wants = self._wants.get(number)
         if wants is None:
             client = self.nodes[number]
@@ -290,7 +290,7 @@ class World(Reactions):
         found: list[tuple[str | None, str, Any]] = []
         if self._is_replaced_at_once:
             for slot in pending.slots:
-                # Whether it may be replaced is for the core to say, when it has failed.
+                # Once it has failed, the core decides whether it may be replaced.
                 failed = clone(core)
                 failed.on_bookie_failed(slot.bookie)
                 for replacements in choices(failed.replaceable(), pending.ensemble, self.bookies):
@@ -439,7 +439,8 @@ class World(Reactions):
         if node.write == SENT and is_current:
             places[client] = self.react(places[client], "written").node
             if isinstance(node, RecovererNode) and not self.configuration.lost:
-                # He reads what is stored at once: who reads later learns that it is over, or the same.
+                # The owner reads the stored value at once. A later read would show the same, or that the
+                # ledger has ended.
                 reaction = self.react(places[client], "stored", places[META])
                 places[client] = reaction.node
                 return reaction.out, reaction.events
@@ -465,14 +466,14 @@ class World(Reactions):
             _, first, last, members = event
             nodes = {name: self.nodes[places[self.place_of[name]]] for name in members}
             if self.is_repaired and (end := self.nodes[places[META]].metadata.last_entry) is not None:
-                # The answer was late. Repair may have moved copies since; the metadata say where they are.
+                # The answer was late. Repair may have moved copies since. The metadata says where they are.
                 first = max(first, end + 1)
             for entry_id in range(first, last + 1):
                 self._report(invariants.check_acknowledged(self.replication, entry_id, members, nodes))
 
     def _check_loss(self, places: list[int], entry_id: int, client: str, write_set: list[str]) -> None:
         """An accepted loss will end the ledger before an entry. Another recovery may have read that entry
-        before it was lost, and bring it back too late. So this is asked of the first one alone."""
+        before it was lost, and bring it back too late. So only the first recovery is checked."""
         nodes = [self.nodes[number] for number in places[FIRST_CLIENT + 1 : self.recoverers_end]]
         if all(node is None or (node.name == client and not node.is_again) for node in nodes):
             bookies = [self.nodes[places[self.place_of[name]]] for name in write_set]
