@@ -285,10 +285,10 @@ async def connect(
         append_deadline_s: An append fails if it has not reached its ack quorum after this many seconds. It
             must be above 0; the default is 20.
         create: Create the cluster's metadata if there is none. This starts no bookies. The new cluster is
-        closed by the certificate or the secret of this program. If the program has neither, ``sqlite:`` makes
-        a secret in ``PATH.secret``. With ``zk://``, the cluster is then open to everybody who reaches its
-        bookies, and a warning in the log says so. tls: The certificate, the key and the authorities of this
-        program. With it, every connection to a
+            closed by the certificate or the secret of this program. If the program has neither, ``sqlite:``
+            makes a secret in ``PATH.secret``. With ``zk://``, the cluster is then open to everybody who
+            reaches its bookies, and a warning in the log says so.
+        tls: The certificate, the key and the authorities of this program. With it, every connection to a
             bookie is encrypted, and both ends prove who they are. The default is in the environment variables
             ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
             clusters use no network, so they ignore this and the next two arguments.
