@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bookie.server.node import BookieNode
 from bookie.server.shared import REFUSED
 from ledgerlog.metrics import families as f
-from ledgerlog.metrics.families import BOOKIE_FIGURES, Measurement
+from ledgerlog.metrics.families import BOOKIE_FIGURES, INFO_SUMS, Measurement
 
 __all__ = ["bookie_measurements"]
 
@@ -23,5 +23,5 @@ def bookie_measurements(node: BookieNode) -> Iterator[Measurement]:
     for name, value in node.server.figures().items():
         if name.startswith(REFUSED):
             yield Measurement(f.BOOKIE_REFUSED, value, (name.removeprefix(REFUSED),))
-        else:
+        elif name not in INFO_SUMS:
             yield Measurement(BOOKIE_FIGURES[name], value)

@@ -45,7 +45,7 @@ Assertions guard the acknowledgements. If they are switched off, a bookie refuse
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -53,6 +53,7 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
+from bookie.core.fullness import DiskSpace
 from bookie.server.access import AccessControl
 from bookie.server.corruption import CorruptionRepair
 from bookie.server.deletion_oracle import MetadataDeletionOracle
@@ -335,6 +336,11 @@ async def open_bookie(
                 SessionCounts(),
                 registration,
             )
+
+            def spaces() -> Collection[DiskSpace]:
+                return watch.spaces.values()  # Each look makes a new dictionary.
+
+            server.tell_spaces(spaces)
             beside = (
                 partial(_drop_when_healed, repair, directory),
                 generations.run,

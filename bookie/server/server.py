@@ -17,9 +17,11 @@ by itself, the whole service fails: a bookie that clients cannot reach must not 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 
 import trio
 
+from bookie.core.fullness import DiskSpace
 from bookie.server.access import AccessControl
 from bookie.server.connection import Connection
 from bookie.server.fair import FairShares
@@ -80,6 +82,10 @@ class BookieServer:
     def connections(self) -> int:
         """How many clients are connected."""
         return len(self._connections)
+
+    def tell_spaces(self, spaces: Callable[[], Collection[DiskSpace]]) -> None:
+        """Have ``figures`` tell the space of the disks, which ``spaces`` returns."""
+        self._shared.spaces = spaces
 
     @property
     def counts(self) -> dict[str, int]:

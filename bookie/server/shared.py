@@ -7,10 +7,12 @@ many others are open.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import attrs
 
+from bookie.core.fullness import DiskSpace
 from bookie.server.access import Access, AccessControl
 from bookie.server.fair import FairShares
 from bookie.server.polls import Polls
@@ -75,17 +77,22 @@ class Shared:
     """How many clients are connected."""
     refused: dict[Status, int] = attrs.Factory(dict)
     """How many adds and requests were refused, by reason."""
+    spaces: Callable[[], Collection[DiskSpace]] = tuple
+    """Returns the space of each file system that the bookie writes to, as far as it is known."""
     _awaiting: dict[Served, None] = attrs.Factory(dict)
 
     def figures(self) -> dict[str, int]:
         """Return the figures of the bookie, for INFO replies and for its metrics."""
         marks = self.engine.loss_marks.now
+        fullest = min(self.spaces(), key=lambda space: space.free / max(space.total, 1), default=None)
         return {
             **self.engine.statistics(),
             **self.counts,
             "connections": self.connections,
             "requests_under_way": self.fair.requests,
             "reply_bytes": self.fair.reply_bytes,
+            "disk_bytes": -1 if fullest is None else fullest.total,
+            "disk_free_bytes": -1 if fullest is None else fullest.free,
             "is_read_only": int(self.engine.is_read_only),
             "fenced_through": marks.fenced_through,
             "ledgers_in_limbo": marks.limbo_count,

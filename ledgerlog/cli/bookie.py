@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import attrs
 import click
 import trio
@@ -14,21 +12,17 @@ from ledgerlog.cli.output import print_json, print_line, print_table, progress_b
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieUnavailable, PermissionDenied, WireError
-from ledgerlog.ledger.bookies import understands
-from ledgerlog.metrics.families import BOOKIE_FIGURES
+from ledgerlog.ledger.figures import INCOMPATIBLE, UNAVAILABLE, ask_figures, bookie_state
+from ledgerlog.metrics.families import BOOKIE_FIGURES, INFO_SUMS
 from ledgerlog.model.bookie import BookieInfo
-from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.repair.decommission import Emptying, decommission
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.versions import SPOKEN
-from ledgerlog.wire.frame import Kind, Status
 
 _ANSWER_S = 2.0
-_INCOMPATIBLE = "incompatible"
-_FIGURE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 
 
 @attrs.frozen
@@ -51,7 +45,7 @@ class BookieState:
     @property
     def words(self) -> str:
         """The state for a person."""
-        if self.state == _INCOMPATIBLE:
+        if self.state == INCOMPATIBLE:
             return f"{self.state}: it speaks protocol {self.speaks}, this command {SPOKEN}"
         words = self.state if self.journal_write_data else f"{self.state}, unsynced"
         return f"{words}, {self.ledgers_in_limbo} ledgers in limbo" if self.ledgers_in_limbo else words
@@ -114,8 +108,8 @@ def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
             info = next((i for i in cluster.bookies.registered() if i.bookie_id == bookie_id), None)
             if info is None:
                 raise BookieUnavailable(f"bookie {bookie_id} is not registered in the metadata store")
-            state = "read-only" if cluster.bookies.is_read_only(bookie_id) else "writable"
-            return info.address, state, await _figures(cluster, bookie_id)
+            state = bookie_state(info, is_read_only=cluster.bookies.is_read_only(bookie_id))
+            return info.address, state, await ask_figures(cluster.client.pool, bookie_id, timeout_s=_ANSWER_S)
 
     address, state, figures = run(body)
     if as_json:
@@ -123,31 +117,16 @@ def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
         return
     print_line(f"{bookie_id} at {address}: {state}")
     rows = []
-    for name, value in figures.items():
+    order = [name for name in (*BOOKIE_FIGURES, *INFO_SUMS) if name in figures]
+    for name in dict.fromkeys((*order, *sorted(figures))):
+        value = figures[name]
         if name.startswith("refused_"):
             meaning = f"refused with {name.removeprefix('refused_').upper()}"
         else:
-            meaning = BOOKIE_FIGURES[name].meaning if name in BOOKIE_FIGURES else "-"
+            family = BOOKIE_FIGURES.get(name)
+            meaning = INFO_SUMS.get(name, "-") if family is None else family.meaning
         rows.append((name, value, meaning))
     print_table(("figure", "value", "what it is"), rows, numbers=("value",))
-
-
-async def _figures(cluster: Cluster, bookie_id: str) -> dict[str, int]:
-    """Ask a bookie for its figures.
-
-    Raises:
-        BookieUnavailable: It does not answer.
-        PermissionDenied: It does not tell them to this client.
-        WireError: The answer is malformed.
-    """
-    reply = await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
-    if reply.header.status == Status.PERMISSION_DENIED:
-        raise PermissionDenied(f"bookie {bookie_id} tells its figures only to bookies and admins")
-    fields = decode_record_untrusted(bytes(reply.body), f"figures of bookie {bookie_id}", WireError)
-    if strange := [name for name in fields.names() if not _FIGURE.match(name)]:
-        fields.fail(f"{strange[0]!r} does not name a figure")
-    order = [name for name in BOOKIE_FIGURES if name in fields.names()]
-    return {name: fields.integer(name, low=-1) for name in dict.fromkeys((*order, *sorted(fields.names())))}
 
 
 @bookie.command("decommission")
@@ -207,24 +186,23 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     await cluster.bookies.refresh()
     registered: dict[str, tuple[BookieInfo, str]] = {}
     for info in cluster.bookies.registered():
-        state = "read-only" if cluster.bookies.is_read_only(info.bookie_id) else "writable"
-        registered[info.bookie_id] = info, state if understands(info) else _INCOMPATIBLE
+        is_read_only = cluster.bookies.is_read_only(info.bookie_id)
+        registered[info.bookie_id] = info, bookie_state(info, is_read_only=is_read_only)
     silent: set[str] = set()
     in_limbo: dict[str, int] = {}
 
     async def ask(bookie_id: str) -> None:
         try:
-            reply = await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
-            if reply.header.status == Status.PERMISSION_DENIED:
-                return  # It answers. Only its figures are not for this client.
-            figures = decode_record_untrusted(bytes(reply.body), f"figures of bookie {bookie_id}", WireError)
-            in_limbo[bookie_id] = figures.integer("ledgers_in_limbo")
+            figures = await ask_figures(cluster.client.pool, bookie_id, timeout_s=_ANSWER_S)
+            in_limbo[bookie_id] = figures.get("ledgers_in_limbo", 0)
+        except PermissionDenied:
+            pass  # It answers. Only its figures are not for this client.
         except (BookieUnavailable, WireError):
             silent.add(bookie_id)
 
     async with trio.open_nursery() as nursery:
         for bookie_id, (_, state) in registered.items():
-            if state != _INCOMPATIBLE:
+            if state != INCOMPATIBLE:
                 nursery.start_soon(ask, bookie_id)
     states = []
     for bookie_id in sorted({*registered, *await cluster.store.children(COOKIES)}):
@@ -234,7 +212,7 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
             BookieState(
                 bookie_id,
                 None if found is None else found[0].address,
-                "unavailable" if found is None or is_silent else found[1],
+                UNAVAILABLE if found is None or is_silent else found[1],
                 found is None or found[0].journal_write_data,
                 in_limbo.get(bookie_id),
                 None if found is None else found[0].speaks,

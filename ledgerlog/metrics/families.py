@@ -16,7 +16,16 @@ import attrs
 
 from ledgerlog.counts import BUCKETS_S, Histogram
 
-__all__ = ["BOOKIE_FIGURES", "FAMILIES", "Family", "MetricKind", "Measurement", "MetricSample", "samples"]
+__all__ = [
+    "BOOKIE_FIGURES",
+    "FAMILIES",
+    "INFO_SUMS",
+    "Family",
+    "MetricKind",
+    "Measurement",
+    "MetricSample",
+    "samples",
+]
 
 
 class MetricKind(enum.Enum):
@@ -267,6 +276,14 @@ BOOKIE_FIGURES: dict[str, Family] = {
 }
 """The figures in a bookie's INFO reply, each with its metric. All figures of refusals share one metric. Its
 label is the reason."""
+
+INFO_SUMS: dict[str, str] = {
+    "sync_us": "the duration of all syncs of the journal together, in microseconds",
+    "disk_bytes": "the size of the file system that has the least share of free bytes; -1: not known",
+    "disk_free_bytes": "the free bytes of that file system; -1: not known",
+}
+"""Figures in a bookie's INFO reply that sum up a metric of several values (``BOOKIE_SYNC_SECONDS``,
+``BOOKIE_DISK_BYTES``, ``BOOKIE_DISK_FREE_BYTES``), each with its meaning."""
 
 # --- a client -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from bookie.server.metrics import bookie_measurements
 from bookie.server.shared import REFUSED
 from ledgerlog.cluster import Cluster
-from ledgerlog.metrics.families import BOOKIE_FIGURES, FAMILIES
+from ledgerlog.metrics.families import BOOKIE_FIGURES, FAMILIES, INFO_SUMS
 from ledgerlog.metrics.prometheus import ClusterCollector, expose
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.metrics import repair_measurements
@@ -56,7 +56,7 @@ async def test_a_bookie_tells_what_it_has_stored_and_how_long_its_syncs_took(clo
 async def test_every_figure_that_a_bookie_tells_is_a_metric(clock: MockClock) -> None:
     async with open_cluster(1) as cluster:
         figures = cluster.bookies["b1"].node.server.figures()
-        assert {name for name in figures if not name.startswith(REFUSED)} == BOOKIE_FIGURES.keys()
+        assert {name for name in figures if not name.startswith(REFUSED)} == {*BOOKIE_FIGURES, *INFO_SUMS}
 
 
 async def test_refused_adds_are_counted_by_their_reason(clock: MockClock) -> None:

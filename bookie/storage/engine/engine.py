@@ -410,6 +410,7 @@ class Engine:
             "bytes": self._adder.bytes,
             "frames": self._adder.frames,
             "syncs": journal.syncs,
+            "sync_us": round(journal.sync_s.sum_s * 1_000_000),
             "journal_bytes_written": journal.bytes_written,
             "fences": self._fencer.fences,
             "reads": self._reads,
