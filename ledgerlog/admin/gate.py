@@ -82,6 +82,16 @@ class AdminGate:
         self._now_s = now_s
         self._reads_are_open = reads_are_open
 
+    async def prove(self, asked: Asked) -> Principal:
+        """Find out who shows a token, also while everybody may read.
+
+        Raises:
+            RequestRefused: The token proves nobody, or nobody who may read.
+        """
+        principal = self._proven(asked, Needs.READ)
+        self._check_operates(principal, await self._rights(principal))
+        return principal
+
     async def check(self, asked: Asked, needs: Needs) -> Principal | None:
         """Let a request pass.
 
@@ -97,11 +107,16 @@ class AdminGate:
             return None
         principal = self._proven(asked, needs)
         rights = await self._rights(principal)
-        if needs is Needs.READ and Right.OPERATE not in rights.everywhere:
-            raise RequestRefused(403, f"{principal} has no role that may read this: a bookie or an admin may")
+        if needs is Needs.READ:
+            self._check_operates(principal, rights)
         if needs is Needs.CHANGE and not may_administer(rights):
             raise RequestRefused(403, f"{principal} does not have the role admin")
         return principal
+
+    @staticmethod
+    def _check_operates(principal: Principal, rights: Rights) -> None:
+        if Right.OPERATE not in rights.everywhere:
+            raise RequestRefused(403, f"{principal} has no role that may read this: a bookie or an admin may")
 
     @property
     def _are_reads_open(self) -> bool:

@@ -38,6 +38,7 @@ COMMANDS: dict[str, Callable[[], ModuleType]] = {
     "bench": lambda: import_module("ledgerlog.cli.bench"),
     "bookie": lambda: import_module("ledgerlog.cli.bookie"),
     "cluster": lambda: import_module("ledgerlog.cli.cluster"),
+    "console": lambda: import_module("ledgerlog.cli.console"),
     "completion": lambda: import_module("ledgerlog.cli.completion"),
     "demo": lambda: import_module("ledgerlog.cli.demo"),
     "ledger": lambda: import_module("ledgerlog.cli.ledger"),
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[[], ModuleType]] = {
     "repair": lambda: import_module("ledgerlog.cli.repair"),
     "simulate": lambda: import_module("ledgerlog.cli.simulate"),
     "spark": lambda: import_module("ledgerlog.cli.spark"),
+    "top": lambda: import_module("ledgerlog.cli.top"),
 }
 """The module of each command. The module has the command by the same name."""
 

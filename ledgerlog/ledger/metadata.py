@@ -215,3 +215,36 @@ class LedgerRegistry:
                     except ValueError as cause:
                         raise MetadataCorrupt(f"{LEDGERS}/{high}/{middle}/{low}: {cause}") from cause
         return sorted(found)
+
+    async def newest(self, count: int, *, below: int | None = None) -> tuple[int, ...]:
+        """List the highest ids of ledgers, highest first.
+
+        It reads only the nodes that it needs: three lists of names, however many ledgers there are. A replica
+        of the store that lags behind may leave out the newest ledgers.
+
+        Args:
+            count: At most how many.
+            below: List only ids below this one.
+
+        Raises:
+            MetadataCorrupt: A node below ``ledgers`` is not a ledger's. The error names its path.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        found: list[int] = []
+        bound = "" if below is None else ledger_path(below).removeprefix(f"{LEDGERS}/")
+        for high in reversed(await self._store.children(LEDGERS)):
+            if bound and high > bound[:8]:
+                continue
+            for middle in reversed(await self._store.children(f"{LEDGERS}/{high}")):
+                if bound and f"{high}/{middle}" > bound[:13]:
+                    continue
+                for low in reversed(await self._store.children(f"{LEDGERS}/{high}/{middle}")):
+                    try:
+                        ledger_id = ledger_id_of(high, middle, low)
+                    except ValueError as cause:
+                        raise MetadataCorrupt(f"{LEDGERS}/{high}/{middle}/{low}: {cause}") from cause
+                    if below is None or ledger_id < below:
+                        found.append(ledger_id)
+                        if len(found) >= count:
+                            return tuple(found)
+        return tuple(found)

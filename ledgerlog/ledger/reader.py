@@ -159,6 +159,19 @@ class LedgerReader:
         assert self.metadata.last_entry is not None
         return self.metadata.last_entry
 
+    async def _end_by_bookies(self) -> int:
+        """Find the end as ``last_add_confirmed`` does, but by the metadata that this reader has."""
+        if self.is_closed:
+            await trio.lowlevel.checkpoint()
+            return self.readable
+        reasons: dict[BookieId, str] = {}
+        held: dict[int, int] = {}
+        await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)
+        if not held:
+            why = ["no bookie of its last ensemble tells how far it is confirmed", *reasons.values()]
+            raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
+        return self.readable
+
     async def _ask_lac(
         self, ensemble: Sequence[BookieId], held: dict[int, int], reasons: dict[BookieId, str]
     ) -> None:
@@ -399,3 +412,20 @@ class LedgerReader:
                     next_entry += 1
             if self.is_closed and next_entry > self._end():
                 return
+
+
+class WatchedReader(LedgerReader):
+    """A reader whose owner watches the metadata and sets ``metadata`` after each change.
+
+    So it asks the metadata store nothing to find the end of the ledger. What it finds may be an entry or so
+    behind what the writer has acknowledged.
+    """
+
+    async def last_add_confirmed(self) -> int:
+        """Find the last entry that you can read, as the bookies of the ledger tell it.
+
+        Raises:
+            EntryUnavailable: No bookie of the last ensemble answered.
+            PermissionDenied: This client may not read the ledger.
+        """
+        return await self._end_by_bookies()

@@ -16,6 +16,8 @@ ArchiveSupportMissing.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import attrs
 
 from ledgerlog.archive.reader import open_archive
@@ -54,6 +56,14 @@ class ReadPosition:
     """The offset of the first record there."""
 
 
+class OpensLedgers(Protocol):
+    """Opens ledgers for reading: ``Ledgers``, or what stands for it."""
+
+    async def open(self, ledger_id: int) -> LedgerReader:
+        """Return a reader of the ledger."""
+        ...
+
+
 @attrs.frozen
 class LogTail(ReadPosition):
     """The place after the last record that is confirmed."""
@@ -68,7 +78,7 @@ async def read_header(reader: LedgerReader, entry_id: int, segment: LogSegment) 
     return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id, spliced=segment.spliced)
 
 
-async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> LogTail:
+async def find_tail(ledgers: OpensLedgers, metadata: LogMetadata) -> LogTail:
     """Find the place after the last record that is confirmed now. Errors as for reading."""
     newest = metadata.segments[-1] if metadata.segments else None
     place = LogTail(newest, None, metadata.counted_end, metadata.counted_bytes)
@@ -87,7 +97,7 @@ async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> LogTail:
     return place
 
 
-async def continues(ledgers: Ledgers, segment: LogSegment, offset: int) -> bool:
+async def continues(ledgers: OpensLedgers, segment: LogSegment, offset: int) -> bool:
     """Whether the segment's first entry is confirmed and begins at ``offset``.
 
     If so, and if the older segment before it is confirmed up to ``offset``, the older segment holds nothing

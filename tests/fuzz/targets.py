@@ -21,12 +21,15 @@ import tomllib
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
+from urllib.parse import parse_qsl
 
 import attrs
 
 from bookie.server.options import parse_config
 from ledgerlog.cli.lines import LineCutter, LineJoiner
+from ledgerlog.console.observer import Subject
 from ledgerlog.errors import EntryCorrupt, InvalidArgument, WireError
+from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.meta.uri import parse_uri
 from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
@@ -250,6 +253,25 @@ def _run_token(data: bytes) -> bool:
     expect(f"{said}/{proof}".encode("latin-1") == data, "a token that is written differently")
     expect(not token.is_proven(proof, [b"a secret"]), "a token that nobody made is proven")
     return True
+
+
+def _run_subject(data: bytes) -> bool:
+    try:
+        subject = Subject.parse_untrusted(dict(parse_qsl(data.decode("latin-1"))))
+    except InvalidArgument:
+        return False
+    expect(subject.number is None or 0 <= subject.number <= LEDGER_ID_MAX, "a number out of its range")
+    expect(max(len(subject.name), len(subject.after)) <= 255, "a name without a bound")
+    return True
+
+
+def _subject_seeds() -> list[bytes]:
+    return [
+        b"kind=log&name=a/b&number=50",
+        b"kind=logs&name=a&after=b",
+        b"kind=ledger&number=7",
+        b"kind=repair",
+    ]
 
 
 def _token_seeds() -> list[bytes]:
@@ -498,6 +520,7 @@ TARGETS = (
     Target("stream", _run_stream, _stream_seeds),
     Target("beat", _run_beat, _beat_seeds),
     Target("token", _run_token, _token_seeds),
+    Target("console_subject", _run_subject, _subject_seeds),
     Target("packed", _run_packed, _packed_seeds),
     Target("log-entry", _run_log_entry, _log_entry_seeds),
     Target("headers", _run_headers, _headers_seeds),

@@ -150,6 +150,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.metrics",
         "ledgerlog.metrics.families",
     ),
+    # The cluster on a web page and in a terminal: it looks at everything, and changes what an admin may.
+    "ledgerlog.console": (
+        *BELOW_TOOLS,
+        "ledgerlog.election",
+        "ledgerlog.repair",
+        "ledgerlog.admin",
+        "ledgerlog.metrics.families",
+    ),
     # State machines on logs: they elect, append, read, and store snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election", "ledgerlog.durable_directories"),
     # What callers outside of trio's loop have trio do.
@@ -214,6 +222,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.election",
         "ledgerlog.repair",
         "ledgerlog.admin",
+        "ledgerlog.console",
         "ledgerlog.metrics",
         "ledgerlog.metrics.families",
         "ledgerlog.archive.jobs",
@@ -354,6 +363,9 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "rocksdict": ("bookie.storage.index.rocksdb",),
     "prometheus_client": ("ledgerlog.metrics.prometheus",),
     "h11": ("ledgerlog.admin.http",),
+    "starlette": ("ledgerlog.console.web",),
+    "textual": ("ledgerlog.console.terminal",),
+    "hypercorn": ("ledgerlog.console.serving",),
     # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
     "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
     "os": (
@@ -405,8 +417,9 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     ),
     "subprocess": ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.spark"),
     "signal": ("ledgerlog.signals", "ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
-    # There is one event loop, and it is trio's. Only the face for asyncio and its benchmark know another one.
-    "asyncio": ("ledgerlog.aio", "ledgerlog.cli.bench_aio"),
+    # There is one event loop, and it is trio's. Only the face for asyncio, its benchmark, and the terminal,
+    # which textual draws, know another one.
+    "asyncio": ("ledgerlog.aio", "ledgerlog.cli.bench_aio", "ledgerlog.console.terminal"),
     "multiprocessing": (),
 }
 

@@ -1,0 +1,38 @@
+"""``ledgerlog top``: the cluster in a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import click
+
+from ledgerlog.cli.options import connect, uri_option
+from ledgerlog.cli.running import unwrap
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.optional_packages import how_to_install, is_installed
+
+__all__ = ["top"]
+
+
+@click.command("top")
+@uri_option
+def top(uri: str) -> None:
+    """Show the cluster in the terminal until you press q: bookies, logs, cursors, repair.
+
+    It shows the same as 'ledgerlog console', and changes nothing."""
+    if not is_installed("textual"):
+        raise InvalidArgument(f"top needs textual: {how_to_install('textual')}")
+    from ledgerlog.console.terminal import Terminal
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[LedgerClient]:
+        async with connect(uri) as cluster:
+            yield cluster.client
+
+    terminal = Terminal(client, now_s=time.time)
+    terminal.run()
+    if terminal.failure is not None:
+        raise unwrap(terminal.failure)

@@ -1,0 +1,98 @@
+"""Pictures: what a page shows, as rows in sections, and the difference between two of them.
+
+A *picture* is a map of sections, a section a map of rows by key, a row a map of fields. All fields are JSON
+values. A page that has one picture and is told the difference to the next has the next one:
+
+    {"set": {"bookies": {"b1": {"state": "unavailable"}}}, "gone": {"tasks": ["17"]}}
+
+``set`` has the changed fields of changed rows and all fields of new ones. A field that a row does not have
+any more is set to None. A watcher that is slow misses pictures in between and no difference: each difference
+is taken from the last picture that it was told of. So nothing has to be queued for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+__all__ = ["HAPPENINGS_MAX", "Happenings", "Picture", "Row", "difference", "patched", "significant"]
+
+Row = Mapping[str, Any]
+Picture = Mapping[str, Mapping[str, Row]]
+
+HAPPENINGS_MAX = 40
+"""How many of the last happenings a page shows."""
+
+
+def difference(before: Picture, after: Picture) -> dict[str, Any] | None:
+    """Return the difference of two pictures; None if they are equal."""
+    changed: dict[str, dict[str, Row]] = {}
+    gone: dict[str, list[str]] = {}
+    for section, rows in after.items():
+        held = before.get(section, {})
+        new = {
+            key: fields for key, row in rows.items() if (fields := _changed(held.get(key), row)) is not None
+        }
+        if new:
+            changed[section] = new
+        if missing := [key for key in held if key not in rows]:
+            gone[section] = missing
+    for section in before.keys() - after.keys():
+        if before[section]:
+            gone[section] = list(before[section])
+    if not changed and not gone:
+        return None
+    return {"set": changed, "gone": gone}
+
+
+def _changed(held: Row | None, row: Row) -> Row | None:
+    if held is None:
+        return row
+    if held == row:
+        return None
+    fields = {name: value for name, value in row.items() if name not in held or held[name] != value}
+    return {**fields, **{name: None for name in held if name not in row}}
+
+
+def patched(picture: Picture, told: Mapping[str, Any]) -> Picture:
+    """Return the picture after a difference, as a page has it."""
+    result = {section: dict(rows) for section, rows in picture.items()}
+    for section, keys in told["gone"].items():
+        for key in keys:
+            result.get(section, {}).pop(key, None)
+    for section, rows in told["set"].items():
+        shown = result.setdefault(section, {})
+        for key, fields in rows.items():
+            shown[key] = {**shown.get(key, {}), **fields}
+    return result
+
+
+def significant(value: float | None, digits: int = 3) -> float | None:
+    """Round to some significant digits, so that noise makes no difference."""
+    return None if value is None else float(f"{value:.{digits}g}")
+
+
+@attrs.define(eq=False)
+class Happenings:
+    """The last things that were seen to happen, for people. Each is a line that says when, about what, and
+    how bad it is: ``good``, ``note`` or ``bad``."""
+
+    _lines: deque[tuple[int, float, str, str, str]] = attrs.field(
+        factory=lambda: deque(maxlen=HAPPENINGS_MAX)
+    )
+    _count: int = 0
+
+    def add(self, at_s: float, about: str, text: str, *, tone: str = "note") -> None:
+        """Note that something happened."""
+        self._count += 1
+        self._lines.append((self._count, at_s, about, text, tone))
+
+    def rows(self) -> dict[str, Row]:
+        """Return the lines by their numbers."""
+        return {
+            str(number): {"at_s": round(at_s, 3), "about": about, "text": text, "tone": tone}
+            for number, at_s, about, text, tone in self._lines
+        }

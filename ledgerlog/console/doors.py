@@ -1,0 +1,201 @@
+"""Who may look at the console and who may change something, and which requests a browser may make.
+
+**Rights** are those of the administration port, decided by the same gate (``admin.gate``): a page may be read
+by everybody while reads are open, otherwise by who shows a token; a change needs a token of the scope
+"change" whose principal has the role admin. Each request asks the gate anew, so a revoked role and an expired
+token hold at once.
+
+**A session** is a token that this process keeps for a browser. The browser has only a random name of it, in a
+cookie that no script can read and that no other site's page can make it send (HttpOnly, SameSite=Strict).
+
+**Foreign pages.** A browser that visits another page may be made to ask us something. Three things stop that:
+
+    Host      must name us. A name that somebody else points at our address (DNS rebinding) does not. An IP
+              address as Host is no name that anybody can point
+    Origin    of every POST must be ours
+    the mark  of the session must be in a header of every change. Only a page of ours can read it
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from ledgerlog.admin.gate import AdminGate, Needs, RequestRefused
+from ledgerlog.admin.http import Asked
+from ledgerlog.errors import WireError
+from ledgerlog.limits import CONSOLE_SESSIONS
+from ledgerlog.model.principal import Principal
+from ledgerlog.model.token import Token, TokenScope
+
+__all__ = ["Doors", "PersonSession"]
+
+
+@attrs.frozen
+class PersonSession:
+    """Somebody who is logged in."""
+
+    name: str
+    """The secret name of the session, which the cookie has."""
+    mark: str
+    """What each change has to carry in a header."""
+    token: str = attrs.field(repr=False)
+    principal: Principal
+    may_change: bool
+    expires_s: int
+
+
+class Doors:
+    """Decides about requests of browsers."""
+
+    def __init__(
+        self,
+        gate: AdminGate,
+        *,
+        hosts: frozenset[str],
+        new_secret: Callable[[], bytes],
+        now_s: Callable[[], float],
+        scheme: str = "http",
+    ) -> None:
+        """Create it.
+
+        Args:
+            gate: Who may ask what.
+            hosts: The names, in lower case, under which browsers may reach us. IP addresses are always
+                allowed.
+            new_secret: Returns fresh random bytes.
+            now_s: The wall clock, in seconds since 1970.
+            scheme: ``http`` or ``https``.
+        """
+        self._gate = gate
+        self._hosts = hosts
+        self._new_secret = new_secret
+        self._now_s = now_s
+        self._scheme = scheme
+        self._sessions: dict[str, PersonSession] = {}
+
+    # --- foreign pages ----------------------------------------------------------------------------
+
+    def check_host(self, host: str) -> None:
+        """Check the header Host.
+
+        Raises:
+            RequestRefused: It names somebody else.
+        """
+        name = _name_of(host)
+        if name is None or not (name in self._hosts or _is_address(name)):
+            raise RequestRefused(
+                421, "this console does not serve that name: give it with --host if it is yours"
+            )
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        """Check that a page of ours sends a POST.
+
+        Raises:
+            RequestRefused: It does not, or nobody knows.
+        """
+        if headers.get("origin", "").lower() != f"{self._scheme}://{headers.get('host', '').lower()}":
+            raise RequestRefused(403, "another page caused this, or a program without the header Origin")
+
+    # --- people -----------------------------------------------------------------------------------
+
+    def session(self, name: str | None) -> PersonSession | None:
+        """Return the session of this name; None if there is none, or if its token has expired."""
+        found = self._sessions.get(name or "")
+        if found is not None and found.expires_s <= self._now_s():
+            del self._sessions[found.name]
+            return None
+        return found
+
+    async def log_in(self, token: str, peer: str) -> PersonSession:
+        """Begin a session.
+
+        Args:
+            token: What the person shows.
+            peer: Where the request came from.
+
+        Raises:
+            RequestRefused: The token proves nobody who may read here.
+        """
+        asked = _asked(token, peer)
+        principal = await self._gate.prove(asked)
+        try:
+            scope = Token.decode_untrusted(token)[0]
+        except WireError as wrong:
+            raise RequestRefused(401, str(wrong)) from None
+        may_change = scope.scope is TokenScope.CHANGE
+        if may_change:
+            try:
+                await self._gate.check(asked, Needs.CHANGE)
+            except RequestRefused as refused:
+                if refused.status != 403:
+                    raise
+                may_change = False  # It may read all the same.
+        session = PersonSession(
+            self._new_secret().hex(), self._new_secret().hex(), token, principal, may_change, scope.expires_s
+        )
+        while len(self._sessions) >= CONSOLE_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        self._sessions[session.name] = session
+        return session
+
+    def log_out(self, session: PersonSession) -> None:
+        """End a session."""
+        self._sessions.pop(session.name, None)
+
+    async def check_read(self, session: PersonSession | None, peer: str) -> None:
+        """Check that somebody may look.
+
+        Raises:
+            RequestRefused: They may not.
+        """
+        await self._gate.check(_asked(None if session is None else session.token, peer), Needs.READ)
+
+    async def check_change(
+        self, session: PersonSession | None, headers: Mapping[str, str], peer: str
+    ) -> Principal:
+        """Check that somebody may change something.
+
+        Returns:
+            Who.
+
+        Raises:
+            RequestRefused: They may not.
+        """
+        self.check_origin(headers)
+        if session is None:
+            raise RequestRefused(401, "log in first, with a token of 'ledgerlog access token --change'")
+        if not hmac.compare_digest(headers.get("x-console-mark", "").encode(), session.mark.encode()):
+            raise RequestRefused(403, "the mark of the session is missing: load the page again")
+        principal = await self._gate.check(_asked(session.token, peer), Needs.CHANGE)
+        assert principal is not None, "a change is never open"
+        return principal
+
+
+def _asked(token: str | None, peer: str) -> Asked:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    return Asked("GET", "/", {}, headers, peer, None)
+
+
+def _name_of(host: str) -> str | None:
+    """Return the name in a header Host, without the port, in lower case; None if it is malformed."""
+    name, port = host, ""
+    if host.startswith("["):
+        name, bracket, rest = host[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            return None
+        port = rest[1:]
+    elif ":" in host:
+        name, _, port = host.rpartition(":")
+    return name.lower() if name and (not port or port.isdigit()) else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""Serves the console by HTTP: hypercorn on trio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+import hypercorn.config
+import hypercorn.trio
+import trio
+
+from ledgerlog.admin.gate import AdminGate
+from ledgerlog.console.doors import Doors
+from ledgerlog.console.observer import ClusterObserver
+from ledgerlog.console.web import make_app
+from ledgerlog.ledger.client import LedgerClient
+
+__all__ = ["serve_console"]
+
+_BODY_S = 10.0
+_STOP_S = 1.0
+_HEADER_BYTES_MAX = 16 * 1024
+
+
+async def serve_console(
+    client: LedgerClient,
+    listen: str,
+    *,
+    hosts: frozenset[str],
+    now_s: Callable[[], float],
+    reads_are_open: bool | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+    on_serving: Callable[[str], Awaitable[None]],
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        client: The client of the cluster.
+        listen: ``HOST:PORT``; port 0 takes any free one.
+        hosts: The names, in lower case, under which browsers may reach it. IP addresses always may.
+        now_s: The wall clock, in seconds since 1970.
+        reads_are_open: Whether everybody may look; None: only while the cluster is not closed.
+        certificate: The file with a certificate, for HTTPS; None: HTTP.
+        key: The file with its key.
+        on_serving: Awaited with the URL once it serves.
+
+    Raises:
+        OSError: It cannot listen there, or a file cannot be read.
+    """
+    observer = ClusterObserver(client, now_s=now_s)
+    is_secure = certificate is not None
+    doors = Doors(
+        AdminGate(client.store, client.prover, now_s=now_s, reads_are_open=reads_are_open),
+        hosts=hosts,
+        new_secret=client.environment.new_key,
+        now_s=now_s,
+        scheme="https" if is_secure else "http",
+    )
+    config = hypercorn.config.Config()
+    config.bind = [listen]
+    config.errorlog = logging.getLogger(__name__)
+    config.graceful_timeout = _STOP_S  # Streams never end by themselves.
+    config.h11_max_incomplete_size = _HEADER_BYTES_MAX
+    config.read_timeout = None
+    config.keep_alive_timeout = _BODY_S
+    if certificate is not None:
+        config.certfile, config.keyfile = certificate, key
+    # hypercorn describes ASGI by types of its own.
+    app = cast(Any, make_app(client, observer, doors, is_secure=is_secure))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(observer.run)
+        (url, *_) = await nursery.start(partial(hypercorn.trio.serve, app, config))
+        await on_serving(url)
