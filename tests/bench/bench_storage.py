@@ -2,12 +2,13 @@
 
     python tests/bench/bench_storage.py [--ledgers 10000] [--entries 10000000] [--size 100] [--frame 10]
                                         [--directory PATH] [--small-run-bytes N]
+                                        [--index leveldb|rocksdb]
 
 Writes so many entries of so many ledgers, in turn, in frames of ``--frame`` entries, then lets compaction do
 what it wants, and reads ledgers one after the other; beside it one ledger alone, written in large frames.
-Prints memory, bytes written per byte of payload (as the kernel counts them, LevelDB's included), the index's
-size, and how long starts take, after a clean stop and after a crash. Needs about four times the payload on
-the disk.
+Prints memory, bytes written per byte of payload (as the kernel counts them, the index's included), the
+index's size, how long it takes to make it again, and how long starts take, after a clean stop and after a
+crash. Times are followed by the CPU time of all threads. Needs about four times the payload on the disk.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.limits import MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
@@ -133,9 +135,9 @@ async def read(engine: Engine, ledger_ids: list[int], name: str) -> float:
 
 @asynccontextmanager
 async def opened(directory: StorageDirectory, config: StorageConfig, name: str) -> AsyncIterator[Engine]:
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     async with open_engine(directory, config) as engine:
-        tell(name, f"{time.perf_counter() - began:.2f} s")
+        tell(name, f"{time.perf_counter() - began:.2f} s, CPU {time.process_time() - cpu:.2f} s")
         yield engine
 
 
@@ -143,10 +145,11 @@ async def measure(arguments: argparse.Namespace, path: str) -> None:
     config = StorageConfig(
         small_run_bytes=arguments.small_run_bytes, compact_interval_s=5, compact_bytes_per_s=256 * MIB
     )
+    index = arguments.index
     many, lone = f"{path}/many", f"{path}/lone"
     entries, ledgers, size = arguments.entries, arguments.ledgers, arguments.size
     tell("memory before", f"{memory_mib():,.0f} MiB")
-    async with open_directory(many) as directory:
+    async with open_directory(many, index=index) as directory:
         await directory.format(Cookie(bookie_id="b1", instance="bench", cluster="bench"))
         async with opened(directory, config, "first start"):
             pass
@@ -156,7 +159,7 @@ async def measure(arguments: argparse.Namespace, path: str) -> None:
         tell("all files", f"{size_of(many) / entries / size:.2f} bytes per byte of payload")
         async with opened(directory, config, "start after a clean stop") as engine:
             chosen = Random(1).sample(range(ledgers), min(ledgers, 2 * _LEDGERS_READ))
-            # LevelDB tidies up after it was opened, which is not what is to be measured.
+            # A store tidies up after it was opened, which is not what is to be measured.
             await read(engine, chosen[_LEDGERS_READ:], "others of them, right after the start")
             chosen = chosen[:_LEDGERS_READ]
             among = await read(engine, chosen, f"one of {ledgers} interleaved ledgers read")
@@ -179,7 +182,15 @@ async def measure(arguments: argparse.Namespace, path: str) -> None:
                 "start after a crash",
                 f"{took:.2f} s, {replayed} runs in the segments in memory, {replayed / took:,.0f} runs/s",
             )
-    async with open_directory(lone) as directory:
+        began, cpu = time.perf_counter(), time.process_time()
+        runs = await rebuild_index(directory)
+        took, used = time.perf_counter() - began, time.process_time() - cpu
+        tell(
+            "index made again",
+            f"{runs} runs in {took:.1f} s, CPU {used:.1f} s, {used / runs * 1e6:.1f} us a run",
+        )
+        tell("  its size", f"{size_of(directory.index_path) / runs:.1f} bytes a run")
+    async with open_directory(lone, index=index) as directory:
         await directory.format(Cookie(bookie_id="b2", instance="bench", cluster="bench"))
         count = min(entries, 1_000_000)
         each = entries // ledgers
@@ -209,6 +220,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--frame", type=int, default=10)
     parser.add_argument("--small-run-bytes", type=int, default=StorageConfig().small_run_bytes)
+    parser.add_argument("--index", default="", help="the kind of index; that of `bookie run` by default")
     parser.add_argument("--directory", help="where to write; a temporary one by default")
     arguments = parser.parse_args()
     path = tempfile.mkdtemp(prefix="bench-storage-", dir=arguments.directory)

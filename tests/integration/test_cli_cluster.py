@@ -13,6 +13,7 @@ import trio
 from running_cluster import LEDGERLOG, RunningCluster, ledgerlog, ledgerlog_ok, running_cluster, start_cluster
 
 from bookie.server.options import read_config
+from bookie.storage.index.kinds import ROCKSDB, kind_of
 from ledgerlog.cli import local_cluster as local_clusters
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed, open_children
@@ -123,6 +124,12 @@ async def test_bookies_are_not_started_again_with_a_configuration_that_they_refu
     assert "there is no option 'segment_byts'" in str(caught)
     said = (tmp_path / "cluster" / "bookie-1.log").read_text(encoding="utf-8")
     assert said.count("segment_byts") == 1, "it was started once"
+
+
+async def test_a_cluster_gives_its_bookies_the_index_that_is_asked_for(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster", "--bookies", "1", "--index", "rocksdb"):
+        kind = kind_of(str(tmp_path / "cluster" / "bookie-1" / "index"))
+    assert kind is ROCKSDB
 
 
 async def test_all_bookies_that_a_directory_has_run_whatever_is_asked_for(tmp_path: Path) -> None:
