@@ -4,8 +4,9 @@ writing.
 A bookie runs on real files. Before and after every batch that it writes to its index, and while segments and
 entry logs come and go, its directory is copied, as a crash of the process would leave it. A power cut in the
 middle of a batch leaves any part of what the store appended to its log for it: of the copy after the batch,
-the log is cut at random places between its size before and its size after. From each copy a bookie is started
-and asked.
+the log is cut at random places between its size before and its size after. Of RocksDB's log, zeros may follow
+up to the size after: the file system knew the size, and the bytes were lost. LevelDB takes that for damage.
+From each copy a bookie is started and asked.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ class Photographer:
 class WatchedIndex:
     """An index on a disk that is photographed around every batch."""
 
-    def __init__(self, inner: StoredIndex, photographer: Photographer, dice: random.Random) -> None:
+    def __init__(
+        self, inner: StoredIndex, photographer: Photographer, dice: random.Random, *, leaves_zeros: bool
+    ) -> None:
         self._inner = inner
+        self._leaves_zeros = leaves_zeros
         self._photographer = photographer
         self._dice = dice
         self.path, self.if_behind = inner.path, inner.if_behind
@@ -81,6 +85,8 @@ class WatchedIndex:
                 target = photographer.shoot()
                 with (target / "index" / name).open("r+b") as file:
                     file.truncate(cut)
+                    if self._leaves_zeros and self._dice.random() < 0.5:
+                        file.truncate(after[name])
 
 
 class WatchedIndexes(StoredIndexes):
@@ -88,9 +94,12 @@ class WatchedIndexes(StoredIndexes):
         super().__init__(disk, asked=kind)
         self._photographer = photographer
         self._dice = random.Random(5)
+        self._leaves_zeros = kind == "rocksdb"
 
     async def open(self, path: str) -> Index:
-        return WatchedIndex(await super().open(path), self._photographer, self._dice)
+        return WatchedIndex(
+            await super().open(path), self._photographer, self._dice, leaves_zeros=self._leaves_zeros
+        )
 
 
 async def work(photographer: Photographer, indexes: WatchedIndexes, disk: RealDisk) -> None:
