@@ -241,8 +241,19 @@ BOOKIE_INFLIGHT_BYTES = 256 * MIB
 reading."""
 
 BOOKIE_CONNECTION_REPLY_BYTES = 16 * MIB
-"""The most unsent reply bytes of one connection of a bookie. At this bound the bookie does not read the
-connection's requests."""
+"""The most reply bytes of one connection of a bookie, from before the read until they are sent."""
+
+BOOKIE_CONNECTION_UNREAD_BYTES = MIB
+"""If more reply bytes of a connection wait for the client to read, the bookie begins no request of it."""
+
+BOOKIE_CONNECTION_ANSWER_BYTES = 128 * KIB
+"""The most bytes of unsent answers without data of one connection, such as refusals. At this bound the bookie
+does not read from the connection."""
+
+BOOKIE_CONNECTION_WORKING = 8
+BOOKIE_CONNECTION_URGENT = 16
+"""How many requests of one connection a bookie works on at the same time, long polls not counted: fences and
+recovery reads have places of their own."""
 
 BOOKIE_REPLY_BYTES = 128 * MIB
 """The most reply bytes of all connections of a bookie. At this bound a read request waits before it reads the
@@ -311,7 +322,7 @@ RESERVE_LARGE_FRAMES = 4
 many of other bookies, if all ``BOOKIE_LARGE_FRAMES`` are held."""
 
 TURN_REQUEST_BYTES = 4 * KIB
-"""A request counts for at least so many bytes of a turn."""
+"""A request counts for at least so many bytes of a turn. What it reads is counted besides."""
 
 ACCESS_LEDGERS = 16 * KIB
 """A bookie remembers the logs and keys of this many ledgers, for decisions about access."""
@@ -321,6 +332,10 @@ ACCESS_CONNECTION_LEDGERS = 4 * KIB
 
 ACCESS_PRINCIPALS = 4 * KIB
 """A bookie remembers the rights of this many principals, and of all that are connected."""
+
+BOOKIE_THREAD_SWITCH_S = 0.0005
+"""How long a thread of a bookie waits for one that computes. A sync in a thread waits twice so long, once
+before it begins and once after it has ended."""
 
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 64
@@ -451,7 +466,10 @@ assert WRITER_WINDOW_BYTES >= 2 * ENTRY_BYTES_MAX
 assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
 assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
 assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
+assert BOOKIE_CONNECTION_REPLY_BYTES > BOOKIE_CONNECTION_UNREAD_BYTES
 assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
+assert BOOKIE_CONNECTION_WORKING < PARTY_WORKING
+assert BOOKIE_CONNECTION_URGENT <= PARTY_URGENT
 assert BOOKIE_CONNECTION_REQUESTS < PARTY_REQUESTS < PRINCIPAL_REQUESTS < BOOKIE_REQUESTS
 assert BOOKIE_CONNECTION_REPLY_BYTES < PARTY_REPLY_BYTES < PRINCIPAL_REPLY_BYTES < BOOKIE_REPLY_BYTES
 assert RESERVE_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX

@@ -5,13 +5,18 @@ same share, however many connections it has and however much it sends. Parties m
 of a group divide the share of one party.
 
 **Rounds.** In each round a party may spend ``quantum`` bytes. The caller decides what an item costs: a tiny
-item may cost more than its bytes. Items that the party cannot pay for wait, and start in the order in which
-they came. At the end of a round each party gets a new quantum, and its waiting items start until it is spent.
+item may cost more than its bytes. Items that the party cannot pay for wait. At the end of a round each party
+gets a new quantum, and its waiting items start until it is spent.
+
+**Lanes.** The waiting items of a party stand in lanes, for example one for each connection. The lanes take
+turns: each starts one item, its oldest, and then the next lane starts one. So a lane with a hundred items
+delays the first item of another lane by one item only.
 
 An item starts if the party has any bytes left, so it may cost more than is left. The next rounds take the
 difference from the party (deficit round robin). For example, with a quantum of 100 bytes an item of 250 may
 start at once. The party then has -150 bytes, and its next item starts after two more rounds. Unspent bytes
-are not saved: a party never has more than one quantum.
+are not saved: a party never has more than one quantum. If the cost turns out only after the start, the caller
+corrects it (``pay``).
 
 **Groups.** If a group has n parties, each of them gets an n-th of the quantum. So a client gains nothing if
 it appears as many parties of one group.
@@ -38,12 +43,22 @@ T = TypeVar("T")
 
 
 class _Account(Generic[T]):
-    __slots__ = ("group", "left", "waiting")
+    __slots__ = ("group", "lanes", "left")
 
     def __init__(self, left: int, group: Hashable) -> None:
         self.left = left
         self.group = group
-        self.waiting: deque[tuple[int, T]] = deque()
+        self.lanes: dict[Hashable, deque[tuple[int, T]]] = {}
+        """The lanes with waiting items. The first one is next. No lane is empty."""
+
+    def take_next(self) -> tuple[int, T]:
+        """Remove the item that is next and return it with its cost."""
+        lane = next(iter(self.lanes))
+        items = self.lanes.pop(lane)
+        item = items.popleft()
+        if items:
+            self.lanes[lane] = items  # at the end
+        return item
 
 
 class Shares(Generic[T]):
@@ -89,22 +104,43 @@ class Shares(Generic[T]):
         if party != self._last:
             self._last, self._other_at = party, self._last_at
         self._last_at = now
+        account = self._account(party, group)
+        if account.lanes or account.left <= self._floor(self.is_alone(now)):
+            return False
+        account.left -= cost
+        return True
+
+    def _account(self, party: Hashable, group: Hashable) -> _Account[T]:
         account = self._accounts.get(party)
         if account is None:
             group = party if group is None else group
             self._members[group] += 1
             account = self._accounts[party] = _Account(self._share(group), group)
-        if account.waiting or account.left <= self._floor(self.is_alone(now)):
-            return False
-        account.left -= cost
-        return True
+        return account
 
     def _share(self, group: Hashable) -> int:
         return max(1, self._quantum // self._members[group])
 
-    def wait(self, party: Hashable, cost: int, who: T) -> None:
-        """Queue an item for which ``take`` returned False. ``renew`` returns it when it may start."""
-        self._accounts[party].waiting.append((cost, who))
+    def pay(self, party: Hashable, cost: int, *, group: Hashable = None) -> None:
+        """Count the cost of work that has started already. If it was counted too high, ``cost`` is negative.
+
+        Args:
+            party: The party that did the work.
+            cost: What to add to its costs, in bytes.
+            group: The group of the party, as in ``take``.
+        """
+        self._account(party, group).left -= cost
+
+    def wait(self, party: Hashable, cost: int, who: T, *, lane: Hashable = None) -> None:
+        """Queue an item for which ``take`` returned False. ``renew`` returns it when it may start.
+
+        Args:
+            party: The party of the item.
+            cost: The cost of the item, in bytes.
+            who: The item.
+            lane: The lane of the item within its party.
+        """
+        self._accounts[party].lanes.setdefault(lane, deque()).append((cost, who))
         self._waiting += 1
 
     def leave(self, party: Hashable, who: T) -> None:
@@ -112,27 +148,32 @@ class Shares(Generic[T]):
         account = self._accounts.get(party)
         if account is None:
             return
-        kept = deque(item for item in account.waiting if item[1] is not who)
-        self._waiting -= len(account.waiting) - len(kept)
-        account.waiting = kept
+        for lane, items in account.lanes.items():
+            for item in items:
+                if item[1] is who:
+                    items.remove(item)
+                    self._waiting -= 1
+                    if not items:
+                        del account.lanes[lane]
+                    return
 
     def _floor(self, is_alone: bool) -> int:
         return -(ALONE_QUANTA - 1) * self._quantum if is_alone else 0
 
     def renew(self, now: float) -> list[T]:
-        """End the round. Return the items that may start now. The items of one party keep their order."""
+        """End the round. Return the items that may start now. The items of one lane keep their order."""
         going: list[T] = []
         is_alone = self.is_alone(now)
         floor = self._floor(is_alone)
         for party, account in list(self._accounts.items()):
             share = self._share(account.group)
             account.left = min(share, account.left + (share * ALONE_QUANTA if is_alone else share))
-            while account.waiting and account.left > floor:
-                cost, who = account.waiting.popleft()
+            while account.lanes and account.left > floor:
+                cost, who = account.take_next()
                 account.left -= cost
                 self._waiting -= 1
                 going.append(who)
-            if not account.waiting and account.left == share:
+            if not account.lanes and account.left == share:
                 del self._accounts[party]
                 self._members[account.group] -= 1
                 if not self._members[account.group]:

@@ -37,18 +37,20 @@ connection, because the next bytes may not be a frame.
 ``limits.FRAME_PROGRESS_TIMEOUT_S`` from its first byte to its last, not counting the time in which the bookie
 itself does not read. Between frames, a connection may be quiet without a limit.
 
-**Turns.** The bookie handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client at a time,
-however much the client has sent. Then the other tasks run. So a flood of small frames delays the other
-clients by one turn only. If several parties use the bookie, all connections of a party together get one such
-turn in each pass of the event loop (``fair``).
+**Turns.** The bookie takes apart and handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a
+client at a time, however much the client has sent. Then the other tasks run. So a flood of small frames
+delays the other clients by one turn only. If several parties use the bookie, all connections of a party
+together get one such turn in each pass of the event loop (``fair``). What frames cost is known only when they
+are taken apart. So the connection asks for a turn by their number and size, and corrects that afterwards.
 
 **Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). A frame larger than the
 ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. So the memory for unfinished
 frames is bounded for all connections together. A few buffers of this size are kept for the next such frames.
 
 **Back-pressure.** Before an add, the task waits until the engine has room for it (memory, or bytes that are
-not durable). Between two chunks, it waits while the client leaves too many bytes of answers unread. While it
-waits it reads nothing, and TCP slows the client down.
+not durable). Between two chunks, it waits while the client leaves too many bytes of answers unread
+(``limits.BOOKIE_CONNECTION_ANSWER_BYTES``). While it waits it reads nothing, and TCP slows the client down.
+If a client leaves replies with data unread, only its other requests wait (``requests``).
 
 **Ends.** A connection ends in one of these ways:
 
@@ -94,6 +96,9 @@ logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
 
+_FRAME_BYTES = limits.TURN_BYTES // limits.TURN_FRAMES
+"""The least cost of a frame."""
+
 _REPORTED = frozenset((Status.CORRUPT, Status.CONFLICT, Status.IO_ERROR))
 """Refusals that are logged for the operator: the bookie or the client has damaged data (rule 6)."""
 
@@ -125,7 +130,7 @@ class Connection:
     def __init__(self, stream: Stream, shared: Shared) -> None:
         self._stream = stream
         self._shared = shared
-        self._outbox = Outbox(stream, self._on_lost)
+        self._outbox = Outbox(stream, self._on_lost, self._take_turn_to_send)
         self._party = shared.fair.enter(address_of(stream.peer))
         self._access: Access | None = None
         """Decides about the client's requests. None before the client is greeted."""
@@ -137,7 +142,7 @@ class Connection:
         )
         self._large_places: tuple[trio.CapacityLimiter, ...] = ()
         """The places for a large frame that the connection holds."""
-        self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
+        self._turns = Turns(least=_FRAME_BYTES)
         """The turns of handling frames."""
         self._adds = 0
         """How many ADDs the client has sent. This is also the number of the last one."""
@@ -196,6 +201,12 @@ class Connection:
         self._timeout.cancel()
 
     # --- sending --------------------------------------------------------------------------------
+
+    async def _take_turn_to_send(self, count: int) -> None:
+        """Wait until the connection's party may have ``count`` bytes sent. The bookie only copies them."""
+        fair, cost = self._shared.fair, count >> 3
+        if not fair.take(self._party, cost):
+            await fair.turn(self._party, cost, self._outbox)
 
     async def _send(self) -> None:
         try:
@@ -268,23 +279,22 @@ class Connection:
         assert self._access is not None, "nothing is served before HELLO"
         writable = self._access.writable
         was_mid_frame = False
-        frames = buffer.take_frames()  # Frames that came together with HELLO.
         while True:
-            if frames:
+            frames = None
+            while buffer.has_frame:  # The first may have come together with HELLO.
+                frames = await self._take_frames()
                 if (
                     len(frames) == 1
                     and frames[0].header.kind == Kind.ADD
                     and frames[0].header.ledger_id in writable
                     and engine.has_room_for(len(frames[0].raw))
-                    and not turns.is_over
                     and not buffer.is_mid_frame
-                    and self._shared.fair.take(self._party, _cost_of(frames[0]))
                 ):
                     turns.spend(len(frames[0].raw))
                     self._on_lone_add(frames[0])
                 else:
                     await self._on_frames(frames)
-                if self._outbox.unsent_bytes > limits.BOOKIE_CONNECTION_REPLY_BYTES:
+                if self._outbox.answer_bytes > limits.BOOKIE_CONNECTION_ANSWER_BYTES:
                     await self._wait_until_read()
             if self._large_places and buffer.unfinished_bytes <= limits.BOOKIE_CONNECTION_BUFFER_BYTES:
                 self._release_large()
@@ -303,17 +313,27 @@ class Connection:
             if not count:
                 return
             buffer.received(count)
-            frames = buffer.take_frames()
+
+    async def _take_frames(self) -> list[Frame]:
+        """Wait until the connection's party may handle a turn of what was received, and take it apart."""
+        if self._turns.is_over:
+            await self._let_others_run()
+        count, size = self._buffer.count_frames(limits.TURN_FRAMES)
+        expected = min(max(size, count * _FRAME_BYTES), limits.TURN_BYTES)
+        await self._take_share(expected)
+        frames = self._buffer.take_frames(limits.TURN_FRAMES)
+        self._shared.fair.pay(self._party, _cost_of_turn(frames, 0) - expected)
+        return frames
 
     async def _on_frames(self, frames: list[Frame]) -> None:
+        """Handle frames whose first turn has begun."""
         engine, turns = self._shared.engine, self._turns
         assert self._access is not None
         writable = self._access.writable
-        await self._take_share(frames, 0)
         for index, frame in enumerate(frames):
-            if turns.is_over:
+            if index and turns.is_over:
                 await self._let_others_run()
-                await self._take_share(frames, index)
+                await self._take_share(_cost_of_turn(frames, index))
             turns.spend(_cost_of(frame))
             if frame.header.kind == Kind.ADD:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
@@ -341,18 +361,13 @@ class Connection:
         self._refuse(self._adds, status, header)
         return False
 
-    async def _take_share(self, frames: list[Frame], first: int) -> None:
-        """Wait until the connection's party may handle a turn of these frames, from number ``first`` on."""
-        cost = 0
-        for frame in frames[first : first + limits.TURN_FRAMES]:
-            cost += max(_cost_of(frame), limits.TURN_BYTES // limits.TURN_FRAMES)
-            if cost >= limits.TURN_BYTES:
-                break
+    async def _take_share(self, cost: int) -> None:
+        """Wait until the connection's party may do ``cost`` bytes of work."""
         fair = self._shared.fair
         if not fair.take(self._party, cost):
             self._await_sync()
             self._expect(_NEVER)  # The waiting frames have arrived in time.
-            await fair.turn(self._party, cost)
+            await fair.turn(self._party, cost, self)
 
     async def _let_others_run(self) -> None:
         self._await_sync()
@@ -405,7 +420,7 @@ class Connection:
 
     async def _wait_until_read(self) -> None:
         self._expect(_NEVER)
-        await self._outbox.wait_below(limits.BOOKIE_CONNECTION_REPLY_BYTES)
+        await self._outbox.wait_below(limits.BOOKIE_CONNECTION_ANSWER_BYTES)
 
     async def _take_large(self) -> None:
         self._expect(_NEVER)
@@ -544,3 +559,13 @@ def _cost_of(frame: Frame) -> int:
     if frame.header.kind == Kind.ADD or size >= limits.TURN_REQUEST_BYTES:
         return size
     return limits.TURN_REQUEST_BYTES
+
+
+def _cost_of_turn(frames: list[Frame], first: int) -> int:
+    """Return the cost of one turn of frames, from number ``first`` on: of all of them, if they are few."""
+    cost = 0
+    for frame in frames[first:]:
+        cost += max(_cost_of(frame), _FRAME_BYTES)
+        if cost >= limits.TURN_BYTES:
+            break
+    return cost

@@ -8,7 +8,12 @@ this party of its address.
 longer still with more connections. So a connection asks for a turn before it handles frames. A round of the
 shares is one pass of the event loop. In each pass, all connections of a party together handle as much as one
 turn (``limits.TURN_BYTES``). The parties of one principal are a group and divide this amount. The task
-``run`` begins a round whenever some connection waits.
+``run`` begins a round whenever some connection waits. Within a party, connections take turns, and a
+connection's requests and its sending wait in lanes of their own.
+
+**What is paid for.** Everything that a client makes the bookie do: taking its frames apart, adds, and each
+piece of work on a request (``requests``), and the sending of replies that waited for the client. Work without
+a turn would delay the other clients as much as the client likes.
 
 **Places.** A party gets only a part of what the bookie has, and so does a principal at all its addresses
 together. So the other clients always find some places:
@@ -31,6 +36,8 @@ keeps a new leader from taking over. Fences and recovery reads still count for t
 """
 
 from __future__ import annotations
+
+from collections.abc import Hashable
 
 import attrs
 import trio
@@ -112,6 +119,9 @@ class Party:
     working: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_WORKING))
     urgent: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_URGENT))
     """The places for fences and recovery reads that are worked on."""
+    scrubbing: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
+    """The place for a scrub. A bookie scrubs for one request after the other, so each party has one in that
+    line."""
 
     name: str = attrs.field(init=False)
     """The name of the party in the shares. If a client leaves and comes back, its party has the same name, so
@@ -282,10 +292,20 @@ class FairShares:
         """Whether only one party has asked for anything lately."""
         return self._shares.is_alone(trio.current_time())
 
-    async def turn(self, party: Party, cost: int) -> None:
-        """Wait until the party may do ``cost`` bytes of work. Call this after ``take`` has returned False."""
+    def pay(self, party: Party, cost: int) -> None:
+        """Count work that turned out to cost ``cost`` bytes more than ``take`` or ``turn`` was told."""
+        self._shares.pay(party.name, cost, group=party.group)
+
+    async def turn(self, party: Party, cost: int, lane: Hashable) -> None:
+        """Wait until the party may do ``cost`` bytes of work. Call this after ``take`` has returned False.
+
+        Args:
+            party: The party.
+            cost: The cost of the work.
+            lane: The lane in which to wait. The lanes of a party take turns.
+        """
         going = trio.Event()
-        self._shares.wait(party.name, cost, going)
+        self._shares.wait(party.name, cost, going, lane=lane)
         self._wanted.set()
         try:
             await going.wait()

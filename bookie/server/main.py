@@ -61,7 +61,7 @@ from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.event_log import log_to_stderr
-from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
+from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
@@ -299,6 +299,9 @@ def run(
 
         async def body(node: BookieNode) -> None:
             nonlocal is_announced
+            # A thread that wrote the journal waits so long for the event loop's thread, if clients keep that
+            # one busy. Python's own value is ten times as much.
+            sys.setswitchinterval(BOOKIE_THREAD_SWITCH_S)
             # All objects that exist now stay until the end, so the garbage collector need not visit them
             # again.
             gc.collect()

@@ -19,17 +19,21 @@ wait for that task until it has caught up. Messages go straight only while ``_is
 it when nothing is queued, and any queued message clears it. So ``send_nowait`` is never called while ``run``
 is inside ``send_all``.
 
-**Bounds.** ``unsent_bytes`` counts the bytes that are in the outbox and not yet handed to the network. If it
-grows too large, the connection stops reading from its client. If a client takes less than one batch within
-``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By then the client's own requests have long timed out.
-``BATCH_BYTES`` bounds the replies of a batch: they exceed it by less than one reply. The refusals, the
-acknowledgement and the rest of an unfinished message come on top.
+**Bounds.** ``unsent_bytes`` counts the bytes that are in the outbox and not yet handed to the network.
+Replies with data hold bytes of budgets until they are sent (``requests``). All other messages count in
+``answer_bytes``. If these grow too large, the connection stops reading from its client. If a client takes
+less than one batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By then the client's own
+requests have long timed out. ``BATCH_BYTES`` bounds the replies of a batch: they exceed it by less than one
+reply. The refusals, the acknowledgement and the rest of an unfinished message come on top.
+
+**Turns.** Before each batch, ``run`` waits for a turn of its client. Otherwise a client that reads at last,
+on many connections, would have the bookie send megabytes to it in one pass of the event loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
@@ -39,6 +43,10 @@ from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_byte
 from ledgerlog.wire.frame import REPLY, Kind, encode_head
 
 BATCH_BYTES = limits.READ_REPLY_BYTES_TARGET
+
+
+_MESSAGE_BYTES = 512
+"""What a message costs in memory besides its bytes, about."""
 
 
 class ClientTooSlow(Exception):
@@ -53,6 +61,15 @@ class _Message:
     size: int
     on_sent: Callable[[], None] | None = None
 
+    @property
+    def answer_bytes(self) -> int:
+        """What the message counts in ``Outbox.answer_bytes``."""
+        return self.size + _MESSAGE_BYTES if self.on_sent is None else 0
+
+
+async def _at_once(count: int) -> None:
+    """Send without turns."""
+
 
 class Outbox:
     """The sending half of one connection."""
@@ -66,18 +83,26 @@ class Outbox:
         "_refusals",
         "_replies",
         "_stream",
+        "_take_turn",
         "_unfinished",
         "_wake",
+        "answer_bytes",
         "unsent_bytes",
     )
 
-    def __init__(self, stream: Stream, on_lost: Callable[[ConnectionLost], None]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        on_lost: Callable[[ConnectionLost], None],
+        take_turn: Callable[[int], Awaitable[None]] = _at_once,
+    ) -> None:
         """Create the outbox of a stream.
 
         Args:
             stream: The connection to the client.
             on_lost: Called if the connection breaks while a message goes straight into it, perhaps more than
                 once. It must not raise. ``run`` raises ConnectionLost itself.
+            take_turn: Waits until that many bytes may be sent.
         """
         self._stream = stream
         self._on_lost = on_lost
@@ -91,8 +116,11 @@ class Outbox:
         """True while ``run`` waits and nothing is queued. Messages may then go straight into the socket."""
         self._wake = trio.Event()
         self._changed = trio.Event()
+        self._take_turn = take_turn
         self.unsent_bytes = 0
         """Bytes that are in the outbox and not yet handed to the network."""
+        self.answer_bytes = 0
+        """About the memory of the messages among them that hold no bytes of a budget."""
 
     # --- giving messages to the outbox ------------------------------------------------------------
 
@@ -158,6 +186,7 @@ class Outbox:
 
     def _queued(self, message: _Message) -> None:
         self.unsent_bytes += message.size
+        self.answer_bytes += message.answer_bytes
         self._is_idle = False
         self._wake.set()
 
@@ -178,6 +207,7 @@ class Outbox:
                 self._announce()
                 await self._wake.wait()
                 continue
+            await self._take_turn(sum(message.size for message in batch))
             with trio.move_on_after(limits.FRAME_PROGRESS_TIMEOUT_S) as scope:
                 await self._stream.send_all([buffer for message in batch for buffer in message.buffers])
             if scope.cancelled_caught:
@@ -187,6 +217,7 @@ class Outbox:
                 )
             for message in batch:
                 self.unsent_bytes -= message.size
+                self.answer_bytes -= message.answer_bytes
                 if message.on_sent is not None:
                     message.on_sent()
             self._announce()
@@ -202,6 +233,7 @@ class Outbox:
             self._ack_sent = self._ack_due
             batch.append(_acknowledgement(self._ack_due))
             self.unsent_bytes += batch[-1].size
+            self.answer_bytes += batch[-1].answer_bytes
         size = 0
         while self._replies and size < BATCH_BYTES:
             batch.append(self._replies.popleft())
@@ -212,9 +244,9 @@ class Outbox:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def wait_below(self, unsent_bytes: int) -> None:
-        """Wait until at most ``unsent_bytes`` are unsent."""
-        while self.unsent_bytes > unsent_bytes:
+    async def wait_below(self, answer_bytes: int) -> None:
+        """Wait until ``answer_bytes`` is at most this."""
+        while self.answer_bytes > answer_bytes:
             await self._changed.wait()
 
     async def wait_all_sent(self) -> None:

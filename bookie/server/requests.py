@@ -1,8 +1,17 @@
-"""The requests of one connection except adds: each request is a task, and their number is bounded.
+"""The requests of one connection except adds: they wait in a queue, and a few at a time are tasks.
 
 A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must wait for neither. So
-every request becomes a task in the connection's nursery, and the connection goes on reading frames. Replies
-carry the number of their request and leave in any order.
+requests become tasks in the connection's nursery, and the connection goes on reading frames. Replies carry
+the number of their request and leave in any order.
+
+**The queue** (``bookie.core.request_queue``). The bookie works on ``limits.BOOKIE_CONNECTION_WORKING``
+requests of a connection at the same time, and begins none while the client leaves more than
+``limits.BOOKIE_CONNECTION_UNREAD_BYTES`` of replies unread. The others wait as values. Long polls are tasks
+at once, because they mostly wait.
+
+**Turns.** A request works in pieces, and waits for a turn of its party before each piece (``fair``): before
+looking for runs of entries, and before each run that it reads, lists or checks. So another client waits for
+one piece only, whatever is asked for. Copying a byte costs a quarter of what checking it costs.
 
 **Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way. Its party, its
 principal and the bookie have bounds, too (``fair``). If one more comes, the bookie answers TOO_MANY_REQUESTS,
@@ -38,6 +47,7 @@ from hmac import compare_digest
 
 import trio
 
+from bookie.core.request_queue import RequestQueue
 from bookie.core.results import ReadResult
 from bookie.server.access import Access
 from bookie.server.budget import ByteBudget
@@ -116,9 +126,11 @@ class Requests:
         "_budget",
         "_changed",
         "_held",
+        "_nursery",
         "_outbox",
         "_peer",
         "_polls",
+        "_queue",
         "_shared",
         "access",
         "party",
@@ -138,10 +150,18 @@ class Requests:
         """The bytes of budgets that replies hold."""
         self._polls: dict[trio.CancelScope, None] = {}
         self._changed = trio.Event()
+        self._queue: RequestQueue[tuple[Header, tuple[Places, ...]]] = RequestQueue(
+            working_max=limits.BOOKIE_CONNECTION_WORKING,
+            urgent_max=limits.BOOKIE_CONNECTION_URGENT,
+            unread_bytes_max=limits.BOOKIE_CONNECTION_UNREAD_BYTES,
+        )
+        self._nursery: trio.Nursery | None = None
+        """Where requests of the queue begin. None before the first one and after the connection's end."""
         self.under_way = 0
 
     def begin(self, frame: Frame, nursery: trio.Nursery) -> None:
-        """Start a task that answers a request. WireError if the frame is not a request."""
+        """Answer a request, in a task of the nursery, when its time comes. WireError if the frame is not a
+        request."""
         header = frame.header
         if header.kind not in _ANSWERS:
             raise WireError(f"a message of kind {header.kind} is not a request")
@@ -156,7 +176,27 @@ class Requests:
         self.under_way += 1
         for each in places:
             each.requests += 1
-        nursery.start_soon(self._answer, header, places)
+        self._nursery = nursery
+        if is_poll:
+            nursery.start_soon(self._answer, header, places)
+        else:
+            self._queue.add((header, places), is_urgent=_is_urgent(header))
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Begin the requests of the queue that may begin now."""
+        nursery = self._nursery
+        if nursery is None or nursery.cancel_scope.cancel_called:
+            return  # The connection ends: ``close`` forgets what waits.
+        while (request := self._queue.begin()) is not None:
+            nursery.start_soon(self._answer_queued, *request)
+
+    async def _answer_queued(self, header: Header, places: tuple[Places, ...]) -> None:
+        try:
+            await self._answer(header, places)
+        finally:
+            self._queue.end(is_urgent=_is_urgent(header))
+            self._begin_waiting()
 
     async def _answer(self, header: Header, places: tuple[Places, ...]) -> None:
         try:
@@ -175,11 +215,14 @@ class Requests:
             is_damage = isinstance(error, StorageCorrupt)
             self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
         finally:
-            self.under_way -= 1
-            for each in places:
-                each.requests -= 1
-            self._changed.set()
-            self._changed = trio.Event()
+            self._forget(places)
+
+    def _forget(self, places: tuple[Places, ...]) -> None:
+        self.under_way -= 1
+        for each in places:
+            each.requests -= 1
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def _check(self, header: Header) -> None:
         """Raise _Refused if the client has no right to this request."""
@@ -201,7 +244,11 @@ class Requests:
             await self._changed.wait()
 
     def close(self) -> None:
-        """Give back the bytes of replies that were not sent. Call it when the connection has ended."""
+        """Give back the places of requests that wait, and the bytes of replies that were not sent. Call it
+        when the connection has ended."""
+        self._nursery = None
+        for _, places in self._queue.clear():
+            self._forget(places)
         held, self._held = self._held, {}
         for each in held:
             each.give()
@@ -227,10 +274,16 @@ class Requests:
                 last=header.last,
                 stride=stride,
                 bytes_max=bytes_max,
+                pace=self._pace,
             )
         else:
             result = await engine.read(
-                header.ledger_id, first=header.first, last=header.last, stride=stride, bytes_max=bytes_max
+                header.ledger_id,
+                first=header.first,
+                last=header.last,
+                stride=stride,
+                bytes_max=bytes_max,
+                pace=self._pace,
             )
         if result.status in _UNREADABLE:
             self._shared.complaints.tell(
@@ -259,7 +312,7 @@ class Requests:
             return
         held = await self._take(16 * _LIST_PAIRS_MAX, header)
         result = await self._shared.engine.list_entries(
-            header.ledger_id, first=header.first, last=last, pairs_max=_LIST_PAIRS_MAX
+            header.ledger_id, first=header.first, last=last, pairs_max=_LIST_PAIRS_MAX, pace=self._pace
         )
         assert len(result.pairs) <= _LIST_PAIRS_MAX
         body = encode_pairs(result.pairs)
@@ -272,13 +325,15 @@ class Requests:
             self._refuse(header, Status.BAD_REQUEST)
             return
         held = await self._take(limits.READ_REPLY_BYTES_TARGET, header)
-        result = await self._shared.engine.scrub(
-            header.ledger_id,
-            first=header.first,
-            last=header.last,
-            classes=classes,
-            bytes_max=min(header.argument, limits.SCRUB_BYTES),
-        )
+        async with self.party.scrubbing:  # The engine does one scrub after the other.
+            result = await self._shared.engine.scrub(
+                header.ledger_id,
+                first=header.first,
+                last=header.last,
+                classes=classes,
+                bytes_max=min(header.argument, limits.SCRUB_BYTES),
+                pace=self._pace,
+            )
         body = encode_scrub(result.report)
         assert len(body) <= limits.READ_REPLY_BYTES_TARGET
         self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
@@ -310,10 +365,14 @@ class Requests:
                 await self._shared.engine.wait_lac(header.ledger_id, entry_id)
             finally:
                 del self._polls[poll]
-        fair = self._shared.fair
-        if not fair.take(self.party, limits.TURN_REQUEST_BYTES):
-            await fair.turn(self.party, limits.TURN_REQUEST_BYTES)
+        await self._pace(limits.TURN_REQUEST_BYTES)
         await self._check(header)  # The client may have lost the right meanwhile.
+
+    async def _pace(self, cost: int) -> None:
+        """Wait until the client's party may do ``cost`` bytes of work."""
+        fair = self._shared.fair
+        if not fair.take(self.party, cost):
+            await fair.turn(self.party, cost, self)
 
     async def _take(self, count: int, header: Header) -> _Held:
         """Take the bytes that a reply may need."""
@@ -339,8 +398,16 @@ class Requests:
         if held is None:
             self._outbox.reply(buffers)
             return
-        held.become(buffers_bytes(buffers))
-        self._outbox.reply(buffers, lambda: self._give(held))
+        count = buffers_bytes(buffers)
+        held.become(count)
+        self._queue.hold(count)
+
+        def on_sent() -> None:
+            self._queue.release(count)
+            self._give(held)
+            self._begin_waiting()
+
+        self._outbox.reply(buffers, on_sent)
 
     def _refuse(self, header: Header, status: Status) -> None:
         self._shared.count_refused(status)

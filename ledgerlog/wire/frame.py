@@ -64,6 +64,7 @@ from __future__ import annotations
 
 import enum
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -438,15 +439,38 @@ class FrameBuffer:
         self._start = stop
         return decode_frame_untrusted(self._view[start:stop])
 
-    def take_frames(self) -> list[Frame]:
+    @property
+    def has_frame(self) -> bool:
+        """Whether ``take_frames`` takes a frame, or finds a malformed length."""
+        held = self._end - self._start
+        if held < 4:
+            return False
+        size = self.unfinished_bytes
+        return size <= held or size > 4 + FRAME_BYTES_MAX
+
+    def count_frames(self, count_max: int) -> tuple[int, int]:
+        """Return the number and the size of the complete frames, up to ``count_max``, without taking them."""
+        count, position, end, view = 0, self._start, self._end, self._view
+        while count < count_max and end - position >= 4:
+            (length,) = _LENGTH.unpack_from(view, position)
+            if position + 4 + length > end:
+                break
+            position += 4 + length
+            count += 1
+        return count, position - self._start
+
+    def take_frames(self, count_max: int = sys.maxsize) -> list[Frame]:
         """Take the complete frames, in order.
+
+        Args:
+            count_max: Take at most this many.
 
         Raises:
             WireError: A frame is malformed. Drop the connection.
         """
-        frames = []
+        frames: list[Frame] = []
         start, end, view = self._start, self._end, self._view
-        while end - start >= 4:
+        while end - start >= 4 and len(frames) < count_max:
             (length,) = _LENGTH.unpack_from(view, start)
             if not HEADER_BYTES - 4 <= length <= FRAME_BYTES_MAX:
                 raise WireError(f"a frame length of {length} bytes is out of range")

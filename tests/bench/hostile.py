@@ -12,6 +12,11 @@ For each attack: the neighbour's p50 and p99, the p99 as a multiple of the p99 a
 appends (and of the one ledger that it makes after the attack has begun), and the memory of the largest
 bookie.
 
+If the machine is busy, the latencies say more about the other work than about the bookie. So the neighbour
+also notes how much time of a processor the busiest bookie used between each append and its answer: ``cpu``.
+That is what the attacker made the neighbour wait for. It still grows when the neighbour itself waits for a
+processor, because the bookie goes on with the attacker meanwhile.
+
 **Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like; they
 add to ledgers of their own, which exist. In an open cluster both are whoever reaches the bookies. With
 ``--identity`` the cluster is closed by a secret. Then strangers are all that is left to those who know none,
@@ -73,9 +78,15 @@ _OWN_LEDGERS = 64
 # --- the neighbour --------------------------------------------------------------------------------
 
 
-async def _neighbour(uri: str, seconds: float) -> None:
+def _processor_s(pid: int) -> float:
+    """The time of a processor that another process has used."""
+    return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of the process, as clock_getcpuclockid gives it
+
+
+async def _neighbour(uri: str, seconds: float, bookies: list[int]) -> None:
     """Append at a fixed rate, and print the latencies."""
     taken: list[float] = []
+    cpu: list[float] = []
     failed: list[str] = []
     async with ledgerlog.connect(uri) as cluster:
         there = len(cluster.client.bookies.registered())
@@ -83,18 +94,20 @@ async def _neighbour(uri: str, seconds: float) -> None:
         try:
             writer = await cluster.ledgers.create(replication=quorum)
         except LedgerLogError as cause:
-            print(json.dumps({"taken": [], "failed": [repr(cause)]}))
+            print(json.dumps({"taken": [], "cpu": [], "failed": [repr(cause)]}))
             return
         async with trio.open_nursery() as nursery:
             began = trio.current_time()
 
             async def append(due: float) -> None:
+                before = list(map(_processor_s, bookies))
                 try:
                     await writer.append(RECORD)
                 except LedgerLogError as cause:
                     failed.append(repr(cause))
                 else:
                     taken.append(trio.current_time() - due)
+                    cpu.append(max(map(float.__sub__, map(_processor_s, bookies), before)))
 
             for number in range(int(seconds * RATE)):
                 due = began + number / RATE
@@ -102,7 +115,7 @@ async def _neighbour(uri: str, seconds: float) -> None:
                 nursery.start_soon(append, due)
         with suppress(LedgerLogError):  # Each append has said so.
             await writer.close()
-    print(json.dumps({"taken": taken, "failed": failed}))
+    print(json.dumps({"taken": taken, "cpu": cpu, "failed": failed}))
 
 
 # --- the attacks ----------------------------------------------------------------------------------
@@ -502,22 +515,40 @@ class Seen:
 
     p50_ms: float
     p99_ms: float
+    cpu_p50_ms: float
+    cpu_p99_ms: float
     appended: int
     failed: list[str]
 
 
 def _seen(said: dict[str, Any]) -> Seen:
-    taken = sorted(said["taken"])
+    def at(name: str, share: float) -> float:
+        values = sorted(said[name])
+        return values[min(len(values) - 1, int(len(values) * share))] * 1000 if values else math.inf
 
-    def at(share: float) -> float:
-        return taken[min(len(taken) - 1, int(len(taken) * share))] * 1000 if taken else math.inf
-
-    return Seen(at(0.5), at(0.99), len(taken), said["failed"])
+    return Seen(
+        at("taken", 0.5),
+        at("taken", 0.99),
+        at("cpu", 0.5),
+        at("cpu", 0.99),
+        len(said["taken"]),
+        said["failed"],
+    )
 
 
 async def _see(cluster: LocalCluster, seconds: float) -> Seen:
     ran = await trio.run_process(
-        [sys.executable, "-m", "tests.bench.hostile", "--neighbour", cluster.uri, "--seconds", str(seconds)],
+        [
+            sys.executable,
+            "-m",
+            "tests.bench.hostile",
+            "--neighbour",
+            cluster.uri,
+            "--seconds",
+            str(seconds),
+            "--pids",
+            ",".join(str(child.pid) for child in cluster.bookies.values()),
+        ],
         capture_stdout=True,
         env=_environment_of(cluster, "neighbour"),
     )
@@ -644,14 +675,22 @@ def _tell(
 ) -> None:
     name = "alone" if attack is None else attack.name
     times = seen.p99_ms / alone.p99_ms
+    cpu_times = seen.cpu_p99_ms / alone.cpu_p99_ms
     if as_json:
-        row = {"bookies": bookies, "attack": name, "times": times, "memory_mib": memory_mib}
+        row = {
+            "bookies": bookies,
+            "attack": name,
+            "times": times,
+            "cpu_times": cpu_times,
+            "memory_mib": memory_mib,
+        }
         print(json.dumps({**row, **attrs.asdict(seen), "failed": len(seen.failed)}), flush=True)
         return
     verdict = "" if times <= BAR and not seen.failed else "  <-- over the bar"
     why = f"  {seen.failed[0][:100]}" if seen.failed else ""
     print(
         f"{bookies} {name:22} p50 {seen.p50_ms:8.1f} ms  p99 {seen.p99_ms:8.1f} ms  {times:6.1f}x  "
+        f"cpu p50 {seen.cpu_p50_ms:6.1f} ms  p99 {seen.cpu_p99_ms:6.1f} ms  {cpu_times:5.1f}x  "
         f"failed {len(seen.failed):4}  {memory_mib:6.0f} MiB{verdict}{why}",
         flush=True,
     )
@@ -667,11 +706,12 @@ def main() -> None:
     parser.add_argument("--identity", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--neighbour", help=argparse.SUPPRESS)
+    parser.add_argument("--pids", help=argparse.SUPPRESS)
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     parser.add_argument("--target", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.neighbour:
-        trio.run(_neighbour, given.neighbour, given.seconds)
+        trio.run(_neighbour, given.neighbour, given.seconds, list(map(int, given.pids.split(","))))
     elif given.attack:
         raw = json.loads(given.target)
         target = Target(

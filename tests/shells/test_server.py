@@ -683,7 +683,7 @@ async def test_many_clients_are_served_at_once(machine: Machine) -> None:
 async def test_a_client_that_does_not_read_is_not_read_from(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr(limits, "BOOKIE_CONNECTION_REPLY_BYTES", 4_000)
+    monkeypatch.setattr(limits, "BOOKIE_CONNECTION_ANSWER_BYTES", 4_000)
     machine = Machine(network=LocalNetwork(buffer_bytes=2_000))
     async with machine.bookie() as bookie:
         client = await bookie.client()

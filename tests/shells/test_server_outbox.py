@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.server.outbox import ClientTooSlow, Outbox
+from bookie.server.outbox import BATCH_BYTES, ClientTooSlow, Outbox
 from ledgerlog import limits
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost, Stream
@@ -66,6 +66,27 @@ async def test_a_message_goes_straight_into_the_socket_when_nothing_waits(nurser
     ]
     assert headers[1].status == Status.FENCED
     assert (headers[1].ledger_id, headers[1].first, headers[1].last) == (7, 1, 2)
+
+
+async def test_what_waited_is_sent_a_turn_at_a_time(nursery: trio.Nursery) -> None:
+    bookie, client = await stream_pair(buffer_bytes=1 << 22)
+    asked: list[int] = []
+    going = trio.Event()
+
+    async def take_turn(count: int) -> None:
+        asked.append(count)
+        await going.wait()
+
+    outbox = Outbox(bookie, never, take_turn)
+    for number in range(3):
+        outbox.reply([reply(number, bytes(BATCH_BYTES - 96))])
+    nursery.start_soon(outbox.run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert asked == [BATCH_BYTES]
+    assert outbox.unsent_bytes == 3 * BATCH_BYTES
+    going.set()
+    assert [header.request for header in await receive(client, 3)] == [0, 1, 2]
+    assert asked == [BATCH_BYTES] * 3
 
 
 async def test_an_acknowledgement_that_finds_no_room_is_sent_once_at_its_newest(

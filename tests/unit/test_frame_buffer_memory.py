@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
+
+from ledgerlog.errors import WireError
 from ledgerlog.limits import FRAME_BYTES_MAX, MIB, TURN_BYTES
 from ledgerlog.wire.frame import Frame, FrameBuffer, Kind, SpareBuffers, encode_head
 
@@ -167,3 +170,29 @@ def test_spare_buffers_are_bounded_and_the_largest_are_kept() -> None:
     assert spares.take(1) is None
     spares.give(bytearray(1_001))
     assert spares.bytes_held == 0
+
+
+def test_frames_can_be_counted_before_they_are_taken_and_taken_a_few_at_a_time() -> None:
+    buffer = FrameBuffer(SMALL, ROOMY)
+    frames = [encode_head(Kind.INFO, index=bytes(size)) for size in (0, 10, 20, 30)]
+    data = b"".join(frames)
+    buffer.writable()[: len(data) - 1] = data[:-1]
+    buffer.received(len(data) - 1)
+    assert buffer.has_frame
+    assert buffer.count_frames(10) == (3, sum(map(len, frames[:3])))
+    assert buffer.count_frames(2) == (2, sum(map(len, frames[:2])))
+    assert [bytes(frame.raw) for frame in buffer.take_frames(2)] == frames[:2]
+    assert [bytes(frame.raw) for frame in buffer.take_frames(2)] == frames[2:3]
+    assert not buffer.has_frame
+    assert buffer.count_frames(10) == (0, 0)
+    assert buffer.is_mid_frame
+
+
+def test_a_malformed_length_is_found_as_soon_as_it_is_there() -> None:
+    for length in (0, FRAME_BYTES_MAX + 1):
+        buffer = FrameBuffer(SMALL, ROOMY)
+        buffer.writable()[:4] = length.to_bytes(4, "little")
+        buffer.received(4)
+        assert buffer.has_frame
+        with pytest.raises(WireError, match="frame length"):
+            buffer.take_frames(1)

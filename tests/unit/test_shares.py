@@ -172,10 +172,50 @@ def test_parties_get_the_same_however_many_items_wait(counts: dict[int, int], co
                 shares.wait(party, cost, (party, cost))
     spent: Counter[int] = Counter()
     while shares.waiting:
-        still = {party for party, account in shares._accounts.items() if account.waiting}
+        still = {party for party, account in shares._accounts.items() if account.lanes}
         for party, cost in shares.renew(0.0):
             spent[party] += cost
-        behind = {party for party in still if shares._accounts.get(party) and shares._accounts[party].waiting}
+        behind = {party for party in still if shares._accounts.get(party) and shares._accounts[party].lanes}
         if len(behind) > 1:
             figures = [spent[party] for party in behind]
             assert max(figures) - min(figures) <= 2 * QUANTUM
+
+
+# --- lanes ------------------------------------------------------------------------------------------
+
+
+def test_the_lanes_of_a_party_take_turns_however_much_waits_in_each() -> None:
+    shares = contended()
+    shares.take("a", QUANTUM, 0.0)
+    for number in range(50):
+        shares.wait("a", 40, f"busy{number}", lane="busy")
+    shares.wait("a", 40, "other0", lane="other")
+    shares.wait("a", 40, "other1", lane="other")
+    assert shares.renew(0.0) == ["busy0", "other0", "busy1"]
+    assert shares.renew(0.0)[0] == "other1"
+    assert shares.waiting == 47
+
+
+def test_an_item_that_leaves_its_lane_leaves_the_others_in_it() -> None:
+    shares = contended()
+    shares.take("a", QUANTUM, 0.0)
+    for item in ("x0", "x1", "x2"):
+        shares.wait("a", 1, item, lane="x")
+    shares.wait("a", 1, "y", lane="y")
+    shares.leave("a", "x1")
+    shares.leave("a", "y")
+    assert shares.waiting == 2
+    assert shares.renew(0.0) == ["x0", "x2"]
+    assert shares.waiting == 0
+
+
+def test_what_was_paid_too_little_is_paid_by_the_next_rounds_and_what_was_too_much_is_given_back() -> None:
+    shares = contended()
+    assert shares.take("a", 10, 0.0)
+    shares.pay("a", 2 * QUANTUM)
+    assert not shares.take("a", 1, 0.0)
+    assert shares.take("b", QUANTUM, 0.0)
+    shares.pay("b", 1 - QUANTUM)
+    assert shares.take("b", 1, 0.0)
+    shares.wait("a", 1, "next")
+    assert [shares.renew(0.0) for _ in range(2)] == [[], ["next"]]

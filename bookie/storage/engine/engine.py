@@ -40,7 +40,7 @@ from bookie.storage.engine.fencing import Fencer
 from bookie.storage.engine.flushing import Flusher
 from bookie.storage.engine.lac_watch import LacWatch
 from bookie.storage.engine.ledgers import LedgerTable
-from bookie.storage.engine.reader import Reader
+from bookie.storage.engine.reader import Pace, Reader, at_once
 from bookie.storage.engine.write_cache import WriteCache
 from bookie.storage.index.patient import PatientIndex
 from bookie.storage.journal.arenas import Arenas
@@ -238,7 +238,16 @@ class Engine:
 
     # --- reads ------------------------------------------------------------------------------------
 
-    async def read(self, ledger_id: int, *, first: int, last: int, stride: int, bytes_max: int) -> ReadResult:
+    async def read(
+        self,
+        ledger_id: int,
+        *,
+        first: int,
+        last: int,
+        stride: int,
+        bytes_max: int,
+        pace: Pace = at_once,
+    ) -> ReadResult:
         """Read the entries first, first + stride, ... up to ``last``.
 
         An entry that is not durable yet does not exist yet.
@@ -249,6 +258,7 @@ class Engine:
             last: The last entry.
             stride: The distance between two entries, at least 1.
             bytes_max: About how many payload bytes to return. One entry always fits.
+            pace: Waits until a piece of work may be done, before each piece.
 
         Returns:
             The entries and a status. Damage and faults of the disk are statuses too; this raises for none.
@@ -268,12 +278,20 @@ class Engine:
         else:
             with state.pinned():
                 found = await self._reader.read(
-                    state, first=first, last=last, stride=stride, bytes_max=bytes_max
+                    state, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
                 )
         return undenied(found, first) if in_limbo else found
 
     async def recovery_read(
-        self, ledger_id: int, key: bytes, *, first: int, last: int, stride: int, bytes_max: int
+        self,
+        ledger_id: int,
+        key: bytes,
+        *,
+        first: int,
+        last: int,
+        stride: int,
+        bytes_max: int,
+        pace: Pace = at_once,
     ) -> ReadResult:
         """Fence the ledger durably, then ``read``.
 
@@ -282,10 +300,18 @@ class Engine:
         fenced = await self.fence(ledger_id, key)
         if fenced.status is not Status.OK:
             return ReadResult(fenced.status, no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
-        return await self.read(ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max)
+        return await self.read(
+            ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
+        )
 
     async def list_entries(
-        self, ledger_id: int, *, first: int, last: int = ENTRY_ID_MAX, pairs_max: int
+        self,
+        ledger_id: int,
+        *,
+        first: int,
+        last: int = ENTRY_ID_MAX,
+        pairs_max: int,
+        pace: Pace = at_once,
     ) -> ListResult:
         """List the stored entries among first..last of the ledger, as up to ``pairs_max`` ranges.
 
@@ -302,11 +328,13 @@ class Engine:
             found = ListResult(Status.NO_SUCH_LEDGER, [], last)
         else:
             with state.pinned():
-                found = await self._reader.list_entries(state, first=first, last=last, pairs_max=pairs_max)
+                found = await self._reader.list_entries(
+                    state, first=first, last=last, pairs_max=pairs_max, pace=pace
+                )
         return undenied(found, first) if in_limbo else found
 
     async def scrub(
-        self, ledger_id: int, *, first: int, last: int, classes: int, bytes_max: int
+        self, ledger_id: int, *, first: int, last: int, classes: int, bytes_max: int, pace: Pace = at_once
     ) -> ScrubResult:
         """Read and check about ``bytes_max`` bytes of the entries first..last, on the disk or in memory.
         ``ledgerlog.wire.scrub`` describes the report."""
@@ -322,7 +350,7 @@ class Engine:
         else:
             with state.pinned():
                 found = await self._reader.scrub(
-                    state, first=first, last=last, classes=classes, bytes_max=bytes_max
+                    state, first=first, last=last, classes=classes, bytes_max=bytes_max, pace=pace
                 )
         return undenied(found, first) if in_limbo else found
 

@@ -16,13 +16,18 @@ same entries, in runs with different boundaries. ``RangeReader`` takes each entr
 the frame's checksum, which covers ids, lengths and digests, and then each entry's digest. If a check fails,
 the status is CORRUPT. If the bytes cannot be read, it is IO_ERROR. Neither ever counts as an absence (rule
 8). An entry that is not durable yet does not exist yet.
+
+**Pieces.** A reply of a megabyte takes a millisecond or more, and other clients must not wait for all of it,
+nor for the replies of sixty others beside it. So a read, a list and a scrub work in pieces, and call ``pace``
+with the cost of each before they begin it. It may wait, and other tasks may run. What was found or copied
+before stays good, as above. The costs are bytes, as in the turns of ``bookie.server.fair``.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
@@ -41,7 +46,7 @@ from bookie.storage.entrylog.read_cache import ReadCache
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
-from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.limits import ENTRY_ID_MAX, KIB, MIB, TURN_BYTES
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Status
 from ledgerlog.wire.scrub import ScrubReport
@@ -55,12 +60,28 @@ _LIST_EFFORT = 16 * 1024
 with gaps counts ``_LIST_SPARSE``, plus 1 for every four entries, because its ids have to be read."""
 
 _LIST_SPARSE = 32
+_LIST_STEP = 16
+"""A list calls ``pace`` before this many runs."""
+
+_EFFORT_COST = 512
 
 _LIST_PIECE = 64
 """How many runs a list reads the ids of at once."""
 
 _GAP_BYTES = 4096
 """Runs in a file are read together if at most this many bytes lie between them."""
+
+_LOOK_COST = 4 * KIB
+_FOUND_COST = 128
+_RUN_COST = 2 * KIB
+"""The costs of a look for runs, of each run that it finds, and of reading a run besides its bytes."""
+
+Pace = Callable[[int], Awaitable[None]]
+"""Waits until a piece of work may be done that costs so many bytes."""
+
+
+async def at_once(cost: int) -> None:
+    """Do everything without waiting: a ``Pace`` for the bookie's own reads, which are few."""
 
 
 class Resident(Protocol):
@@ -145,15 +166,17 @@ class Reader:
     # --- reading entries --------------------------------------------------------------------------
 
     async def read(
-        self, state: BookieLedger, *, first: int, last: int, stride: int, bytes_max: int
+        self, state: BookieLedger, *, first: int, last: int, stride: int, bytes_max: int, pace: Pace
     ) -> ReadResult:
         """Do ``Engine.read``."""
         last = min(last, ENTRY_ID_MAX)
         with self._pool.reading():
-            return await self._read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
+            return await self._read(
+                state, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
+            )
 
     async def _read(
-        self, state: BookieLedger, *, first: int, last: int, stride: int, bytes_max: int
+        self, state: BookieLedger, *, first: int, last: int, stride: int, bytes_max: int, pace: Pace
     ) -> ReadResult:
         reader = RangeReader(
             ledger_id=state.ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
@@ -168,9 +191,12 @@ class Reader:
                         break
                     if reader.horizon >= first:
                         await trio.lowlevel.checkpoint()  # Finding runs in memory has no checkpoint.
+                    await pace(_LOOK_COST)
                     runs, horizon = await self._find(state, reader.horizon + 1, last)
                     reader.extend(runs, horizon)
+                    await pace(_FOUND_COST * len(runs))
                     continue
+                await pace(self._cost_of(run))
                 content = fetched.pop(run) if run in fetched else self._cached(run)
                 if content is None:
                     # The rest of the last fetch was read ahead. Keep it for the next read.
@@ -187,13 +213,18 @@ class Reader:
             status = reader.status
         return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
 
+    def _cost_of(self, run: EntryRun) -> int:
+        """Return the cost of reading a run. Bytes that were verified are only copied."""
+        is_verified = run.file in self._residents or self.cache.holds_verified(run)
+        return _RUN_COST + (run.length >> 2 if is_verified else run.length)
+
     async def _fetch(self, runs: Sequence[EntryRun], bytes_max: int) -> dict[EntryRun, bytes | Status]:
         """Fetch the frames of the first few runs, as many as ``bytes_max`` payload bytes may need. Either all
         of them lie in one segment in memory, or all lie in files."""
         resident = self._residents.get(runs[0].file)
         if resident is not None:
             number, view = runs[0].file, resident.image.view
-            batch = _first_few(takewhile(lambda run: run.file == number, runs), bytes_max)
+            batch = _first_few(takewhile(lambda run: run.file == number, runs), min(bytes_max, TURN_BYTES))
             self.runs_from_memory += len(batch)
             return {run: bytes(view[run.offset : run.offset + run.length]) for run in batch}
         on_disk = takewhile(lambda run: run.file not in self._residents, runs)
@@ -267,23 +298,28 @@ class Reader:
 
     # --- listing ----------------------------------------------------------------------------------
 
-    async def list_entries(self, state: BookieLedger, *, first: int, last: int, pairs_max: int) -> ListResult:
+    async def list_entries(
+        self, state: BookieLedger, *, first: int, last: int, pairs_max: int, pace: Pace
+    ) -> ListResult:
         """Do ``Engine.list_entries``."""
         with self._pool.reading():
             return await self._list_entries(
-                state, first=first, last=min(last, ENTRY_ID_MAX), pairs_max=pairs_max
+                state, first=first, last=min(last, ENTRY_ID_MAX), pairs_max=pairs_max, pace=pace
             )
 
     async def _list_entries(
-        self, state: BookieLedger, *, first: int, last: int, pairs_max: int
+        self, state: BookieLedger, *, first: int, last: int, pairs_max: int, pace: Pace
     ) -> ListResult:
         lister = RangeLister(first=first, pairs_max=pairs_max)
         horizon, effort = first - 1, _LIST_EFFORT
         try:
             while horizon < last:
+                await pace(_LOOK_COST)
                 runs, horizon = await self._find(state, horizon + 1, last)
                 ids: dict[EntryRun, Sequence[int]] = {}
                 for at, run in enumerate(runs):
+                    if at % _LIST_STEP == 0:
+                        await pace(_EFFORT_COST * sum(map(_effort_of, runs[at : at + _LIST_STEP])))
                     if not lister.settle(run.first):
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
                     # If the list is empty, it claims that there are no entries. So a list that ends early
@@ -293,7 +329,7 @@ class Reader:
                     if not run.is_dense and run not in ids:
                         ids = await self._ids(runs[at : at + _LIST_PIECE])
                     lister.add(run, None if run.is_dense else ids[run])
-                    effort -= 1 if run.is_dense else _LIST_SPARSE + run.entry_count // 4
+                    effort -= _effort_of(run)
                 if not lister.settle(horizon + 1):
                     return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
                 await trio.lowlevel.checkpoint()
@@ -332,7 +368,7 @@ class Reader:
     # --- scrubbing --------------------------------------------------------------------------------
 
     async def scrub(
-        self, state: BookieLedger, *, first: int, last: int, classes: int, bytes_max: int
+        self, state: BookieLedger, *, first: int, last: int, classes: int, bytes_max: int, pace: Pace
     ) -> ScrubResult:
         """Do ``Engine.scrub``. Calls run one after the other, so the disk has time for other work."""
         last = min(last, ENTRY_ID_MAX)
@@ -340,27 +376,32 @@ class Reader:
         async with self._scrubbing:
             with self._pool.reading():
                 try:
-                    horizon = await self._examine(state, examination, bytes_max)
+                    horizon = await self._examine(state, examination, min(bytes_max, MIB), pace)
                 except StorageError as damage:
                     is_damage = isinstance(damage, StorageCorrupt)
                     nothing = ScrubReport((), (), ())
                     return ScrubResult(Status.CORRUPT if is_damage else Status.IO_ERROR, nothing, first - 1)
         return ScrubResult(Status.OK, *examination.close(horizon))
 
-    async def _examine(self, state: BookieLedger, examination: Examination, bytes_max: int) -> int:
+    async def _examine(
+        self, state: BookieLedger, examination: Examination, fetch_bytes: int, pace: Pace
+    ) -> int:
         """Examine the runs from the first entry on, until the examination has no more room.
 
-        This neither uses nor fills the read cache, because it must check the disk.
+        This neither uses nor fills the read cache, because it must check the disk. It fetches about
+        ``fetch_bytes`` at once.
 
         Returns:
             The id up to which no run is missing.
         """
         # Look only once. A second look would find the runs again that span the end of the first look.
+        await pace(_LOOK_COST)
         runs, horizon = await self._find(state, examination.first, examination.last)
         upcoming = deque(run for run in runs if run.last >= examination.first)
         while upcoming:
-            fetched = await self._fetch(list(itertools.islice(upcoming, _RUNS_PER_FETCH)), bytes_max)
+            fetched = await self._fetch(list(itertools.islice(upcoming, _RUNS_PER_FETCH)), fetch_bytes)
             for run, content in fetched.items():
+                await pace(_RUN_COST + run.length)
                 assert upcoming.popleft() is run
                 if isinstance(content, Status):
                     examination.add_unreadable(run)
@@ -376,6 +417,11 @@ class Reader:
                     return upcoming[0].first - 1
             await trio.lowlevel.checkpoint()
         return horizon
+
+
+def _effort_of(run: EntryRun) -> int:
+    """Return the effort of listing a run."""
+    return 1 if run.is_dense else _LIST_SPARSE + run.entry_count // 4
 
 
 def _first_few(runs: Iterable[EntryRun], bytes_max: int) -> list[EntryRun]:

@@ -34,6 +34,11 @@ class ReadCache:
         self.hits += 1
         return found[1]
 
+    def holds_verified(self, run: EntryRun) -> bool:
+        """Whether the run's verified entries are here."""
+        found = self._frames.get((run.file, run.offset))
+        return found is not None and isinstance(found[1], Entries)
+
     def put(self, run: EntryRun, content: bytes | Entries) -> None:
         """Keep a run's verified entries or its raw frame, unless it is over an eighth of ``bytes_max``."""
         if 8 * run.length > self._bytes_max:

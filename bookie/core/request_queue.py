@@ -1,0 +1,97 @@
+"""The requests of one connection that wait, and those that the bookie works on.
+
+A client may have a thousand requests under way. If each were a task, a client that leaves would end a
+thousand tasks at once, and everybody else would wait for that. So a request waits here as a value, and
+becomes a task only when it may begin:
+
+* The bookie works on a few requests of a connection at the same time.
+* It begins no request of a client that does not read its replies. A client whose replies cannot be sent could
+  otherwise have the bookie read for nothing.
+
+*Urgent* requests, fences and recovery reads, have places of their own, so a new leader never waits for the
+reads of its own connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+__all__ = ["RequestQueue"]
+
+T = TypeVar("T")
+
+
+class RequestQueue(Generic[T]):
+    """The requests of one connection. ``T`` is the caller's type of a request.
+
+    Args:
+        working_max: The most requests that are worked on at the same time.
+        urgent_max: The most urgent requests that are worked on besides.
+        unread_bytes_max: If more bytes of replies wait for the client, no request begins.
+    """
+
+    __slots__ = ("_unread_bytes", "_unread_bytes_max", "_urgent", "_usual")
+
+    def __init__(self, *, working_max: int, urgent_max: int, unread_bytes_max: int) -> None:
+        self._usual: _Line[T] = _Line(working_max)
+        self._urgent: _Line[T] = _Line(urgent_max)
+        self._unread_bytes_max = unread_bytes_max
+        self._unread_bytes = 0
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of replies that wait for the client to read."""
+        return self._unread_bytes
+
+    def add(self, request: T, *, is_urgent: bool) -> None:
+        """Queue a request. ``begin`` returns it when it may begin."""
+        (self._urgent if is_urgent else self._usual).waiting.append(request)
+
+    def begin(self) -> T | None:
+        """Return the next request that may begin, and count it; None if none may."""
+        if self._unread_bytes > self._unread_bytes_max:
+            return None
+        request = self._urgent.begin()
+        return self._usual.begin() if request is None else request
+
+    def end(self, *, is_urgent: bool) -> None:
+        """Say that the work on a request is over."""
+        (self._urgent if is_urgent else self._usual).end()
+
+    def hold(self, count: int) -> None:
+        """Say that ``count`` bytes of a reply wait for the client."""
+        self._unread_bytes += count
+
+    def release(self, count: int) -> None:
+        """Say that ``count`` of these bytes are sent."""
+        assert 0 <= count <= self._unread_bytes, "more was sent than had waited"
+        self._unread_bytes -= count
+
+    def clear(self) -> list[T]:
+        """Remove and return the requests that wait: the connection has ended."""
+        return [*self._urgent.clear(), *self._usual.clear()]
+
+
+class _Line(Generic[T]):
+    __slots__ = ("_most", "_working", "waiting")
+
+    def __init__(self, most: int) -> None:
+        self.waiting: deque[T] = deque()
+        self._most = most
+        self._working = 0
+
+    def begin(self) -> T | None:
+        if not self.waiting or self._working >= self._most:
+            return None
+        self._working += 1
+        return self.waiting.popleft()
+
+    def end(self) -> None:
+        assert self._working, "no request had begun"
+        self._working -= 1
+
+    def clear(self) -> list[T]:
+        left = list(self.waiting)
+        self.waiting.clear()
+        return left

@@ -1,0 +1,254 @@
+"""What a bookie does for a greedy client between two chances of its neighbour, counted in bytes and items.
+
+A neighbour waits for the pass of the event loop in which its add arrives, for the sync, and for what others
+have done in these passes. So each test counts the work for the greedy client in each pass. No time is looked
+at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from raw_client import RawClient, add
+from serving import Bookie, Machine
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from bookie.core.examining import Examination
+from bookie.core.reading import RangeLister, RangeReader
+from bookie.server.requests import Requests
+from ledgerlog import limits
+from ledgerlog.limits import KIB, MIB, TURN_BYTES, TURN_FRAMES
+from ledgerlog.model.principal import Principal
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.wire.frame import FrameBuffer, Kind, Status, encode_head
+
+GREEDY, NEIGHBOUR = map(Principal.parse, ("admin/greedy", "admin/neighbour"))
+L, OWN, MINE = 7, 8, 9
+RUN_BYTES = 64 * KIB
+RUNS = 48
+
+
+@attrs.define
+class Scene:
+    """A bookie with a ledger of ``RUNS`` runs, a neighbour that has just added, and what was done."""
+
+    machine: Machine
+    bookie: Bookie
+    neighbour: RawClient
+    done: list[int] = attrs.Factory(list)
+    """The sizes of the pieces of work that ``counts`` saw."""
+    added: int = 0
+    kept: list[RawClient] = attrs.Factory(list)
+    """All connections: one that nobody refers to is closed."""
+
+    async def greedy(self) -> RawClient:
+        """One more connection of the greedy client."""
+        self.kept.append(await connection(self.machine, self.bookie, GREEDY))
+        return self.kept[-1]
+
+    async def add(self) -> None:
+        """Add an entry of the neighbour's."""
+        self.added += 1
+        await self.neighbour.add(MINE, self.added - 1, [b"n"], lac=self.added - 2)
+        await self.neighbour.acknowledged(self.added)
+
+    async def passes(self) -> list[int]:
+        """Let the bookie work until it is done. Return the sizes of the work in each pass."""
+        found: list[int] = []
+        idle = 0
+        while idle < 20:
+            before = len(self.done)
+            await trio.lowlevel.checkpoint()
+            found.append(sum(self.done[before:]))
+            idle = 0 if found[-1] else idle + 1
+        return found
+
+
+async def connection(machine: Machine, bookie: Bookie, principal: Principal) -> RawClient:
+    assert isinstance(machine.network, LocalNetwork)
+    client = RawClient(await machine.network.connect(bookie.node.address, principal=principal))
+    assert (await client.hello())[0] is Status.OK
+    return client
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    machine = Machine(network=LocalNetwork(buffer_bytes=8 * MIB))
+    async with machine.bookie() as bookie:
+        filler = await bookie.client()
+        for number in range(RUNS):
+            await filler.add(L, 16 * number, [bytes(RUN_BYTES // 16)] * 16, lac=16 * number - 1)
+        await filler.acknowledged(RUNS)
+        filler.stream.close()
+        made = Scene(machine, bookie, await connection(machine, bookie, NEIGHBOUR))
+        await made.add()
+        await wait_all_tasks_blocked()
+        yield made
+
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch, done: list[int], owner: type, name: str, size: Callable[..., int]
+) -> None:
+    """Have ``done`` grow with each call of a method, by what ``size`` says of its arguments and result."""
+    method = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        done.append(size(result, *args))
+        return result
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def read(number: int) -> bytes:
+    return encode_head(Kind.READ, count=1, request=number, ledger_id=L, first=0, last=1 << 30, argument=MIB)
+
+
+async def test_reads_of_many_connections_are_done_a_piece_at_a_time(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied costs a quarter, so a turn is four times as many bytes, and a run."""
+    async with scene() as it:
+        counted(
+            monkeypatch, it.done, RangeReader, "on_entries", lambda _result, _self, run, *_rest: run.length
+        )
+        for _ in range(8):
+            (await it.greedy()).stream.send_nowait([read(number) for number in range(1, 6)])
+        passes = await it.passes()
+        assert sum(passes) >= 8 * MIB, "it was served"
+        # Two turns may adjoin: the order in which tasks run changes.
+        assert max(passes) <= 2 * (4 * TURN_BYTES + 2 * RUN_BYTES)
+
+
+async def test_lists_of_many_connections_are_done_a_piece_at_a_time(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie.storage.engine.reader._EFFORT_COST", TURN_BYTES // 16)
+    async with scene() as it:
+        counted(monkeypatch, it.done, RangeLister, "add", lambda *_: 1)
+        for client in [await it.greedy() for _ in range(8)]:
+            client.stream.send_nowait([encode_head(Kind.LIST, request=n, ledger_id=L) for n in range(1, 6)])
+        passes = await it.passes()
+        assert sum(passes) == 8 * 5 * RUNS
+        assert max(passes) <= 2 * 2 * 16, "a turn is sixteen runs, and so is a piece"
+
+
+async def test_a_scrub_is_done_a_piece_at_a_time(clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene() as it:
+        counted(monkeypatch, it.done, Examination, "add", lambda _result, _self, run, *_rest: run.length)
+        scrub = encode_head(
+            Kind.SCRUB, count=1, request=1, ledger_id=L, first=0, last=1 << 30, argument=8 * MIB
+        )
+        (await it.greedy()).stream.send_nowait([scrub])
+        passes = await it.passes()
+        assert sum(passes) >= RUNS * RUN_BYTES
+        assert max(passes) <= 2 * (TURN_BYTES + 2 * RUN_BYTES)
+
+
+async def test_one_party_waits_with_one_scrub_in_the_line_of_all(clock: MockClock) -> None:
+    async with scene() as it:
+        scrub = {"count": 1, "ledger_id": L, "first": 0, "last": 1 << 30, "argument": 8 * MIB}
+        greedy = await it.greedy()
+        greedy.stream.send_nowait([encode_head(Kind.SCRUB, request=n, **scrub) for n in range(1, 100)])
+        await trio.lowlevel.checkpoint()
+        await it.neighbour.ask(Kind.SCRUB, **scrub)
+        answered = 0
+        with trio.move_on_after(0):
+            while True:
+                await greedy.receive()
+                answered += 1
+        assert answered <= 4
+
+
+async def test_frames_of_many_connections_are_taken_apart_a_turn_at_a_time(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames cost as much to take apart as to handle. So they lie in the buffer until the party's turn."""
+    async with scene() as it:
+        clients = [await it.greedy() for _ in range(32)]
+        for number, client in enumerate(clients):
+            frames = [b"".join(bytes(part) for part in add(20 + number, n, [b"x"])) for n in range(400)]
+            client.stream.send_nowait(frames)
+        counted(monkeypatch, it.done, FrameBuffer, "take_frames", lambda result, *_: len(result))
+        passes = await it.passes()
+        assert sum(passes) == 32 * 400
+        # Two turns may adjoin, and each may begin the last frames of one buffer and the first of another.
+        assert max(passes) <= 2 * 2 * TURN_FRAMES
+
+
+async def test_a_neighbour_waits_for_a_few_turns_of_a_flood_on_many_connections(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene() as it:
+        fair = it.bookie.node.server._shared.fair
+        counted(monkeypatch, it.done, type(fair._shares), "pay", lambda _r, _s, _party, cost, **_: cost)
+        clients = [await it.greedy() for _ in range(16)]
+        for client in clients:
+            client.stream.send_nowait([read(number) for number in range(1, 200)])
+        for _ in range(20):
+            before = it.bookie.node.server._shared.engine.statistics()["runs_read_from_memory"]
+            await it.add()
+            after = it.bookie.node.server._shared.engine.statistics()["runs_read_from_memory"]
+            # To the bookie, to the journal's task, and back: a few passes, with a turn of four runs each.
+            assert after - before <= 8 * 6
+
+
+async def test_a_client_that_reads_no_reply_has_the_bookie_read_little(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(network=LocalNetwork(buffer_bytes=KIB))
+    async with machine.bookie() as bookie:
+        filler = await bookie.client()
+        for number in range(RUNS):
+            await filler.add(L, 16 * number, [bytes(RUN_BYTES // 16)] * 16, lac=16 * number - 1)
+        await filler.acknowledged(RUNS)
+        greedy = await connection(machine, bookie, GREEDY)
+        done: list[int] = []
+        counted(monkeypatch, done, Requests, "_reply", lambda *_: 1)
+        numbers = [
+            await greedy.request(Kind.READ, count=1, ledger_id=L, first=0, last=1 << 30, argument=MIB)
+            for _ in range(30)
+        ]
+        await wait_all_tasks_blocked()
+        assert len(done) <= limits.BOOKIE_CONNECTION_WORKING + 1
+        for number in numbers:
+            assert (await greedy.reply_to(number)).header.status == Status.OK
+        assert len(done) == 30, "who reads on is served on"
+
+
+async def test_a_client_that_asks_much_and_leaves_ends_few_tasks(clock: MockClock) -> None:
+    async with scene() as it:
+        asked = limits.BOOKIE_CONNECTION_REQUESTS - 1
+        greedy = await it.greedy()
+        greedy.stream.send_nowait([read(number) for number in range(1, asked)])
+        (connection_,) = [c for c in it.bookie.node.server._connections if c.principal == GREEDY]
+        while connection_._requests.under_way < asked // 2:
+            await trio.lowlevel.checkpoint()
+        assert connection_._nursery is not None
+        assert len(connection_._nursery.child_tasks) <= 2 + limits.BOOKIE_CONNECTION_WORKING
+        greedy.stream.close()
+        await wait_all_tasks_blocked()
+        assert it.bookie.node.server._shared.fair.requests == 0
+        assert it.bookie.node.server._shared.fair.reply_bytes == 0
+
+
+async def test_answers_without_data_that_nobody_reads_are_bounded(clock: MockClock) -> None:
+    """Each holds memory, and no bytes of the budgets. So the bookie stops reading from such a client."""
+    machine = Machine(network=LocalNetwork(buffer_bytes=KIB))
+    async with machine.bookie() as bookie:
+        greedy = await connection(machine, bookie, GREEDY)
+        with trio.move_on_after(1):
+            while True:
+                await greedy.request(Kind.FENCE, ledger_id=1 << 40)
+        (connection_,) = bookie.node.server._connections
+        # What was begun is still answered.
+        each = 512 + 96
+        most = limits.BOOKIE_CONNECTION_ANSWER_BYTES + each * (
+            limits.BOOKIE_CONNECTION_REQUESTS + TURN_FRAMES
+        )
+        assert 0 < connection_._outbox.answer_bytes <= most
