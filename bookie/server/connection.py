@@ -460,13 +460,10 @@ class Connection:
             self._outbox.reply([encode_hello_reply(status, identity)])
             return await self._turn_away(WireError(f"it means {meant}; this is {identity}"))
         principal, claim = self._stream.principal, meant.claim
-        claimed = principal if principal is not None or claim is None else claim.principal
-        if not shared.fair.has_connection(self._party.address, claimed):
-            shared.counts["connections_refused"] += 1
-            self._outbox.reply([encode_hello_reply(Status.TOO_MANY_REQUESTS, identity)])
-            return await self._turn_away(WireError("its party has as many connections as it may have"))
-        answer = meant.agreed(identity)
         proof = None if principal is not None or claim is None else prover.verify(claim)
+        if proof is None and not shared.fair.has_connection(self._party.address, principal):
+            return await self._turn_away_busy(encode_hello_reply(Status.TOO_MANY_REQUESTS, identity))
+        answer = meant.agreed(identity)
         if proof is not None:
             raw = encode_hello_reply(status, attrs.evolve(answer, challenge=proof.challenge))
             proof.on_answered(bytes(frame.raw), raw)
@@ -474,6 +471,9 @@ class Connection:
             if (frame_of_proof := await self._receive_first(Kind.PROOF)) is None:
                 return False
             own_proof = proof.on_proof(decode_proof_untrusted(frame_of_proof))
+            # Only now: what a stranger claims to be must neither use up nor tell anything of another's.
+            if own_proof is not None and not shared.fair.has_connection(self._party.address, proof.principal):
+                return await self._turn_away_busy(encode_proof_reply(own_proof, is_busy=True))
             self._outbox.reply([encode_proof_reply(own_proof)])
             if own_proof is None:
                 return await self._turn_away(Unauthenticated(f"it does not prove what it claims: {claim}"))
@@ -491,6 +491,12 @@ class Connection:
         shared.strangers.leave(self)
         self._expect(_NEVER)
         return True
+
+    async def _turn_away_busy(self, answer: bytes) -> bool:
+        """Refuse a client whose party or principal has all its connections, and return False."""
+        self._shared.counts["connections_refused"] += 1
+        self._outbox.reply([answer])
+        return await self._turn_away(WireError("its party has as many connections as it may have"))
 
     async def _turn_away(self, why: Exception) -> bool:
         """Count and log that the client is refused, wait until it has its answer, and return False."""

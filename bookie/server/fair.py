@@ -270,7 +270,7 @@ class FairShares:
 
         Args:
             address: The client's address.
-            principal: The identity that the client claims or has proved.
+            principal: The identity that the client has proved. None: it proved nothing.
         """
         if principal is not None and principal.kind is PrincipalKind.BOOKIE:
             return True

@@ -145,6 +145,8 @@ async def handshake(
         frame = await _receive_answer(stream, buffer, Kind.PROOF)
         if frame.header.status == Status.UNAUTHORIZED:
             raise Unauthenticated(prover.why_refused())
+        if frame.header.status == Status.TOO_MANY_REQUESTS:
+            raise BookieBusy("we have as many connections to it as we may have")
         proof.on_proof(decode_proof_untrusted(frame))
     return answer, buffer
 

@@ -14,7 +14,9 @@ This module is pure: one class for each side, and the bytes of the frames.
 A "key" is the fingerprint of a secret (``model.secret``). ``T`` is the SHA-256 of a label, the lengths of
 both HELLO frames, and all bytes of both frames. ``secret`` is the client's secret. The bookie computes it
 from the cluster's secret. HMAC means HMAC-SHA256. The body of a PROOF frame is its 32 bytes and nothing else.
-If the client's proof is wrong, the bookie answers UNAUTHORIZED without a body, and closes the connection.
+If the client's proof is wrong, the bookie answers UNAUTHORIZED without a body, and closes the connection. If
+it is right, and the principal has all its connections, the bookie answers TOO_MANY_REQUESTS likewise. It does
+not say so before the proof: a stranger must not learn how busy others are.
 
 **What this rules out**, and why:
 
@@ -189,8 +191,16 @@ def encode_proof(proof: bytes) -> bytes:
     return encode_head(Kind.PROOF, index=proof)
 
 
-def encode_proof_reply(proof: bytes | None) -> bytes:
-    """Encode the bookie's answer to a proof: its own proof, or None if the client's is wrong."""
+def encode_proof_reply(proof: bytes | None, *, is_busy: bool = False) -> bytes:
+    """Encode the bookie's answer to a proof.
+
+    Args:
+        proof: The bookie's own proof. None: the client's proof is wrong.
+        is_busy: The client's proof is right, and its principal has no connection left. Then ``proof`` is not
+            sent.
+    """
+    if is_busy:
+        return encode_head(Kind.PROOF | REPLY, status=Status.TOO_MANY_REQUESTS)
     if proof is None:
         return encode_head(Kind.PROOF | REPLY, status=Status.UNAUTHORIZED)
     return encode_head(Kind.PROOF | REPLY, index=proof)

@@ -141,6 +141,7 @@ class Target:
 
 
 _turns = itertools.count()
+_streams = itertools.count()
 _secrets: list[Secrets] = []
 """The attacker's, if the cluster is closed."""
 
@@ -166,7 +167,10 @@ def attack(*, is_stranger: bool = False) -> Callable[[Callable[[Target], Awaitab
 
 async def _stream(where: tuple[str, int, str]) -> trio.SocketStream:
     host, port, _ = where
-    return await trio.open_tcp_stream(host, port, local_address=HOSTILE_ADDRESS)
+    stream = await trio.open_tcp_stream(host, port, local_address=HOSTILE_ADDRESS)
+    if next(_streams) == 0:
+        print("the attack has begun", flush=True)
+    return stream
 
 
 async def _greeted(where: tuple[str, int, str]) -> trio.SocketStream:
@@ -577,8 +581,8 @@ async def _identify(cluster: LocalCluster) -> None:
 
 
 @contextmanager
-def _under(name: str, target: Target) -> Iterator[None]:
-    """The attack, running, for the body of the ``with``."""
+def _under(name: str, target: Target) -> Iterator[subprocess.Popen[bytes]]:
+    """The attack, running, for the body of the ``with``. It says a line when its preparations are over."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -589,10 +593,11 @@ def _under(name: str, target: Target) -> Iterator[None]:
             "--target",
             json.dumps(attrs.asdict(target)),
         ],
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield
+        yield process
         assert process.poll() is None, f"the attack {name} ended by itself"
     finally:
         process.kill()
@@ -663,7 +668,9 @@ async def _one(
             if attack is None:
                 seen = await _see(cluster, seconds)
             else:
-                with _under(attack.name, target):
+                with _under(attack.name, target) as process:
+                    assert process.stdout is not None
+                    await trio.to_thread.run_sync(process.stdout.readline)
                     await trio.sleep(2.0)
                     seen = await _see(cluster, seconds)
             _tell(as_json, bookies, attack, seen, alone or seen, _memory_mib(cluster))

@@ -754,7 +754,7 @@ SHARES = (
         "Reader._examine",
         "await pace(_RUN_COST + run.length)",
         "",
-        "tests/shells/test_neighbours.py::test_a_scrub_is_done_a_piece_at_a_time",
+        "tests/shells/test_neighbours.py::test_a_scrub_is_done_a_piece_at_a_time_and_paid_for",
     ),
     mutant(
         "one_party_fills_the_line_of_scrubs",

@@ -13,6 +13,24 @@ _ELECTION = "tests/election/test_election.py"
 
 MUTANTS = (
     mutant(
+        "a_proof_brings_one_connection_more_than_there_are",
+        "SECURITY, fair shares",
+        "Connection._on_hello",
+        "own_proof is not None and not shared.fair.has_connection(self._party.address, proof.principal)",
+        "False",
+        "tests/shells/test_identity.py::"
+        "test_proofs_that_come_together_get_no_more_connections_than_one_principal_may_have",
+    ),
+    mutant(
+        "a_stranger_learns_how_busy_a_principal_is",
+        "SECURITY, fair shares",
+        "Connection._on_hello",
+        "proof is None and not shared.fair.has_connection(self._party.address, principal)",
+        "claim is not None and not shared.fair.has_connection(self._party.address, claim.principal)",
+        "tests/shells/test_identity.py::"
+        "test_who_only_claims_to_be_somebody_uses_nothing_of_theirs_and_learns_nothing",
+    ),
+    mutant(
         "a_proof_of_the_client_passes_for_one_of_the_bookie",
         "identity",
         "BookieProof.on_proof",

@@ -20,7 +20,7 @@ from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.secret import Secrets
 from ledgerlog.net.prover import Prover
-from ledgerlog.net.session import handshake
+from ledgerlog.net.session import BookieBusy, handshake
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.testing.memory_cluster import CLUSTER, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import REPLY, Kind, Status
@@ -243,6 +243,67 @@ async def test_a_wrong_proof_is_refused_and_ends_the_connection(
         assert not answer.body
         await stranger.ended()
         assert "does not prove what it claims" in caplog.text
+
+
+async def prove(client: RawClient, proof: ClientProof, hello: bytes) -> Status:
+    """Go on after the HELLO of ``claiming`` was sent."""
+    answer = await client.receive()
+    challenge = decode_hello_untrusted(answer).challenge
+    assert challenge is not None
+    await client.send(encode_proof(proof.on_challenge(challenge, hello, bytes(answer.raw))))
+    return Status((await client.receive()).header.status)
+
+
+async def test_who_only_claims_to_be_somebody_uses_nothing_of_theirs_and_learns_nothing(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the proof a connection counts for the strangers of its address, whoever it claims to be."""
+    monkeypatch.setattr(limits, "BOOKIE_CONNECTIONS_MAX", 16)
+    async with open_cluster(1, prover_of=by_name(SECRETS, SECRETS)) as cluster:
+        fair = cluster.bookies["b1"].node.server._shared.fair
+        strangers = [await raw(cluster) for _ in range(12)]
+        for stranger in strangers:
+            await stranger.send(claiming()[1])
+            assert (await stranger.receive()).header.status == Status.OK
+        assert BILLING not in fair._principals
+        assert fair.everybody.greeted == 0
+        assert {key[0] for key in fair._parties} == {None}
+        known = [await raw(cluster) for _ in range(13)]
+        for client in known[:12]:
+            proof, hello = claiming()
+            await client.send(hello)
+            assert await prove(client, proof, hello) is Status.OK
+        # Billing has all its connections now. A stranger who claims to be billing sees no difference.
+        late = await raw(cluster)
+        await late.send(claiming()[1])
+        assert (await late.receive()).header.status == Status.OK
+        proof, hello = claiming()
+        await known[12].send(hello)
+        assert await prove(known[12], proof, hello) is Status.TOO_MANY_REQUESTS
+        await known[12].ended()
+
+
+async def test_proofs_that_come_together_get_no_more_connections_than_one_principal_may_have(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BOOKIE_CONNECTIONS_MAX", 16)
+    async with open_cluster(1, prover_of=by_name(SECRETS, SECRETS)) as cluster:
+        clients = [(await raw(cluster), *claiming()) for _ in range(14)]
+        for client, _, hello in clients:
+            await client.send(hello)
+        statuses = [await prove(*client) for client in clients]
+        assert statuses == [Status.OK] * 12 + [Status.TOO_MANY_REQUESTS] * 2
+
+
+async def test_a_client_whose_principal_has_all_connections_is_told_that_the_bookie_is_busy(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(1, prover_of=by_name(SECRETS, SECRETS)) as cluster:
+        fair = cluster.bookies["b1"].node.server._shared.fair
+        monkeypatch.setattr(fair, "_most_of_one", 0)
+        fair.enter("elsewhere", Principal.parse("admin/cluster"))
+        with pytest.raises(BookieBusy, match="as many connections"):
+            await greet(cluster, prover(SECRETS))
 
 
 async def test_a_second_proof_is_no_request(clock: MockClock) -> None:
