@@ -338,8 +338,9 @@ class Connection:
             if frame.header.kind == Kind.ADD:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
                     continue
-                if not engine.has_room_for(len(frame.raw)):
-                    await self._wait_room()
+                while not engine.has_room_for(len(frame.raw)) and await self._wait_room():
+                    # All that waited go on now. So wait for a turn again, and look whether room is left.
+                    await self._take_share(_cost_of_turn(frames, index))
                 self._on_add(frame)
             else:
                 self._on_request(frame)
@@ -411,12 +412,14 @@ class Connection:
         if self._pending and self.on_durable(self._shared.engine.durable_position):
             self._shared.await_sync(self)
 
-    async def _wait_room(self) -> None:
-        """Wait until the engine has room. Its room is checked before each add, with no checkpoint between the
-        check and the add. So no add is refused for lack of room, however many connections wait."""
+    async def _wait_room(self) -> bool:
+        """Wait until the engine has room. Return False if it refuses adds instead.
+
+        Its room is checked before each add, with no checkpoint between the check and the add. So no add is
+        refused for lack of room, however many connections wait."""
         self._await_sync()
         self._expect(_NEVER)  # The bookie does not read now, so the peer's time does not count.
-        await self._shared.engine.wait_room()
+        return await self._shared.engine.wait_room()
 
     async def _wait_until_read(self) -> None:
         self._expect(_NEVER)

@@ -831,6 +831,15 @@ SHARES = (
         "tests/shells/test_server_outbox.py::test_what_waited_is_sent_a_turn_at_a_time",
     ),
     mutant(
+        "all_that_waited_for_room_go_on_in_one_pass",
+        "SECURITY, fair shares",
+        "Connection._on_frames",
+        "while not engine.has_room_for(len(frame.raw)) and await self._wait_room():\n"
+        "    await self._take_share(_cost_of_turn(frames, index))",
+        "if not engine.has_room_for(len(frame.raw)):\n    await self._wait_room()",
+        "tests/shells/test_neighbours.py::test_connections_that_waited_for_room_go_on_a_turn_at_a_time",
+    ),
+    mutant(
         "each_connection_is_its_own_party",
         "SECURITY, fair shares",
         "FairShares.enter",

@@ -17,7 +17,7 @@ TURN = limits.TURN_BYTES
 async def work(fair: FairShares, party: Party, done: list[str], cost: int = TURN) -> None:
     """One item of work."""
     if not fair.take(party, cost):
-        await fair.turn(party, cost, done)
+        await fair.turn(party, cost, None)
     done.append(party.address)
 
 

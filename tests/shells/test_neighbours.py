@@ -20,7 +20,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bookie.core.examining import Examination
 from bookie.core.reading import RangeLister, RangeReader
+from bookie.server.connection import Connection
 from bookie.server.requests import Requests
+from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
 from ledgerlog.limits import KIB, MIB, TURN_BYTES, TURN_FRAMES
 from ledgerlog.model.principal import Principal
@@ -182,6 +184,32 @@ async def test_frames_of_many_connections_are_taken_apart_a_turn_at_a_time(
         passes = await it.passes()
         assert sum(passes) == 32 * 400
         # Two turns may adjoin, and each may begin the last frames of one buffer and the first of another.
+        assert max(passes) <= 2 * 2 * TURN_FRAMES
+
+
+async def test_connections_that_waited_for_room_go_on_a_turn_at_a_time(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are woken when the journal has room again."""
+    async with scene() as it:
+        clients = [await it.greedy() for _ in range(32)]
+        room = trio.Event()
+
+        async def wait_room(_engine: Engine) -> bool:
+            await room.wait()
+            return True
+
+        monkeypatch.setattr(Engine, "has_room_for", lambda _engine, _size: room.is_set())
+        monkeypatch.setattr(Engine, "wait_room", wait_room)
+        for number, client in enumerate(clients):
+            client.stream.send_nowait(
+                [bytes(part) for n in range(64) for part in add(20 + number, n, [b"x"])]
+            )
+        await wait_all_tasks_blocked()
+        counted(monkeypatch, it.done, Connection, "_on_add", lambda *_: 1)
+        room.set()
+        passes = await it.passes()
+        assert sum(passes) == 32 * 64
         assert max(passes) <= 2 * 2 * TURN_FRAMES
 
 

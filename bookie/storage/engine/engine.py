@@ -212,12 +212,13 @@ class Engine:
         """Whether there is room for an add of ``size`` bytes now. If not, call ``wait_room``."""
         return self._journal.has_room_for(size) and (self._write_cache is None or self._write_cache.has_room)
 
-    async def wait_room(self) -> None:
+    async def wait_room(self) -> bool:
         """Wait until there is room for another add of any size: fewer than ``limits.BOOKIE_INFLIGHT_BYTES``
         are pending, and the journal and the write cache have memory. If the disk is full or the engine has
-        stopped, it returns too, and adds are refused."""
+        stopped, it returns False, and adds are refused."""
         while not self.has_room and not self._adder.is_disk_full and self._journal.stopped is None:
             await self._journal.room.park()
+        return self.has_room
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceResult:
         """Refuse ordinary adds of the ledger from now on, durably once this returns OK.
