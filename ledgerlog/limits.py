@@ -338,7 +338,7 @@ BOOKIE_THREAD_SWITCH_S = 0.0005
 before it begins and once after it has ended."""
 
 TURN_BYTES = 64 * KIB
-TURN_FRAMES = 64
+TURN_FRAMES = 32
 TURN_CALLS = 16
 """After this many bytes, frames or calls without a wait, a connection lets the other tasks run."""
 
