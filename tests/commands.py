@@ -52,7 +52,7 @@ async def run_command(command: str, *arguments: str, stdin: bytes = b"") -> Ran:
         theirs.append(writing if is_read_by_us else reading)
     try:
         asked = json.dumps([command, arguments, os.getcwd(), dict(os.environ)]).encode()
-        socket.send_fds(_forking_process(), [asked], theirs)
+        socket.send_fds(forking_process(), [asked], theirs)
     finally:
         for descriptor in theirs:
             os.close(descriptor)
@@ -78,7 +78,7 @@ async def run_command(command: str, *arguments: str, stdin: bytes = b"") -> Ran:
 
 
 @cache
-def _forking_process() -> socket.socket:
+def forking_process() -> socket.socket:
     """The end of the socket that takes orders. The process ends when this end is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(

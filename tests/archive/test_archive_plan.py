@@ -280,7 +280,7 @@ def test_a_record_is_read_as_it_was_written_and_nothing_else_is() -> None:
 
 def test_the_example_of_the_page_is_what_is_written() -> None:
     page = (Path(__file__).parents[2] / "docs" / "ARCHIVE.md").read_text(encoding="utf-8")
-    record = ArchivedFile.decode_untrusted(bytes.fromhex(page.split("```")[-2]), 0, 7)
+    record = ArchivedFile.decode_untrusted(bytes.fromhex(page.split("```text\n")[-1].split("```")[0]), 0, 7)
     assert (record.log, record.first_offset, record.end_offset, record.record_count) == (
         "orders",
         0,

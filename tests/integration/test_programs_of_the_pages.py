@@ -3,7 +3,8 @@
 Every block of Python is one of two things. A **program** brings all that it needs, and is run as it is. A
 **fragment** leaves out what the text around it has said, such as an open log; it is run with that. The last
 test holds the pages against the list of what is run, so that nobody adds a block that nothing runs. Lines of
-a shell are not run: their commands and options are held against those that there are.
+a shell run in ``test_shell_of_the_pages.py``; here their commands and options, and those of usages, are held
+against those that there are.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ledgerlog.cli.main import cli
 from ledgerlog.model import layout
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
 from tests.gaps import make_gap
+from tests.integration.pages import ROOT, all_pages, blocks, text, without_blocks
 from tests.waiting import PATIENCE_S
 
 __all__ = ["simulated"]  # The fixture, taken from where the page says that it is to be taken from.
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMANDS: dict[str, click.Command] = {"ledgerlog": cli, "bookie": bookie.server.main.main}
 
 RUN_HERE = {
@@ -55,23 +56,19 @@ RUN_ELSEWHERE = {
 }
 
 
-def text(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE)
+def python(page: str) -> list[str]:
+    return [block.code for block in blocks(page, "python")]
 
 
 def run_program(page: str, number: int = 0) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(blocks(page)[number], page, "exec"), names)
+    exec(compile(python(page)[number], page, "exec"), names)
     return names
 
 
 async def run_fragment(page: str, number: int, **names: Any) -> dict[str, Any]:
     """With these names known, and awaiting where it does; the names that it leaves."""
-    code = compile(blocks(page)[number], page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(python(page)[number], page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     await eval(code, names)
     return names
 
@@ -203,13 +200,14 @@ async def test_a_reader_goes_on_behind_a_gap_as_shown(
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The words of every line of a shell that calls one of ours, without its comment or its pipe."""
-    whole_lines = re.sub(r"\\\n *", "", text(page))
-    for line in re.findall(r"^    (?:.*\| )?((?:ledgerlog|bookie) .*)", whole_lines, re.MULTILINE):
-        yield shlex.split(re.split(r" {2,}(?! )|\||>|#", line)[0])
+    """The words of each line of a shell or a usage that calls one of ours, without its comment or pipe."""
+    for block in blocks(page, "sh", "console", "text"):
+        whole_lines = re.sub(r"\\\n *", "", block.code)
+        for line in re.findall(r"^(?:\$ |.*\| )?((?:ledgerlog|bookie) .*)", whole_lines, re.MULTILINE):
+            yield shlex.split(re.split(r" {2,}(?! )|\||>|#", line)[0])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/OPERATIONS.md", "docs/SPARK.md", "docs/LOGS.md"])
+@pytest.mark.parametrize("page", [page for page in all_pages() if list(commands(page))])
 def test_every_command_and_option_of_a_shell_is_there(page: str) -> None:
     for name, *words in commands(page):
         command = COMMANDS[name]
@@ -226,16 +224,9 @@ def test_every_command_and_option_of_a_shell_is_there(page: str) -> None:
         assert named <= known, f"{name} {words}: no {named - known}"
 
 
-def all_pages() -> list[str]:
-    return ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
-
-
-def anchors(page: Path) -> set[str]:
+def anchors(page: str) -> set[str]:
     """What the headings of a page are called in links."""
-    outside_of_blocks = re.sub(
-        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
-    headings = re.findall(r"^#+ (.*)$", outside_of_blocks, re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", without_blocks(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
@@ -248,7 +239,7 @@ def test_every_link_between_pages_leads_somewhere(page: str) -> None:
         name, _, anchor = link.partition("#")
         there = (here.parent / name).resolve() if name else here
         assert there.exists(), link
-        assert not anchor or anchor in anchors(there), link
+        assert not anchor or anchor in anchors(str(there.relative_to(ROOT))), link
 
 
 def test_every_part_of_the_metadata_has_its_place_on_the_page() -> None:
@@ -261,4 +252,4 @@ def test_every_part_of_the_metadata_has_its_place_on_the_page() -> None:
 
 def test_every_block_of_python_is_run_somewhere() -> None:
     pages = all_pages()
-    assert {page: len(blocks(page)) for page in pages if blocks(page)} == RUN_HERE | RUN_ELSEWHERE
+    assert {page: len(python(page)) for page in pages if python(page)} == RUN_HERE | RUN_ELSEWHERE

@@ -106,11 +106,11 @@ def section() -> str:
 
 
 def test_the_example_segment_is_what_is_written() -> None:
-    assert f"```\n{dump(example_segment())}\n```" in section()
+    assert f"```text\n{dump(example_segment())}\n```" in section()
 
 
 def test_the_example_log_is_what_is_written() -> None:
-    assert f"```\n{dump(example_log())}\n```" in section()
+    assert f"```text\n{dump(example_log())}\n```" in section()
 
 
 def test_the_example_rows_are_what_is_written() -> None:

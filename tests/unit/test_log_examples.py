@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 
 def example(heading: str) -> bytes:
     section = PAGE[PAGE.index(f"# {heading}") :]
-    block = re.search(r"\n(?:Example|map:).*?```\n(.*?)```", section, re.DOTALL)
+    block = re.search(r"\n(?:Example|map:).*?```text\n(.*?)```", section, re.DOTALL)
     assert block is not None
     return bytes.fromhex(block.group(1))
 

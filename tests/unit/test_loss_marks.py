@@ -110,4 +110,4 @@ def test_a_version_that_would_forget_the_gone_ledgers_refuses_the_marks_of_a_dir
 def test_the_example_on_the_page_is_what_is_written() -> None:
     data = LossMarks().after_loss(41).cleared([(0, 39)]).encode()
     lines = "\n".join(f"{at:04x}  {data[at : at + 16].hex(' ')}" for at in range(0, len(data), 16))
-    assert f"```\n{lines}\n```" in FORMATS.read_text(encoding="utf-8")
+    assert f"```text\n{lines}\n```" in FORMATS.read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"
 def dumps_of_the_wire_example() -> list[bytes]:
     text = FORMATS.read_text(encoding="utf-8")
     section = text.split("## Wire format", 1)[1].split("\n## ", 1)[0].split("### Example", 1)[1]
-    dumps = re.findall(r"```\n((?:[0-9a-f]{4}  [0-9a-f ]+\n)+)```", section)
+    dumps = re.findall(r"```text\n((?:[0-9a-f]{4}  [0-9a-f ]+\n)+)```", section)
     return [bytes.fromhex("".join(line[6:] for line in dump.splitlines())) for dump in dumps]
 
 
