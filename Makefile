@@ -4,6 +4,8 @@
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on all cores (up to 4 workers)
 #   make check              format, lint, types and the layering test: seconds, for while you edit
+#   make docs               the documentation as a site, in build/site; a broken link is an error
+#   make release            the wheel, the source distribution and their checksums, in dist/
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
@@ -24,7 +26,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: crash-soak help demo test check lint faces model mutants fuzz bench clean
+.PHONY: crash-soak docs help demo release test check lint faces model mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -53,7 +55,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,13s/^#  //p' Makefile
+	@sed -n '4,15s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -79,6 +81,13 @@ crash-soak: $(TEST_STAMP)
 
 check: lint
 	@exec $(BIN)/pytest -q tests/unit/test_layering.py
+
+docs: $(TEST_STAMP)
+	@exec $(BIN)/mkdocs --quiet build $(ARGS)
+
+release: $(TEST_STAMP)
+	@$(PIP) install -e '.[release]'
+	@exec $(BIN)/python -m tools.release
 
 faces: $(TEST_STAMP)
 	@exec $(BIN)/python -m tools.faces
