@@ -42,7 +42,7 @@ RUN_HERE = {
     "docs/BLOCKING.md": 1,
     "docs/SIMULATION.md": 2,
     "docs/ELECTION.md": 2,
-    "docs/LOGS.md": 3,
+    "docs/LOGS.md": 4,
     "docs/METRICS.md": 1,
 }
 RUN_ELSEWHERE = {
@@ -169,14 +169,26 @@ def test_an_asyncio_task_that_leads_ends_its_term_as_shown(capsys: pytest.Captur
     assert capsys.readouterr().out == ""
 
 
+async def test_records_have_keys_and_headers_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    async with ledgerlog.connect("memory:") as cluster:
+        log = await cluster.create_log("payments")
+        async with log.writer() as writer, log.read(until=3, follow=True) as records:
+            await run_fragment("docs/LOGS.md", 0, writer=writer, records=records)
+    assert capsys.readouterr().out.splitlines() == [
+        "b'order 17' (('trace', b'8f2c'),)",
+        "b'order 17' ()",
+        "None ()",
+    ]
+
+
 async def test_a_repeated_sequence_is_a_duplicate_and_a_cursor_moves_as_shown() -> None:
     async with ledgerlog.connect("memory:") as cluster:
         log = await cluster.create_log("billing")
-        ack = (await run_fragment("docs/LOGS.md", 0, log=log))["ack"]
+        ack = (await run_fragment("docs/LOGS.md", 1, log=log))["ack"]
         assert (ack.offset, ack.duplicate) == (0, True)
         async with log.writer() as writer:
             await writer.append_many([b"x"] * 1000)
-        state = (await run_fragment("docs/LOGS.md", 2, log=log))["state"]
+        state = (await run_fragment("docs/LOGS.md", 3, log=log))["state"]
         assert (state.offset, state.pins) == (1000, True)
 
 
@@ -191,7 +203,7 @@ async def test_a_reader_goes_on_behind_a_gap_as_shown(
         async with log.writer() as writer:
             behind = await writer.append(b"behind")
         used: list[ledgerlog.Record] = []
-        await run_fragment("docs/LOGS.md", 1, log=log, use=used.append, ledgerlog=ledgerlog)
+        await run_fragment("docs/LOGS.md", 2, log=log, use=used.append, ledgerlog=ledgerlog)
     assert [record.data for record in used] == [b"before", b"behind"]
     assert capsys.readouterr().out == f"offsets 1 to {behind.offset - 1} are lost\n"
 
