@@ -219,8 +219,8 @@ MUTANTS = (
         "tombstones_go_at_once",
         "A.6",
         "Latest.keeps",
-        "timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)",
-        "not self._rule.is_tombstone(record)",
+        "is_old and key is not None and self._rule.is_tombstone(record)",
+        "key is not None and self._rule.is_tombstone(record)",
         f"{_PLAN}::test_tombstones_go_when_they_are_old_and_the_latest_of_their_key",
     ),
     mutant(

@@ -141,8 +141,17 @@ FACES = (
         "an_expected_offset_is_lost_on_its_way",
         "faces",
         "blocking.faces.LogWriter.append",
-        "self._inner.append(data, expected_offset=expected_offset, sequence=sequence, producer=producer)",
-        "self._inner.append(data, sequence=sequence, producer=producer)",
+        """
+        self._inner.append(
+            data,
+            key=key,
+            headers=headers,
+            expected_offset=expected_offset,
+            sequence=sequence,
+            producer=producer,
+        )
+        """,
+        "self._inner.append(data, key=key, headers=headers, sequence=sequence, producer=producer)",
         f"{_TEST}::test_errors_are_those_of_the_library",
     ),
     mutant(
@@ -299,8 +308,8 @@ AIO = (
         "records_pass_those_that_wait_for_the_window",
         "order",
         "AppendLane.take",
-        "self._waiting or not writer._is_free_for(len(append.data))",
-        "not writer._is_free_for(len(append.data))",
+        "self._waiting or not writer._is_free_for(append.size)",
+        "not writer._is_free_for(append.size)",
         f"{_TEST_AIO}::test_records_do_not_pass_one_that_waits_for_the_window",
     ),
     mutant(

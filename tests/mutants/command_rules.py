@@ -10,17 +10,17 @@ MUTANTS = (
     mutant(
         "what_is_no_base64_is_dropped_from_a_record",
         "formats",
-        "record_formats._record_of",
-        "base64.b64decode(text, validate=True)",
-        "base64.b64decode(text)",
+        "record_formats._bytes_of",
+        "base64.b64decode(packed, validate=True)",
+        "base64.b64decode(packed)",
         f"{_TEST}::test_a_line_that_is_no_record_is_named_and_those_before_it_are_in_the_log",
     ),
     mutant(
         "a_large_record_does_not_fit_in_json",
         "formats",
         "_JSON_LINE_BYTES_MAX",
-        "6 * RECORD_BYTES_MAX + 4096",
-        "RECORD_BYTES_MAX + 4096",
+        "6 * RECORD_BYTES_MAX + 64 * KIB",
+        "RECORD_BYTES_MAX + 64 * KIB",
         f"{_TEST}::test_a_record_of_the_largest_size_fits_in_json_however_it_is_escaped",
     ),
     mutant(

@@ -352,10 +352,12 @@ def test_a_clock_that_is_far_off_is_shown_as_the_last_year_that_there_is() -> No
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
-    [("key", types.BinaryType(), "no column 'key'"), ("value", types.StringType(), "value is binary")],
+    [("topic", types.BinaryType(), "no column 'topic'"), ("value", types.StringType(), "value is binary")],
 )
 def test_a_column_that_there_is_not_is_an_error(name: str, kind: types.DataType, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         arrow_schema(types.StructType([types.StructField(name, kind)]))
+    with pytest.raises(InvalidArgument, match="declare it nullable"):
+        arrow_schema(types.StructType([types.StructField("key", types.BinaryType(), nullable=False)]))
     assert issubclass(DataLoss, LedgerLogError)
     assert arrow_schema(declared()).names[0] == "log"
