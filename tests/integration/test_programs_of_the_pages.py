@@ -237,9 +237,12 @@ def test_every_command_and_option_of_a_shell_is_there(page: str) -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """What the headings of a page are called in links."""
+    """What the headings of a page, and its anchors of HTML, are called in links."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+    named = set(re.findall(r'<a id="([\w-]+)">', without_blocks(page)))
+    return named | {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", all_pages())
