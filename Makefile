@@ -3,7 +3,7 @@
 #
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on all cores (up to 4 workers)
-#   make check              format, lint, types and the layering test: seconds, for while you edit
+#   make check              format, lint, types, and the tests of the house rules: a minute or so, before each commit
 #   make docs               the documentation as a site, in build/site; a broken link is an error
 #   make release            the wheel, the source distribution and their checksums, in dist/
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
@@ -46,6 +46,14 @@ CANDIDATES := $(if $(PYTHON),'$(PYTHON)',python3.12 python3.11 python3.13 python
 # on the PATH and fails, and a distribution may ship Python without ensurepip or sqlite3.
 USABLE := import sys, ensurepip, sqlite3, ssl, venv; sys.exit(sys.version_info < (3, 11))
 
+# What holds code, pages and tests to their rules. These fail for a change that looks finished: a public name without
+# its page, a decoder without a fuzz target, a mutant of code that is gone.
+RULES := $(addprefix tests/unit/test_,$(addsuffix .py,class_names codecs_agree credentials deploy_files docstrings \
+	exceptions_have_reasons glossary layering log_examples metrics_page newer_formats nursery_rules operations_page \
+	protocol_page public_surface tests_page wire_example)) \
+	tests/blocking/test_faces.py tests/fuzz/test_fuzz_targets.py tests/mutants/test_changes.py \
+	tests/mutants/test_some_mutants.py::test_a_mutant_can_be_applied_and_changes_the_code
+
 # Files go to the workers in their order, so that the long ones, which wait for processes, do not come last.
 ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -80,7 +88,7 @@ crash-soak: $(TEST_STAMP)
 	@exec $(BIN)/pytest -q -s -m soak tests/storage/test_crash_soak.py $(ARGS)
 
 check: lint
-	@exec $(BIN)/pytest -q tests/unit/test_layering.py
+	@exec $(BIN)/pytest -q $(ON_ALL_CORES) $(RULES) $(ARGS)
 
 docs: $(TEST_STAMP)
 	@exec $(BIN)/mkdocs --quiet build $(ARGS)
