@@ -169,12 +169,12 @@ FENCES = (
         if fenced.status is not Status.OK:
             return ReadResult(fenced.status, no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         return await self.read(
-            ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
+            ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
         )
         """,
         """
         result = await self.read(
-            ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
+            ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
         )
         fenced = await self.fence(ledger_id, key)
         if fenced.status is not Status.OK:
@@ -932,8 +932,8 @@ SHARES = (
         "polls_that_end_together_are_answered_in_one_turn",
         "SECURITY, fair shares",
         "Requests._wait_lac",
-        "not fair.take(self.party, limits.TURN_REQUEST_BYTES)",
-        "False",
+        "await self._pace(limits.TURN_REQUEST_BYTES)",
+        "",
         "tests/shells/test_server.py::test_long_polls_that_end_together_are_answered_in_turns",
     ),
 )

@@ -318,12 +318,12 @@ MUTANTS = (
         "Engine.read",
         """
         found = await self._reader.read(
-            state, first=first, last=last, stride=stride, bytes_max=bytes_max
+            state, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
         )
         """,
         """
         found = await self._reader.read(
-            state, first=first, last=last, stride=stride, bytes_max=bytes_max
+            state, first=first, last=last, stride=stride, bytes_max=bytes_max, pace=pace
         )
         in_limbo = self.loss_marks.now.denies_nothing(ledger_id)
         """,
