@@ -12,6 +12,14 @@ _MENDING_TEST = "tests/storage/test_read_repair.py"
 
 MUTANTS = (
     mutant(
+        "an_index_without_room_to_open_says_nothing_of_room",
+        "storage",
+        "StoredIndex._database",
+        "raise fresh(self._failure)",
+        "raise StorageError(str(self._failure))",
+        f"{_FULL_TEST}::test_a_read_of_a_store_that_found_no_room_to_open_again_says_that_the_disk_is_full",
+    ),
+    mutant(
         "a_small_segment_has_room_for_frames_that_it_does_not_take",
         "storage",
         "Journal.has_room_for",

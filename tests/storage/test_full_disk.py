@@ -276,6 +276,26 @@ def fill(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_a_read_of_a_store_that_found_no_room_to_open_again_says_that_the_disk_is_full(
+    tiny_disk: Path, kind: str
+) -> None:
+    disk = RealDisk()
+    index = await StoredIndexes(disk, asked=kind).create(str(tiny_disk / "index"))
+    await index.write([(b"before", b"1")])
+    fill(tiny_disk)
+    with pytest.raises(DiskFull):
+        await index.refresh()
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            index.get_now(b"before")
+    (tiny_disk / "others").unlink()
+    await index.write([(b"after", b"2")])
+    assert (index.get_now(b"before"), index.get_now(b"after")) == (b"1", b"2")
+    await index.aclose()
+    await disk.aclose()
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_a_store_takes_the_next_batch_after_one_that_found_no_room(tiny_disk: Path, kind: str) -> None:
     disk = RealDisk()
     indexes = StoredIndexes(disk, asked=kind)

@@ -40,6 +40,7 @@ from bookie.storage.disk.descriptors import OutOfDescriptors, SpareDescriptor
 from bookie.storage.index import tally as tallies
 from bookie.storage.index.index import remedy
 from bookie.storage.index.tally import Tally, read_tally
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ class StoredIndex:
     @property
     def _database(self) -> Database:
         if self._failure is not None:
-            raise StorageError(str(self._failure)) from self._failure
+            raise fresh(self._failure)  # Of the same type: who waits for room waits for this, too.
         return self._opened.database
 
     def get_now(self, key: bytes) -> bytes | None:
