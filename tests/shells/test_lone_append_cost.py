@@ -27,6 +27,7 @@ from bookie.server.server import BookieServer
 from bookie.storage.disk import real as real_disk
 from ledgerlog import embedded
 from ledgerlog.cluster import connect
+from ledgerlog.ledger import writer as ledger_writer
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.testing.faulty_disk import FaultyDisk
@@ -121,6 +122,8 @@ async def test_a_writer_and_its_bookies_take_one_step_each_and_one_for_each_answ
 ) -> None:
     # No segment fills up during the test.
     monkeypatch.setattr(embedded, "STORAGE", attrs.evolve(embedded.STORAGE, first_segment_bytes=0))
+    # No append is so slow that the writer publishes the LAC by itself, which goes by the clock.
+    monkeypatch.setattr(ledger_writer, "LAC_PUBLISH_IDLE_S", PATIENCE_S)
     async with (
         connect(f"file:{tmp_path}?bookies=3") as cluster,
         await cluster.ledgers.create(replication=Replication(3, 3, 2)) as ledger,
