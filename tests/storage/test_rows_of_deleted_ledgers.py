@@ -20,9 +20,9 @@ from bookie.storage.disk.loss_marks import read_marks
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
-from bookie.storage.upkeep import collector
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.model.id_ranges import ranges_of, without
 from ledgerlog.testing.faulty_disk import DiskCall, Fails, FaultyDisk, GoOn
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.frame import Status
@@ -43,7 +43,7 @@ class ListingOracle(ToldOracle):
 
     async def absent(self, first: int, last: int) -> list[Range]:
         await self.meanwhile()
-        return collector.without([(first, min(last, self.highest))], sorted(self.listed - self.gone))
+        return without([(first, min(last, self.highest))], ranges_of(sorted(self.listed - self.gone)))
 
 
 @attrs.define
