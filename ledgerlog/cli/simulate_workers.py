@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 import trio
 
+from ledgerlog.cli.processes import python_command
 from ledgerlog.concurrency.nurseries import open_nursery
 
 __all__ = ["run_in_processes"]
@@ -59,8 +59,9 @@ async def run_in_processes(
 
 async def _run_batch(seeds: range, options: Sequence[str], on_seed: Callable[[dict[str, Any]], bool]) -> bool:
     """Run one batch. Return whether to go on."""
-    command = [sys.executable, "-m", "ledgerlog", "simulate", "--json", *options]
-    command += ["--seeds", f"{seeds.start}:{seeds.stop}"]
+    command = python_command(
+        "ledgerlog", "simulate", "--json", *options, "--seeds", f"{seeds.start}:{seeds.stop}"
+    )
     process = await trio.lowlevel.open_process(
         command,
         stdin=subprocess.DEVNULL,

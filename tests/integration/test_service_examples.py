@@ -20,7 +20,11 @@ from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from tests.integration.running_cluster import start_cluster
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    # httpx leaves its generator of a body alone if the server is killed while it takes the request.
+    pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
+]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SERVICES = ["orders_fastapi", "orders_starlette"]
