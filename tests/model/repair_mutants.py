@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +12,7 @@ import attrs
 from ledgerlog.ledger.core.recovery import LedgerRecovery
 from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.repair.core.copy_queue import CopyQueue, cut
+from ledgerlog.repair.core.copy_queue import CopyQueue
 from ledgerlog.repair.core.repair import Finding, FragmentRepair, Work
 from tests.model import repair_node
 
@@ -49,7 +49,13 @@ def the_last_fragment_of_an_open_ledger_is_repaired() -> Iterator[None]:
 
 
 def new_bookies_are_named_before_they_have_their_copies() -> AbstractContextManager[Any]:
-    return patch.object(CopyQueue, "add", lambda self, bookie, found: self._due.extend(cut(bookie, found)))
+    original = CopyQueue.add
+
+    def add(self: CopyQueue, bookie: str, found: Mapping[int, bytes]) -> None:
+        original(self, bookie, found)
+        self._unconfirmed.clear()
+
+    return patch.object(CopyQueue, "add", add)
 
 
 def a_fragment_is_repaired_by_its_first_entry_alone() -> AbstractContextManager[Any]:

@@ -7,14 +7,15 @@ full. At most one more reply for each read under way arrives after that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import attrs
 
-from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
+from ledgerlog.limits import FRAME_BYTES_TARGET
 from ledgerlog.model.ids import BookieId
+from ledgerlog.wire.entries import cut_to_frames
 
-__all__ = ["COPY_BYTES", "Copy", "CopyQueue", "cut"]
+__all__ = ["COPY_BYTES", "Copy", "CopyQueue"]
 
 COPY_BYTES = 16 * FRAME_BYTES_TARGET
 """A queue is full while this many bytes are not confirmed."""
@@ -27,22 +28,6 @@ class Copy:
     bookie: BookieId
     entries: Mapping[int, bytes]
     byte_count: int
-
-
-def cut(bookie: BookieId, found: Mapping[int, bytes]) -> Iterator[Copy]:
-    """Cut the entries for a bookie into pieces that each fit a frame."""
-    entries: dict[int, bytes] = {}
-    byte_count = 0
-    for entry_id in sorted(found):
-        payload = found[entry_id]
-        is_full = byte_count + len(payload) > FRAME_BYTES_TARGET or len(entries) >= FRAME_ENTRIES_MAX
-        if entries and is_full:
-            yield Copy(bookie, entries, byte_count)
-            entries, byte_count = {}, 0
-        entries[entry_id] = payload
-        byte_count += len(payload)
-    if entries:
-        yield Copy(bookie, entries, byte_count)
 
 
 class CopyQueue:
@@ -65,7 +50,8 @@ class CopyQueue:
 
     def add(self, bookie: BookieId, found: Mapping[int, bytes]) -> None:
         """Queue entries for a bookie."""
-        for copy in cut(bookie, found):
+        for entries in cut_to_frames(found):
+            copy = Copy(bookie, entries, sum(map(len, entries.values())))
             self._due.append(copy)
             self._unconfirmed.append(copy)
 
