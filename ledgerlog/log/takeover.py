@@ -27,8 +27,7 @@ from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import METADATA_TIMEOUT_S
-from ledgerlog.log.core.attach import Splice
-from ledgerlog.log.core.chain import LedgerSpan, Takeover, TakeoverAim, TakeoverNeed
+from ledgerlog.log.core.chain import CountsOpenLedgers, LedgerSpan, Takeover, TakeoverAim, TakeoverNeed
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.settle import on_unsettled, settle
@@ -219,7 +218,7 @@ async def count_open(
     client: LedgerClient,
     registry: LogRegistry,
     incarnation: int,
-    core: Takeover | Splice,
+    core: CountsOpenLedgers,
     recover: Callable[[int], Awaitable[LedgerMetadata]],
 ) -> None:
     """Do the step RECOVER: recover the ledger that the core names, and tell the core what it contains."""

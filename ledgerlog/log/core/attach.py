@@ -163,6 +163,10 @@ class Splice(CountsOpenLedgers):
         self.ledgers: Mapping[int, StagedLedger] = {}
         """The staged ledgers as they were read, by id."""
 
+    @property
+    def is_recovering(self) -> bool:
+        return self.need is SpliceNeed.RECOVER
+
     def garbage(self) -> list[StagedLedger]:
         """Return the staged ledgers that surely are in no log and never will be. Valid once the commit has
         ended.

@@ -225,11 +225,19 @@ class Counting:
 class CountsOpenLedgers(ABC):
     """The step RECOVER, which a takeover and a splice share: count the open ledgers, one after the other."""
 
+    version: int
+    """The version of the log's record, as it was read."""
     _counting: Counting | None = None
+
+    @property
+    @abstractmethod
+    def is_recovering(self) -> bool:
+        """Whether RECOVER is the step to do now."""
 
     @property
     def recovering(self) -> int:
         """The ledger to recover now."""
+        assert self.is_recovering
         assert self._counting is not None
         ledger_id = self._counting.recovering
         assert ledger_id is not None
@@ -242,6 +250,7 @@ class CountsOpenLedgers(ABC):
             contents: What its first and last entry say; None if it is empty.
             is_short: Whether an accepted loss ended it.
         """
+        assert self.is_recovering
         assert self._counting is not None
         try:
             self._counting.on_recovered(contents, is_short=is_short)
@@ -249,6 +258,10 @@ class CountsOpenLedgers(ABC):
             self._fail(failure)
         else:
             self._go_on()
+
+    @abstractmethod
+    def on_changed(self) -> None:
+        """The log's record has changed, so ``recovering`` may be gone: start again."""
 
     @abstractmethod
     def _go_on(self) -> None:
@@ -322,6 +335,10 @@ class Takeover(CountsOpenLedgers):
         """The ledger that was made for this leadership."""
         self.failure: LedgerLogError | None = None
         """Why the takeover failed, once ``need`` is FAILED."""
+
+    @property
+    def is_recovering(self) -> bool:
+        return self.need is TakeoverNeed.RECOVER
 
     @property
     def gaps_made(self) -> tuple[Gap, ...]:
