@@ -21,9 +21,9 @@ import trio
 
 from bookie.server.limbo import OpenPeers, Peers
 from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import NOT_NOW
 from bookie.storage.upkeep.replacing import DamagedRun
 from ledgerlog.errors import (
-    DiskFull,
     EntryCorrupt,
     EntryNotFound,
     EntryUnavailable,
@@ -55,7 +55,8 @@ class CorruptionRepair:
         self._open_peers = open_peers
 
     async def run(self) -> None:
-        """Restore, for ever, the runs that scrubbing finds damaged. Wait while the disk is full.
+        """Restore, for ever, the runs that scrubbing finds damaged. Wait while the disk is full or no
+        descriptor is left.
 
         Raises:
             StorageError: The bookie's own storage failed.
@@ -68,7 +69,7 @@ class CorruptionRepair:
                     async with self._open_peers() as peers:
                         await self._repair(peers)
                 except LedgerLogError as trouble:
-                    if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
+                    if isinstance(trouble, StorageError) and not isinstance(trouble, NOT_NOW):
                         raise
                     logger.warning("bookie=%s: repair of rot waits: %s", self._bookie_id, trouble)
             with trio.move_on_after(_RETRY_S if scrubber.rotten else float("inf")):

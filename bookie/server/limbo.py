@@ -46,11 +46,11 @@ import trio
 
 from bookie.core.loss_marks import NO_LEDGER, Range
 from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import NOT_NOW
 from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.concurrency.gathering import gather, gather_each
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
-    DiskFull,
     EntryCorrupt,
     EntryNotFound,
     LedgerLogError,
@@ -182,9 +182,9 @@ class LimboRepair:
                         before = self._marks.now.limbo_count, self.copied
                         await trio.sleep(backoff.next_s())
             except LedgerLogError as trouble:
-                if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
+                if isinstance(trouble, StorageError) and not isinstance(trouble, NOT_NOW):
                     raise
-                # Wait while the disk is full. An error would stop the bookie and lose the entries that
+                # Wait for room and for descriptors. An error would stop the bookie and lose the entries that
                 # clients have in memory.
                 self._why = {NO_LEDGER: str(trouble)}
                 self._tell_why()

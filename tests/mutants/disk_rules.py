@@ -20,6 +20,22 @@ MUTANTS = (
         f"{_FULL_TEST}::test_a_read_of_a_store_that_found_no_room_to_open_again_says_that_the_disk_is_full",
     ),
     mutant(
+        "compaction_ends_a_bookie_whose_index_has_no_room_to_open",
+        "storage",
+        "Compactor._compact",
+        "except NOT_NOW as trouble",
+        "except RuntimeError as trouble",
+        f"{_FULL_TEST}::test_upkeep_waits_while_the_index_cannot_be_opened_again",
+    ),
+    mutant(
+        "collection_ends_a_bookie_whose_index_has_no_room_to_open",
+        "storage",
+        "Collector.run",
+        "except NOT_NOW as trouble",
+        "except RuntimeError as trouble",
+        f"{_FULL_TEST}::test_upkeep_waits_while_the_index_cannot_be_opened_again",
+    ),
+    mutant(
         "a_small_segment_has_room_for_frames_that_it_does_not_take",
         "storage",
         "Journal.has_room_for",

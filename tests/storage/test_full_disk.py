@@ -11,18 +11,20 @@ from pathlib import Path
 import pytest
 import trio
 from attrs import evolve
-from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read_all, running
+from storing import KEY, SMALL, ToldOracle, add_durably, add_frame, opened, payloads, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.core.rows import Change
+from bookie.core.rows import Change, Row
 from bookie.storage.disk.ballast import Ballast
+from bookie.storage.disk.descriptors import OutOfDescriptors
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.disk.real import RealDisk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from bookie.storage.index.kinds import StoredIndexes
-from ledgerlog.errors import DiskFull
+from ledgerlog.concurrency.watermark import fresh
+from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status
 from tests.index_kinds import KINDS_HERE
@@ -249,6 +251,58 @@ async def test_a_ballast_that_a_crash_kept_from_its_name_is_given_up_as_well() -
 
 
 # --- stores on a disk ----------------------------------------------------------------------------
+
+
+class ClosedIndex(MemoryIndex):
+    """An index that can be closed for a while, as a ``StoredIndex`` that could not be opened again."""
+
+    failure: StorageError | None = None
+    refused = 0
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            self.refused += 1
+            raise fresh(self.failure)
+
+    def get_now(self, key: bytes) -> bytes | None:
+        self._check()
+        return super().get_now(key)
+
+    def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+        self._check()
+        return super().scan_now(start, stop, floor=floor, limit=limit)
+
+
+class ClosedIndexes(MemoryIndexes):
+    async def create(self, path: str) -> MemoryIndex:
+        self.indexes[path] = ClosedIndex(path)
+        return self.indexes[path]
+
+
+@pytest.mark.parametrize(
+    "failure", [DiskFull("no room"), OutOfDescriptors("no descriptor")], ids=["room", "descriptor"]
+)
+@pytest.mark.parametrize("task", ["compaction", "collection", "reclaiming"])
+async def test_upkeep_waits_while_the_index_cannot_be_opened_again(task: str, failure: StorageError) -> None:
+    soon = {"compaction": {"compact_interval_s": 0.005}, "collection": {"collect_interval_s": 0.005}}
+    config = evolve(SMALL, **{"compact_interval_s": 3600.0} | soon.get(task, {}))
+    disk, indexes = MemoryDisk(), ClosedIndexes()
+    async with (
+        opened("b", disk, indexes) as directory,
+        open_engine(directory, config, oracle=ToldOracle()) as engine,
+    ):
+        await add_durably(engine, 1, range(5))
+        await engine.flush()
+        (index,) = indexes.indexes.values()
+        assert isinstance(index, ClosedIndex)
+        index.failure = failure
+        if task == "reclaiming":
+            engine.reclaimer.prompt()
+        await until(lambda: index.refused > 1)
+        await wait_all_tasks_blocked()
+        index.failure = None
+        await add_durably(engine, 1, [5])
+        assert await read_all(engine, 1) == payloads(1, range(6))
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@ stores do not."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -20,7 +22,7 @@ from bookie.storage.disk.real import RealDisk
 from bookie.storage.index.index import Index, Indexes, MemoryIndex, MemoryIndexes
 from bookie.storage.index.kinds import StoredIndexes
 from bookie.storage.index.tally import Tally
-from ledgerlog.errors import StorageCorrupt, StorageError, StorageLocked
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, StorageLocked
 from tests.index_kinds import KINDS_HERE
 
 TABLES = {"leveldb": "*.ldb", "rocksdb": "*.sst"}
@@ -281,6 +283,29 @@ async def test_rocksdb_has_synced_a_batch_when_its_write_returns(tmp_path: Path)
         await index.write([(b"%d" % number, b"v")])
     assert watched.calls == ["write", ("flush_wal", True)] * 2
     await index.aclose()
+    await disk.aclose()
+
+
+@pytest.mark.skipif("rocksdb" not in KINDS_HERE, reason="there is no rocksdict here")
+async def test_a_batch_whose_sync_found_no_room_counts_once_when_it_is_written_again(tmp_path: Path) -> None:
+    class Full(WatchedDatabase):
+        def flush_wal(self, sync: bool) -> None:
+            raise Exception(f"IO error: While fdatasync: {os.strerror(errno.ENOSPC)}")
+
+    disk = RealDisk()
+    indexes = StoredIndexes(disk, asked="rocksdb")
+    index = await indexes.create(str(tmp_path / "i"))
+    await index.write([(b"a", b"1")])
+    inner = index._opened.database
+    inner._database = Full(inner._database)
+    with pytest.raises(DiskFull):
+        await index.write([(b"a", b"2"), (b"b", b"2")])
+    await index.write([(b"a", b"2"), (b"b", b"2")])
+    await index.aclose()
+    again = await indexes.open(str(tmp_path / "i"))  # Its tally has no gap.
+    assert (again.get_now(b"a"), again.get_now(b"b")) == (b"2", b"2")
+    await again.write([(b"a", b"3")])
+    await again.aclose()
     await disk.aclose()
 
 

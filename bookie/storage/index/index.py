@@ -25,8 +25,13 @@ from typing import Protocol
 import trio
 
 from bookie.core.rows import Change, Row
+from bookie.storage.disk.descriptors import OutOfDescriptors
 from bookie.storage.disk.disk import FileMissing
-from ledgerlog.errors import StorageError
+from ledgerlog.errors import DiskFull, StorageError
+
+NOT_NOW = (DiskFull, OutOfDescriptors)
+"""What an index raises if the machine has no room or no descriptor for now. Nothing is damaged and nothing
+was done: try again later. Reads raise it too, while the index cannot be opened again."""
 
 
 def remedy(path: str) -> str:

@@ -17,7 +17,7 @@ reads and writes pass here, so it makes no difference whether a reader, a flush 
 ``bookie.server.healing`` waits for the event.
 
 If a batch finds no room, the inner index raises DiskFull and stays whole. Nothing of the batch counts, and
-the index takes the next batch (``LevelDbIndex``).
+the index takes the next batch (``StoredIndex``).
 """
 
 from __future__ import annotations

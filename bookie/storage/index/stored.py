@@ -36,12 +36,12 @@ import attrs
 import trio
 
 from bookie.core.rows import Change, Row
-from bookie.storage.disk.descriptors import OutOfDescriptors, SpareDescriptor
+from bookie.storage.disk.descriptors import SpareDescriptor
 from bookie.storage.index import tally as tallies
-from bookie.storage.index.index import remedy
+from bookie.storage.index.index import NOT_NOW, remedy
 from bookie.storage.index.tally import Tally, read_tally
 from ledgerlog.concurrency.watermark import fresh
-from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
+from ledgerlog.errors import StorageCorrupt, StorageError
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class StoredIndex:
                     await self._open_again()
             try:
                 await trio.to_thread.run_sync(put, limiter=self._writer)
-            except (DiskFull, OutOfDescriptors):
+            except NOT_NOW:
                 self._is_torn = True
                 raise
 

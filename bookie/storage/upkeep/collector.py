@@ -55,6 +55,7 @@ from bookie.storage.disk.gone_ledgers import GoneLedgerStore
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import NOT_NOW
 from bookie.storage.journal.journal import Journal
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.event_log import LEDGERS_GONE, tell
@@ -138,6 +139,8 @@ class Collector:
                 await self.collect()
             except MetadataUnavailable as trouble:
                 logger.warning("nothing is collected, the metadata store cannot be asked: %s", trouble)
+            except NOT_NOW as trouble:
+                logger.warning("collection waits: %s", trouble)
 
     async def collect(self) -> int:
         """Do one pass. Calls run one after the other.
@@ -232,8 +235,9 @@ class Collector:
         segment.marked.update(ledger_ids)
         await journal.wait_durable(sequence)
         async with self._catalogue.lock:
-            for ledger_id in ledger_ids:
-                state = self._ledgers.get(ledger_id)
+            # Find all first: if the index cannot be read, none is deleted, and the next pass deletes all.
+            states = [self._ledgers.get(ledger_id) for ledger_id in ledger_ids]
+            for state in states:
                 assert state is not None, "it is in the index"
                 state.on_delete()
             self._rewriter.on_deleted(ledger_ids)

@@ -45,10 +45,11 @@ from bookie.storage.entrylog.entry_logs import UnreadableSource
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import NOT_NOW
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.segments import JournalSegment
 from ledgerlog.concurrency.pace import Pace
-from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
+from ledgerlog.errors import StorageCorrupt, StorageError, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -177,13 +178,15 @@ class Compactor:
 
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
-        while (job := await self._next_job(is_eventual=is_eventual)) is not None:
-            # There was no await since ``_next_job`` checked that the files are not busy.
-            self._sources = frozenset(row.file for row in job.sources)
+        while True:
             try:
+                if (job := await self._next_job(is_eventual=is_eventual)) is None:
+                    break
+                # There was no await since ``_next_job`` checked that the files are not busy.
+                self._sources = frozenset(row.file for row in job.sources)
                 await self._do(job)
-            except DiskFull as full:
-                logger.warning("compaction waits: %s", full)
+            except NOT_NOW as trouble:
+                logger.warning("compaction waits: %s", trouble)
                 break
             except UnreadableSource as damage:
                 self.damaged[damage.file] = UnreadableFile(str(damage), damage.run)

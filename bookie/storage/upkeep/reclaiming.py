@@ -16,6 +16,7 @@ import logging
 
 import trio
 
+from bookie.storage.index.index import NOT_NOW
 from bookie.storage.upkeep.collector import Collector
 from bookie.storage.upkeep.compaction import Compactor
 from ledgerlog.errors import MetadataUnavailable
@@ -48,6 +49,8 @@ class Reclaimer:
                     await self._collector.collect()
                 except MetadataUnavailable as trouble:
                     logger.warning("short of space, and the metadata store cannot be asked: %s", trouble)
+                except NOT_NOW as trouble:
+                    logger.warning("short of space, and collection waits: %s", trouble)
             await self._compactor.compact(is_eventual=True)
             self.rounds += 1
             await trio.sleep(_PAUSE_S)
