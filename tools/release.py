@@ -1,8 +1,9 @@
 """``python -m tools.release``: the wheel, the source distribution and their checksums, in dist/.
 
 The version is ``ledgerlog.__version__``; pyproject.toml takes it from there. A release is made of a commit,
-so a tree with changes is refused. So is a version of which CHANGELOG.md has no section. The wheel is built
-from the source distribution, which shows that it is complete.
+so a tree with changes is refused. So is a version of which CHANGELOG.md has no section, and a changelog with
+changes that are in no version yet. The wheel is built from the source distribution, which shows that it is
+complete.
 """
 
 from __future__ import annotations
@@ -35,7 +36,18 @@ def why_not(version: str, changelog: str, changes: str) -> str | None:
     sections = [line.split("]")[0] for line in changelog.splitlines() if line.startswith("## [")]
     if f"## [{version}" not in sections:
         return f"CHANGELOG.md has no section '## [{version}] - DATE' for the version in ledgerlog/__init__.py"
+    if _unreleased(changelog):
+        return (
+            "CHANGELOG.md has changes under '## [Unreleased]': give that section a new version and the date, "
+            "and set the version in ledgerlog/__init__.py"
+        )
     return None
+
+
+def _unreleased(changelog: str) -> str:
+    """Return what the section Unreleased says, without the blank lines around it."""
+    _, _, rest = changelog.partition("\n## [Unreleased]\n")
+    return rest.partition("\n## [")[0].strip()
 
 
 def checksums(files: Iterable[Path]) -> str:

@@ -21,6 +21,13 @@ def test_a_release_needs_a_clean_tree_and_a_section_in_the_changelog() -> None:
     assert why_not("0.2.0", "## 0.2.0\n\nas of [0.2.0]\n", "") is not None
 
 
+def test_no_release_leaves_changes_of_the_changelog_without_a_version() -> None:
+    full = CHANGELOG.replace("## [Unreleased]\n", "## [Unreleased]\n\n### Added\n\n- A command.\n")
+    for version in ("0.2.0", "0.1.0"):
+        assert "changes under '## [Unreleased]'" in str(why_not(version, full, ""))
+    assert why_not("0.2.0", CHANGELOG.replace("## [Unreleased]\n\n", ""), "") is None
+
+
 def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" in project["project"]["dynamic"]
