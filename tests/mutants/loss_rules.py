@@ -625,7 +625,7 @@ MUTANTS = (
         "a_full_disk_ends_a_bookie_that_repairs_itself",
         "D27.8",
         "LimboRepair.run",
-        "isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull)",
+        "isinstance(trouble, StorageError) and not isinstance(trouble, NOT_NOW)",
         "isinstance(trouble, StorageError)",
         f"{_TEST_REPAIR}::test_a_full_disk_stops_the_copying_and_not_the_bookie",
     ),
