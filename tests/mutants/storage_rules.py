@@ -26,8 +26,8 @@ MUTANTS = (
         "an_index_without_descriptors_is_not_opened_again",
         "storage",
         "StoredIndex.write",
-        "except NOT_NOW",
-        "except NOT_NOW[:1]",
+        "NOT_NOW",
+        "NOT_NOW[:1]",
         "tests/storage/test_descriptors.py::test_an_index_whose_compaction_found_no_descriptor_is_opened_again",
     ),
     mutant(
