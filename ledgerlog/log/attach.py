@@ -41,7 +41,7 @@ from ledgerlog.limits import (
     LOG_SPLICE_LEDGERS_MAX,
     RECORD_BYTES_MAX,
 )
-from ledgerlog.log.core.append_queue import ATTRIBUTES_OVERHEAD, RECORD_OVERHEAD
+from ledgerlog.log.core.append_queue import Batch
 from ledgerlog.log.core.attach import Commit, Splice, SpliceNeed, Staged, StagedLedger
 from ledgerlog.log.registry import (
     INCARNATION_LABEL,
@@ -54,7 +54,7 @@ from ledgerlog.log.takeover import count_open
 from ledgerlog.meta.settle import on_unsettled, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.attach import SpliceMark, check_splicer
-from ledgerlog.model.attributes import Attributes, HeadersLike, attributes_column
+from ledgerlog.model.attributes import HeadersLike, attributes_column
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import encode_entry
@@ -83,13 +83,12 @@ class Stage:
         self._client = client
         self._metadata = metadata
         self._writer: LedgerWriter | None = None
-        self._records: list[bytes] = []
-        self._attributes: dict[int, Attributes] = {}
-        """The keys and headers of ``_records`` that have any, by slot."""
-        self._size = 0
-        """The bytes that ``_records`` take in an entry."""
+        self._batch: Batch | None = None
+        """The records of the next entry."""
         self._count = 0
+        """How many records are written."""
         self._bytes = 0
+        """The bytes of these records."""
 
     async def append_many(
         self,
@@ -116,27 +115,24 @@ class Stage:
         for record, attributes in zip(records, column, strict=True):
             if len(record) > RECORD_BYTES_MAX:
                 raise RecordTooLarge(len(record), RECORD_BYTES_MAX)
-            cost = len(record) + RECORD_OVERHEAD
-            if attributes is not None:
-                cost = len(record) + attributes.size + ATTRIBUTES_OVERHEAD
-                if not self._attributes:
-                    self._size += (ATTRIBUTES_OVERHEAD - RECORD_OVERHEAD) * len(self._records)
-            elif self._attributes:
-                cost = len(record) + ATTRIBUTES_OVERHEAD
-            if self._records and self._size + cost > RECORD_BYTES_MAX:
-                # A record of the greatest size fits into an entry, but not together with others.
-                await self._write()
-            if attributes is not None:
-                self._attributes[len(self._records)] = attributes
-            self._records.append(record)
-            self._size += cost
-            if self._size >= LOG_ENTRY_BYTES_TARGET:
-                await self._write()
+            size = len(record) + (0 if attributes is None else attributes.size)
+            batch = self._batch
+            # A record of the greatest size fits into an entry, but not together with others.
+            if batch is not None and not batch.has_room(
+                size, 1, RECORD_BYTES_MAX, for_attributes=attributes is not None
+            ):
+                await self._write(batch)
+                batch = None
+            if batch is None:
+                batch = self._batch = Batch(0, 0, has_attributes=attributes is not None)
+            batch.extend([record], size, None if attributes is None else [attributes])
+            if batch.cost >= LOG_ENTRY_BYTES_TARGET:
+                await self._write(batch)
 
     async def close(self) -> Staged | None:
         """Close the ledger and return what to splice; None if no record was appended."""
-        if self._records:
-            await self._write()
+        if self._batch is not None:
+            await self._write(self._batch)
         if self._writer is None:
             return None
         # After a timeout, closing would give up the entries that are not acknowledged.
@@ -144,7 +140,7 @@ class Stage:
         last = await self._writer.close()
         return Staged(self._writer.ledger_id, self._count, self._bytes, last)
 
-    async def _write(self) -> None:
+    async def _write(self, batch: Batch) -> None:
         if self._writer is None:
             # The ledger is made with the first entry, so a task without rows leaves nothing to sweep.
             self._writer = await self._client.ledgers.create(
@@ -155,20 +151,18 @@ class Stage:
                     STAGED_LABEL: b"1",
                 },
             )
-        records, self._records, self._size = self._records, [], 0
-        attributes, self._attributes = self._attributes, {}
-        size = sum(map(len, records)) + sum(each.size for each in attributes.values())
+        self._batch = None
         payload = encode_entry(
-            records,
+            batch.records,
             epoch=0,
             first_offset=self._count,
             timestamp_ms=self._client.environment.now_ms(),
             bytes_before=self._bytes,
             staged=True,
-            attributes=attributes,
+            attributes=batch.live_attributes(),
         )
-        self._count += len(records)
-        self._bytes += size
+        self._count += batch.live_count
+        self._bytes += batch.size
         if not self._writer.has_room:
             await self._writer.wait_room()
         self._writer.push([payload])

@@ -384,11 +384,14 @@ def _split_attributes(
     if not size and all(length == PackedColumn.ABSENT for length in key_lengths):
         fail("it says that records have keys or headers, and none has")
 
-    def refuse(size: int, limit: int, what: str) -> Exception:
-        return EntryCorrupt(ledger_id, entry_id, f"a {what} of {size} bytes, over the limit of {limit}")
+    most = max(key_sizes) + max(header_lengths)
+    if most > RECORD_ATTRIBUTES_BYTES_MAX or max(lengths) + most > RECORD_BYTES_MAX:
 
-    for record, key, encoded in zip(lengths, key_sizes, header_lengths, strict=True):
-        _check_attributes(record, key + encoded, refuse)
+        def refuse(size: int, limit: int, what: str) -> Exception:
+            return EntryCorrupt(ledger_id, entry_id, f"a {what} of {size} bytes, over the limit of {limit}")
+
+        for record, key, encoded in zip(lengths, key_sizes, header_lengths, strict=True):
+            _check_attributes(record, key + encoded, refuse)
     view = memoryview(body)
     return PackedColumn(key_lengths, view[data_at:keys_end]), PackedColumn(header_lengths, view[keys_end:])
 

@@ -54,10 +54,10 @@ from ledgerlog.model.record import Ack, tuple_new
 
 __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
-RECORD_OVERHEAD = 4
+_RECORD_OVERHEAD = 4
 """Bytes that an entry needs for each record in addition to the record itself. They hold its length."""
 
-ATTRIBUTES_OVERHEAD = 12
+_ATTRIBUTES_OVERHEAD = 12
 """The same, in an entry with keys or headers. It has a column of lengths for each of both."""
 
 _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
@@ -66,7 +66,7 @@ _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
 _GROUP_COST_MAX = ENTRY_BYTES_MAX - KIB
 """The most bytes that records and their lengths may take in one entry."""
 
-assert _GROUP_COST_MAX >= RECORD_BYTES_MAX + RECORD_OVERHEAD
+assert _GROUP_COST_MAX >= RECORD_BYTES_MAX + _ATTRIBUTES_OVERHEAD
 
 
 def group_cost(sizes: Sequence[int], *, has_attributes: bool = False) -> int:
@@ -79,7 +79,7 @@ def group_cost(sizes: Sequence[int], *, has_attributes: bool = False) -> int:
     Raises:
         RecordTooLarge: No entry can hold them.
     """
-    cost = sum(sizes) + (ATTRIBUTES_OVERHEAD if has_attributes else RECORD_OVERHEAD) * len(sizes)
+    cost = sum(sizes) + (_ATTRIBUTES_OVERHEAD if has_attributes else _RECORD_OVERHEAD) * len(sizes)
     if cost > _GROUP_COST_MAX:
         raise RecordTooLarge(cost, _GROUP_COST_MAX, "group of records")
     return cost
@@ -131,7 +131,7 @@ class Batch:
         self.attributes: dict[int, Attributes] | None = {} if has_attributes else None
         """The keys and headers of the records that have any, by slot. None if the batch takes no such
         records."""
-        self.overhead = ATTRIBUTES_OVERHEAD if has_attributes else RECORD_OVERHEAD
+        self.overhead = _ATTRIBUTES_OVERHEAD if has_attributes else _RECORD_OVERHEAD
         """Bytes in the entry for each record, in addition to the record itself."""
         self.size = 0
         """Bytes of the records that are not dropped, their keys and headers included."""
@@ -154,6 +154,34 @@ class Batch:
     def live_count(self) -> int:
         """How many records are not dropped. Valid until the batch is answered."""
         return len(self.records) - (len(self.dropped) if self.dropped else 0)
+
+    def has_room(self, size: int, count: int, limit: int, *, for_attributes: bool) -> bool:
+        """Return whether ``count`` more records of ``size`` bytes leave the entry within ``limit`` bytes.
+
+        A batch that began without keys and headers has no room for records with any, because each of its
+        records would need more bytes.
+        """
+        if for_attributes and self.attributes is None:
+            return False
+        return self.cost + size + self.overhead * count <= limit
+
+    def extend(
+        self, records: Sequence[bytes], size: int, attributes: Sequence[Attributes | None] | None = None
+    ) -> None:
+        """Add records, which ``has_room`` for.
+
+        Args:
+            records: The records.
+            size: The bytes of all of them, keys and headers included.
+            attributes: Their keys and headers; None if no record has any.
+        """
+        if attributes is not None:
+            assert self.attributes is not None
+            slots = enumerate(attributes, len(self.records))
+            self.attributes.update((slot, each) for slot, each in slots if each is not None)
+        self.records += records
+        self.size += size
+        self.cost += size + self.overhead * len(records)
 
     def live_records(self) -> list[bytes]:
         """Return the records to write."""
@@ -451,12 +479,9 @@ class AppendQueue:
     def _batch_for(self, size: int, count: int, attributes: Sequence[Attributes | None] | None) -> Batch:
         """Return the open batch if it has room for ``count`` records of ``size`` bytes, or a new one."""
         batch = self._open
-        if (
-            batch is None
-            or batch.cost + size + batch.overhead * count > self._entry_bytes
-            or (attributes is not None and batch.attributes is None)
-        ):
-            batch = self._new_batch(has_attributes=attributes is not None)
+        for_attributes = attributes is not None
+        if batch is None or not batch.has_room(size, count, self._entry_bytes, for_attributes=for_attributes):
+            batch = self._new_batch(has_attributes=for_attributes)
         return batch
 
     @property
@@ -473,13 +498,7 @@ class AppendQueue:
         attributes: Sequence[Attributes | None] | None,
     ) -> None:
         count = len(records)
-        if attributes is not None:
-            assert batch.attributes is not None
-            slots = enumerate(attributes, len(batch.records))
-            batch.attributes.update((slot, each) for slot, each in slots if each is not None)
-        batch.records += records
-        batch.size += size
-        batch.cost += size + batch.overhead * count
+        batch.extend(records, size, attributes)
         batch.end_ticket = self.next_ticket = self.next_ticket + count
         self.tail += count
         self.records_outstanding += count
