@@ -292,7 +292,11 @@ class TcpListener:
     """A listening socket; see ``transport.Listener``.
 
     If the process has run out of descriptors, ``accept`` logs it once and tries again twenty times a second.
-    Connections wait in the kernel's backlog, and are served when descriptors are free."""
+    Connections wait in the kernel's backlog, and are served when descriptors are free.
+
+    A stranger may connect and leave at once, as often as it likes. ``accept`` closes such a connection
+    itself, in one pass of the event loop. Served as a client, it would cost three more and two tasks, and a
+    flood of them would keep newcomers waiting in the backlog."""
 
     __slots__ = ("_address", "_closed", "_fd", "_is_exhausted", "_network", "_sock")
 
@@ -328,6 +332,10 @@ class TcpListener:
                     await checkpoint()  # The connection died in the backlog.
             else:
                 self._is_exhausted = False
+                if _has_left(sock):
+                    sock.close()
+                    await checkpoint()
+                    continue
                 try:
                     self._network._configure(sock)
                     return TcpStream(sock, _format_address(peer))
@@ -354,6 +362,16 @@ class TcpListener:
             logger.warning("cannot accept connections at %s for now: %s", self._address, _reason(cause))
         with trio.move_on_after(_ACCEPT_BACK_OFF_S):
             await self._closed.wait()
+
+
+def _has_left(sock: socket.socket) -> bool:
+    """Whether the peer of a new connection has sent nothing and is gone."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # The peer reset it.
 
 
 def _granted_send_buffer() -> int:

@@ -929,6 +929,14 @@ SHARES = (
         "tests/shells/test_polls.py::test_of_thousands_that_run_out_together_few_end_in_a_pass",
     ),
     mutant(
+        "who_left_before_it_was_accepted_is_served",
+        "SECURITY, fair shares",
+        "TcpListener.accept",
+        "_has_left(sock)",
+        "False",
+        "tests/shells/test_tcp_network.py::test_who_left_before_it_was_accepted_costs_a_pass_and_is_not_served",
+    ),
+    mutant(
         "polls_that_end_together_are_answered_in_one_turn",
         "SECURITY, fair shares",
         "Requests._wait_lac",

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.net.tcp import TcpNetwork, TcpStream, parse_address
+from ledgerlog.net.tcp import TcpListener, TcpNetwork, TcpStream, parse_address
 from ledgerlog.net.transport import ConnectionLost
 from tests.waiting import PATIENCE_S
 
@@ -161,6 +161,56 @@ async def test_a_socket_that_was_connected_to_itself_is_nobody_listening(
     monkeypatch.setattr(trio, "open_tcp_stream", connect_to_itself)
     with pytest.raises(ConnectionLost, match="nobody listens"):
         await network.connect(listener.address)
+
+
+class Backlog:
+    """A listening socket with some connections. Their sockets are pairs, so a peer that has left is gone at
+    once."""
+
+    def __init__(self, connections: list[socket.socket]) -> None:
+        self.connections = connections
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        return self.connections.pop(0), ("127.0.0.1", len(self.connections))
+
+    def fileno(self) -> int:
+        return self.connections[0].fileno()
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+
+class Passes(trio.abc.Instrument):
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_who_left_before_it_was_accepted_costs_a_pass_and_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = [socket.socketpair() for _ in range(12)]
+    for _, peer in pairs[:10]:
+        peer.close()
+    pairs[10][1].sendall(b"HELLO")
+    pairs[10][1].close()  # It has said something: it is served.
+    network = TcpNetwork()
+    monkeypatch.setattr(network, "_configure", lambda sock: sock.setblocking(False))
+    listener = TcpListener(network, Backlog([ours for ours, _ in pairs]))
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    said = await listener.accept()
+    trio.lowlevel.remove_instrument(passes)
+    assert 10 <= passes.count <= 12, "others run between two of them"
+    assert [ours.fileno() for ours, _ in pairs[:10]] == [-1] * 10
+    room = bytearray(10)
+    assert room[: await said.receive_into(room)] == b"HELLO"
+    silent = await listener.accept()
+    assert pairs[11][0].fileno() != -1
+    for each in (said, silent):
+        each.close()
+    pairs[11][1].close()
 
 
 async def test_running_out_of_descriptors_delays_connections_and_is_told_once(
