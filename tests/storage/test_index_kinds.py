@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import subprocess
@@ -12,12 +14,13 @@ import attrs
 import pytest
 from storing import SMALL, add_durably, opened, payloads, read_all, running
 
+from bookie.storage.disk.descriptors import OutOfDescriptors
 from bookie.storage.disk.real import RealDisk
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index import kinds
 from bookie.storage.index.kinds import LEVELDB, ROCKSDB, IndexKind, StoredIndexes, default_kind, kind_of
 from bookie.storage.upkeep.rebuild import rebuild_index
-from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from tests.index_kinds import KINDS_HERE
 
 needs_both = pytest.mark.skipif(len(KINDS_HERE) < 2, reason="one of the stores has no wheel for this Python")
@@ -173,3 +176,27 @@ def test_nobody_imports_a_store_that_is_not_used() -> None:
 def test_a_configuration_with_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="index is 'sqlite': it must be one of leveldb, rocksdb"):
         attrs.evolve(SMALL, index="sqlite")
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [(errno.EMFILE, OutOfDescriptors), (errno.ENOSPC, DiskFull), (errno.EACCES, StorageError)],
+    ids=["descriptors", "room", "rights"],
+)
+async def test_what_the_system_refuses_an_index_is_told_as_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, failure: type[StorageError]
+) -> None:
+    disk, path = RealDisk(), str(tmp_path / "index")
+    indexes = StoredIndexes(disk)
+    await (await indexes.create(path)).aclose()
+
+    def refused(path: str) -> list[str]:
+        raise OSError(code, os.strerror(code), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refused)
+        with pytest.raises(failure, match=f"cannot open {path}: {os.strerror(code)}") as told:
+            await indexes.open(path)
+    assert type(told.value) is failure
+    await (await indexes.open(path)).aclose()
+    await disk.aclose()

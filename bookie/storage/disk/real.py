@@ -88,7 +88,7 @@ class _Method(enum.Enum):
     FDATASYNC = "fdatasync"
 
 
-def _raise(action: str, path: str, cause: OSError) -> NoReturn:
+def raise_ours(action: str, path: str, cause: OSError) -> NoReturn:
     """Translate an error of the operating system into ours."""
     text = f"cannot {action} {path}: {cause.strerror or cause}"
     if is_exhaustion(cause):
@@ -214,7 +214,7 @@ class RealDisk:
                 result = await trio.to_thread.run_sync(function, limiter=self._limiter)
             except OSError as cause:
                 if not is_exhaustion(cause):
-                    _raise(action, path, cause)
+                    raise_ours(action, path, cause)
                 if not self._is_exhausted:
                     logger.error("cannot %s %s for now: %s", action, path, cause.strerror)
                 self._is_exhausted = True
@@ -300,7 +300,7 @@ class RealDisk:
         try:
             return self._spare.lend(lambda: _open(path, None))
         except OSError as cause:
-            _raise("open", path, cause)
+            raise_ours("open", path, cause)
 
     async def _method(self, path: str) -> _Method:
         """Return how files in the directory of ``path`` are written. Try it out once for each directory."""
@@ -325,7 +325,7 @@ class RealDisk:
         try:
             await self._writer.run(lambda: _write_sync(file, offset, view))
         except OSError as cause:
-            _raise("write", file.path, cause)
+            raise_ours("write", file.path, cause)
 
     def may_write_now(self, size: int) -> bool:
         return self._haste.would_allow(size)
@@ -336,7 +336,7 @@ class RealDisk:
         try:
             _write_sync(file, offset, view)
         except OSError as cause:
-            _raise("write", file.path, cause)
+            raise_ours("write", file.path, cause)
         self._haste.on_written(trio.current_time() - began)
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
@@ -344,7 +344,7 @@ class RealDisk:
         try:
             await trio.to_thread.run_sync(lambda: _write_sync(file, offset, view), limiter=self._behind)
         except OSError as cause:
-            _raise("write", file.path, cause)
+            raise_ours("write", file.path, cause)
 
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         assert isinstance(file, RealFile)
@@ -361,7 +361,7 @@ class RealDisk:
             try:
                 return [_read(file.descriptor, offset, length) for offset, length in ranges]
             except OSError as cause:
-                _raise("read", file.path, cause)
+                raise_ours("read", file.path, cause)
 
         files: list[tuple[RealFile, Sequence[tuple[int, int]]]] = []
         for file, ranges in requests:
@@ -376,7 +376,7 @@ class RealDisk:
         try:
             return _read(file.descriptor, offset, length)
         except OSError as cause:
-            _raise("read", file.path, cause)
+            raise_ours("read", file.path, cause)
 
     async def size(self, file: File) -> int:
         assert isinstance(file, RealFile)

@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from bookie.storage.disk.disk import Disk, FileMissing
+from bookie.storage.disk.real import raise_ours
 from bookie.storage.index.index import remedy
 from bookie.storage.index.stored import Store, StoredIndex, create, open_stored
 from ledgerlog.errors import StorageError
@@ -123,7 +124,7 @@ class StoredIndexes:
             kind = self._asked or self._present or default_kind()
             return create(_load(kind, path), path)
 
-        return await trio.to_thread.run_sync(create_it)
+        return await trio.to_thread.run_sync(_translated, path, create_it)
 
     async def open(self, path: str) -> StoredIndex:
         def open_it() -> StoredIndex:
@@ -135,7 +136,7 @@ class StoredIndexes:
                 raise FileMissing(f"there is no {path}/CURRENT; {remedy(path)}")
             return open_stored(_load(kind, path), path)
 
-        return await trio.to_thread.run_sync(open_it)
+        return await trio.to_thread.run_sync(_translated, path, open_it)
 
     async def remove(self, path: str) -> None:
         await self._disk.remove_directory(path)
@@ -146,6 +147,14 @@ class StoredIndexes:
         await self._disk.remove_directory(target)
         await self._disk.rename(source, target)
         await self._disk.sync_directory(os.path.dirname(target))
+
+
+def _translated(path: str, make: Callable[[], StoredIndex]) -> StoredIndex:
+    """Call ``make``. If the operating system refuses, such as to list the directory, raise StorageError."""
+    try:
+        return make()
+    except OSError as cause:
+        raise_ours("open", path, cause)
 
 
 def _load(kind: IndexKind, path: str) -> Store:

@@ -29,6 +29,7 @@ import plyvel
 from bookie.core.rows import Change, Row
 from bookie.storage.disk.descriptors import WORDS as NO_DESCRIPTOR
 from bookie.storage.disk.descriptors import OutOfDescriptors
+from bookie.storage.disk.real import raise_ours
 from bookie.storage.index.index import remedy
 from bookie.storage.index.stored import NO_ROOM
 from bookie.storage.index.tally import Tally, tally_key
@@ -184,4 +185,4 @@ def _translated(path: str, function: Callable[[], T]) -> T:
             raise StorageLocked(path, None) from cause
         raise StorageError(f"{path}: the index failed: {cause}") from cause
     except OSError as cause:
-        raise StorageError(f"{path}: the index failed: {cause.strerror}") from cause
+        raise_ours("use", path, cause)

@@ -33,6 +33,7 @@ import rocksdict
 from bookie.core.rows import Change, Row
 from bookie.storage.disk.descriptors import WORDS as NO_DESCRIPTOR
 from bookie.storage.disk.descriptors import OutOfDescriptors
+from bookie.storage.disk.real import raise_ours
 from bookie.storage.index.index import remedy
 from bookie.storage.index.stored import NO_ROOM
 from bookie.storage.index.tally import Tally
@@ -190,7 +191,7 @@ def _translated(path: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except OSError as cause:
-        raise StorageError(f"{path}: the index failed: {cause.strerror}") from cause
+        raise_ours("use", path, cause)
     except Exception as cause:
         if type(cause) is not Exception:
             raise
