@@ -12,10 +12,10 @@ from ledgerlog.errors import InvalidArgument, OffsetMismatch, RecordTooLarge
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.core.append_queue import AppendQueue, Batch, BatchState, cumulative, group_cost
 from ledgerlog.log.core.search import EntrySearch
-from ledgerlog.model.attributes import Attributes
+from ledgerlog.model.attributes import Attributes, encode_headers
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack
-from ledgerlog.wire.records import decode_header, encode_entry
+from ledgerlog.wire.records import decode_entry, decode_header, decode_packed, encode_entry
 
 
 def new_queue(**options: int) -> AppendQueue:
@@ -355,27 +355,78 @@ def test_a_condition_before_the_cancelled_record_still_holds() -> None:
 # --- everything together --------------------------------------------------------------------------
 
 
+def marks_for(dice: random.Random, name: bytes) -> Attributes | None:
+    """For some records a key, headers or both, which name their record."""
+    key = dice.choice([None, None, b"", b"k" + name])
+    headers = encode_headers({"h": name}) if dice.random() < 0.3 else b""
+    return None if key is None and not headers else Attributes(key, headers)
+
+
+def read_back(batch: Batch, dice: random.Random, bytes_before: int) -> list[tuple[bytes, Attributes | None]]:
+    """What a reader gets of the entry of a batch, in two parts; a packed reader gets the same."""
+    payload = encode_entry(
+        batch.live_records(),
+        epoch=3,
+        first_offset=batch.first_offset,
+        timestamp_ms=0,
+        bytes_before=bytes_before,
+        compress=dice.random() < 0.5,
+        attributes=batch.live_attributes(),
+    )
+    header, whole = decode_entry(payload, ledger_id=1, entry_id=0)
+    _, packed = decode_packed(payload, ledger_id=1, entry_id=0)
+    assert header.byte_length == whole.byte_length == packed.byte_length == batch.size
+    cut = dice.randint(whole.first_offset, whole.end_offset)
+    found: list[tuple[bytes, Attributes | None]] = []
+    for start, end in ((whole.first_offset, cut), (cut, whole.end_offset)):
+        part = packed.between(start, end)
+        keys = [None] * len(part) if part.keys is None else part.keys.items()
+        headers = [b""] * len(part) if part.headers is None else part.headers.items()
+        for record, key, encoded in zip(whole.between(start, end), keys, headers, strict=True):
+            assert record.offset == whole.first_offset + record.position.slot
+            assert (record.key, encode_headers(record.headers)) == (key, encoded)
+            assert encoded is not None
+            found.append((record.data, Attributes(key, encoded) if key is not None or encoded else None))
+    return found
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_offsets_are_dense_and_every_record_gets_one_verdict(seed: int) -> None:
     dice = random.Random(seed)
-    queue = new_queue(entry_bytes=24)
+    queue = new_queue(entry_bytes=dice.choice([24, 100]))
     ledgers: dict[int, list[bytes]] = {1: []}
     log: list[bytes] = []
+    log_bytes = 0
+    marks: dict[bytes, Attributes | None] = {}
     taken: list[tuple[bytes, int, Batch, int]] = []
     cancelled: set[bytes] = set()
     current, lac = 1, {1: -1}
     for number in range(200):
         name = str(number).encode()
-        match dice.choice(["add", "add", "many", "condition", "cancel", "send", "send", "confirm", "roll"]):
+        marks[name] = marks_for(dice, name)
+        match dice.choice(
+            ["add", "add", "many", "group", "condition", "cancel", "send", "send", "confirm", "roll"]
+        ):
             case "add":
-                batch, slot = add(queue, name)
+                batch, slot = keyed(queue, name, marks[name])
                 taken.append((name, queue.next_ticket - 1, batch, slot))
-            case "many":
+            case "many" | "group" as how:
                 names = [name + b"." + str(k).encode() for k in range(dice.randrange(1, 9))]
+                are_marked = dice.random() < 0.7
+                marks |= {each: marks_for(dice, each) if are_marked else None for each in names}
+                column = [marks[each] for each in names]
+                sizes = [
+                    len(each) + (mark.size if mark else 0) for each, mark in zip(names, column, strict=True)
+                ]
                 at = 0
                 while at < len(names):
                     begun = at
-                    at = queue.add_many(names, cumulative([len(n) for n in names]), at, len(names))
+                    attributes = column if any(column) else None
+                    if how == "many":
+                        at = queue.add_many(names, cumulative(sizes), at, len(names), attributes)
+                    else:
+                        at = len(names)
+                        queue.add_group(names, sum(sizes), attributes)
                     batch = queue.last_batch
                     for k in range(begun, at):
                         slot = len(batch.records) - (at - k)
@@ -386,8 +437,9 @@ def test_whatever_happens_offsets_are_dense_and_every_record_gets_one_verdict(se
                     queue.check_expected(expected)
                 except OffsetMismatch:
                     continue
-                batch, slot = add(queue, name, expected)
-                taken.append((name, queue.next_ticket - 1, batch, slot))
+                mark = marks[name]
+                batch = queue.add(name, len(name) + (mark.size if mark else 0), expected, mark)
+                taken.append((name, queue.next_ticket - 1, batch, len(batch.records) - 1))
             case "cancel" if taken:
                 name, _, batch, slot = dice.choice(taken[-6:])
                 if name not in cancelled and queue.take_back(batch, slot, slot + 1):
@@ -397,7 +449,10 @@ def test_whatever_happens_offsets_are_dense_and_every_record_gets_one_verdict(se
                 if batch_ is not None:
                     ledgers[current].append(b"")
                     assert batch_.first_offset == 10 + len(log)
-                    log += batch_.live_records()
+                    found = read_back(batch_, dice, log_bytes)
+                    assert found == [(each, marks[each]) for each, _ in found], "a record keeps its own key"
+                    log += [each for each, _ in found]
+                    log_bytes += batch_.size
                     queue.on_sent(batch_, current, len(ledgers[current]) - 1)
             case "confirm":
                 ledger_id = dice.choice(list(lac))
