@@ -9,11 +9,20 @@ _TEST_CHAIN = "tests/unit/test_log_chain.py"
 _TEST_QUEUE = "tests/unit/test_append_queue.py"
 _TEST_WRITER = "tests/shells/test_log_writer.py"
 _TEST_READER = "tests/shells/test_log_reader.py"
+_TEST_PRODUCERS = "tests/shells/test_log_producers.py"
 _TEST_PACKING = "tests/unit/test_packing.py"
 _TEST_LOSS = "tests/scenarios/test_log_after_loss.py"
 _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
+    mutant(
+        "what_is_new_in_a_repeat_gets_the_keys_of_what_the_log_holds",
+        "logs",
+        "LogWriter._append_numbered",
+        "attributes[at:]",
+        "attributes[:len(records) - at]",
+        f"{_TEST_PRODUCERS}::test_what_is_new_in_a_repeat_keeps_its_own_key_and_headers",
+    ),
     mutant(
         "a_key_stays_at_its_slot_if_a_record_before_it_is_taken_back",
         "logs",

@@ -61,6 +61,26 @@ async def test_a_repeat_gives_the_first_offset(world: World, log: Log) -> None:
     assert await contents(world) == [b"a", b"b", b"c", b"d"]
 
 
+async def test_what_is_new_in_a_repeat_keeps_its_own_key_and_headers(world: World, log: Log) -> None:
+    async with log.writer(producer="p") as writer:
+        await writer.append_many([b"a", b"b"], sequence=1, keys=[b"A", None])
+        acks = await writer.append_many(
+            [b"a", b"b", b"c", b"d"],
+            sequence=1,
+            keys=[b"A", None, None, b"D"],
+            headers=[None, None, {"h": b"c"}, None],
+        )
+        assert [ack.duplicate for ack in acks] == [True, True, False, False]
+    async with (await elsewhere(world)).read() as records:
+        found = [(record.data, record.key, record.headers) async for record in records]
+    assert found == [
+        (b"a", b"A", ()),
+        (b"b", None, ()),
+        (b"c", None, (("h", b"c"),)),
+        (b"d", b"D", ()),
+    ]
+
+
 async def test_repeats_at_once_are_one_record(world: World, log: Log) -> None:
     found = []
     async with log.writer(producer="p") as writer, trio.open_nursery() as nursery:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ledgerlog.spark.columns import DECLARED
 from tests.spark.conftest import SparkOnLogs
 
 pytestmark = pytest.mark.processes
@@ -47,6 +48,30 @@ def test_every_record_once_over_restarts_and_the_cursor_follows(
     state = log.cursor("etl").get()
     assert state is not None
     assert state.offset > 0
+
+
+def test_a_checkpoint_from_before_there_was_the_column_key_goes_on(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    log = on_spark.cluster.create_log(log_name)
+    before = [column for column in DECLARED.split(", ") if not column.startswith("key ")]
+    for number, schema in enumerate((", ".join(before), None)):
+        with log.writer() as writer:
+            writer.append_many([b"0", b"1"], keys=[None, b"k%d" % number])
+        reader = on_spark.read_stream(startingOffsets="earliest")
+        query = (
+            (reader if schema is None else reader.schema(schema))
+            .load(log_name)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "table"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+    rows = on_spark.spark.read.option("mergeSchema", True).parquet(str(tmp_path / "table")).orderBy("offset")
+    found = [(row.offset, row.key) for row in rows.collect()]
+    assert found == [(0, None), (1, None), (2, None), (3, bytearray(b"k1"))]
 
 
 def test_a_log_made_anew_fails_the_query_and_says_why(
