@@ -442,6 +442,9 @@ CONSOLE_SESSIONS = 256
 """How many people may be logged in at one console. One more logs the oldest out."""
 CONSOLE_REFRESH_S = 1.0
 """How often the console asks the bookies. It asks the metadata store only after changes."""
+CONSOLE_ANSWER_S = 0.75
+"""A bookie that does not answer within this time is shown as unavailable. With the pause before the question
+and ``CONSOLE_TELL_S`` that stays below two seconds."""
 CONSOLE_GATHER_S = 1.0
 """After a look at something in the metadata store, the console waits so long before it looks again."""
 CONSOLE_LISTING_S = 5.0
@@ -452,6 +455,9 @@ CONSOLE_ALIVE_S = 15.0
 """A page of which nothing has changed is sent a sign of life this often. Its rights are looked at then."""
 CONSOLE_BODY_BYTES_MAX = 4 * KIB
 """What the body of a request to the console may have."""
+CONSOLE_BODY_S = 10.0
+"""How long the console waits for the body of a request, for the next request on a connection, and for a
+browser that does not take what was sent."""
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX

@@ -17,10 +17,9 @@ from typing import Any
 import attrs
 
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import PermissionDenied, WireError
-from ledgerlog.model.codec import decode_record_untrusted
+from ledgerlog.errors import WireError
+from ledgerlog.ledger.figures import ask_figures
 from ledgerlog.model.ids import BookieId
-from ledgerlog.wire.frame import Kind, Status
 
 __all__ = ["BookieCounts", "CpuClock", "Latencies", "bookie_counts", "median_ns"]
 
@@ -121,19 +120,16 @@ async def bookie_counts(cluster: Cluster) -> dict[BookieId, BookieCounts]:
     """Return the counts of every writable bookie. BookieUnavailable: a bookie does not answer."""
     found = {}
     for info in cluster.bookies.writable():
-        connection = cluster.client.pool.connection(info.bookie_id)
-        reply = await connection.request(Kind.INFO, timeout_s=_ANSWER_S)
-        if reply.header.status == Status.PERMISSION_DENIED:
-            raise PermissionDenied(f"bookie {info.bookie_id} shows its figures only to an admin or a bookie")
-        fields = decode_record_untrusted(
-            bytes(reply.body), f"statistics of bookie {info.bookie_id}", WireError
-        )
-        found[info.bookie_id] = BookieCounts(
-            syncs=fields.integer("syncs"),
-            journal_bytes=fields.integer("journal_bytes_written"),
-            runs_from_memory=fields.integer("runs_read_from_memory"),
-            runs_from_disk=fields.integer("runs_read_from_disk"),
-        )
+        figures = await ask_figures(cluster.client.pool, info.bookie_id, timeout_s=_ANSWER_S)
+        try:
+            found[info.bookie_id] = BookieCounts(
+                syncs=figures["syncs"],
+                journal_bytes=figures["journal_bytes_written"],
+                runs_from_memory=figures["runs_read_from_memory"],
+                runs_from_disk=figures["runs_read_from_disk"],
+            )
+        except KeyError as missing:
+            raise WireError(f"bookie {info.bookie_id} does not tell the figure {missing}") from None
     return found
 
 

@@ -23,7 +23,7 @@ class LedgerFollower:
         self._ledger_id = ledger_id
         self._registry = LedgerRegistry(looking.client.store, looking.client.environment)
         self._ledger: LedgerMetadata | None = None
-        self._why: str | None = "it is being looked at"
+        self._why: str | None = None
         self._was_there = False
 
     def row(self) -> Row:

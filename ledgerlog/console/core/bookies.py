@@ -15,11 +15,16 @@ import attrs
 from ledgerlog.console.core.picture import Happenings, Row, significant
 from ledgerlog.model.ids import BookieId
 
-__all__ = ["BookieBoard", "Registered"]
+__all__ = ["BookieBoard", "Registered", "serves_reads"]
 
 WINDOW_S = 5.0
 """Rates are taken over so many seconds."""
 _SLOW_MS = 500.0
+
+
+def serves_reads(state: str) -> bool:
+    """Whether a bookie in this state serves reads, as far as it is known."""
+    return state in ("writable", "read-only")
 
 
 @attrs.frozen
@@ -47,7 +52,6 @@ class _Bookie:
     seen: deque[tuple[float, Mapping[str, int]]] = attrs.field(factory=deque)
     state: str = ""
     since_s: float = 0.0
-    is_told: bool = False
 
 
 class BookieBoard:
@@ -59,16 +63,16 @@ class BookieBoard:
         self._draining: frozenset[BookieId] = frozenset()
 
     def on_registrations(
-        self, registered: Mapping[BookieId, Registered], known: Collection[BookieId], at_s: float
+        self, registered: Mapping[BookieId, Registered], known: Collection[BookieId] | None, at_s: float
     ) -> None:
-        """Take the registered bookies, and those that ever served the cluster."""
-        for bookie_id in {*registered, *known} - self._bookies.keys():
+        """Take the registered bookies, and those that ever served the cluster; None: not known yet."""
+        for bookie_id in {*registered, *(known or ())} - self._bookies.keys():
             self._bookies[bookie_id] = _Bookie()
         for bookie_id in list(self._bookies):
             bookie = self._bookies[bookie_id]
             bookie.registered = registered.get(bookie_id)
             if bookie.registered is None:
-                if bookie_id not in known:
+                if known is not None and bookie_id not in known:
                     del self._bookies[bookie_id]
                     self._happenings.add(at_s, f"bookie {bookie_id}", "is out of service for good")
                     continue
@@ -88,6 +92,8 @@ class BookieBoard:
         fell = bookie.figures.get("syncs", 0) > figures.get("syncs", 0)
         if fell or bookie.figures.get("entries", 0) > figures.get("entries", 0):
             bookie.seen.clear()
+        if bookie.seen and bookie.seen[-1][0] <= at_s - WINDOW_S:
+            bookie.seen.clear()  # Nobody watched meanwhile: no rate is taken over that time.
         bookie.figures = figures
         bookie.seen.append((at_s, figures))
         while len(bookie.seen) > 2 and bookie.seen[1][0] <= at_s - WINDOW_S:
@@ -110,7 +116,7 @@ class BookieBoard:
 
     def is_there(self, bookie_id: BookieId) -> bool:
         """Whether a bookie serves reads, as far as it is known."""
-        return self.state_of(bookie_id) in ("writable", "read-only")
+        return serves_reads(self.state_of(bookie_id))
 
     def state_of(self, bookie_id: BookieId) -> str:
         """Return the state of a bookie; ``unknown`` if nobody knows it."""

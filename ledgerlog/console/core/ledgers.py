@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ledgerlog.console.core.bookies import serves_reads
 from ledgerlog.console.core.picture import Row
 from ledgerlog.model.access import log_of_labels
 from ledgerlog.model.ids import BookieId
@@ -19,19 +20,13 @@ __all__ = ["copies_there", "fragment_rows", "ledger_row"]
 def copies_there(ledger: LedgerMetadata, index: int, is_there: Callable[[BookieId], bool]) -> int:
     """Return how many copies of each entry of a fragment are in reach, at least."""
     ensemble, replication = ledger.fragments[index].ensemble, ledger.replication
-    last = _last_entry(ledger, index)
+    last = ledger.fragment_end(index)
     first = ledger.fragments[index].first_entry
     entries = len(ensemble) if last is None else max(1, min(len(ensemble), last - first + 1))
     return min(
         sum(is_there(ensemble[slot]) for slot in replication.write_set(entry))
         for entry in range(first, first + entries)
     )
-
-
-def _last_entry(ledger: LedgerMetadata, index: int) -> int | None:
-    if index + 1 < len(ledger.fragments):
-        return ledger.fragments[index + 1].first_entry - 1
-    return ledger.last_entry
 
 
 def ledger_row(
@@ -73,7 +68,7 @@ def fragment_rows(ledger: LedgerMetadata, state_of: Callable[[BookieId], str]) -
     """
 
     def is_there(bookie_id: BookieId) -> bool:
-        return state_of(bookie_id) in ("writable", "read-only")
+        return serves_reads(state_of(bookie_id))
 
     def bookies(ensemble: Sequence[BookieId]) -> list[Row]:
         return [{"id": bookie_id, "state": state_of(bookie_id)} for bookie_id in ensemble]
@@ -81,7 +76,7 @@ def fragment_rows(ledger: LedgerMetadata, state_of: Callable[[BookieId], str]) -
     return {
         str(fragment.first_entry): {
             "first_entry": fragment.first_entry,
-            "last_entry": _last_entry(ledger, index),
+            "last_entry": ledger.fragment_end(index),
             "bookies": bookies(fragment.ensemble),
             "copies": copies_there(ledger, index, is_there),
             "copies_wanted": ledger.replication.write_quorum,
