@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 import click
 
 from ledgerlog.cli.options import connect, uri_option
-from ledgerlog.cli.running import unwrap
+from ledgerlog.cli.running import Interrupted, unwrap
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.optional_packages import how_to_install, is_installed
+from ledgerlog.signals import surviving_others
 
 __all__ = ["top"]
 
@@ -33,6 +34,9 @@ def top(uri: str) -> None:
             yield cluster.client
 
     terminal = Terminal(client, now_s=time.time)
-    terminal.run()
+    with surviving_others():
+        terminal.run()
     if terminal.failure is not None:
         raise unwrap(terminal.failure)
+    if terminal.stopped_by is not None:
+        raise Interrupted(terminal.stopped_by)

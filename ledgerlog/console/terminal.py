@@ -7,6 +7,7 @@ is simply handed over.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import ClassVar
@@ -22,6 +23,7 @@ from ledgerlog.console.core.words import BOOKIES, CURSORS, LOGS, TASKS, Column, 
 from ledgerlog.console.observer import ClusterObserver, Subject, View
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import CONSOLE_ALIVE_S
+from ledgerlog.signals import stop_signals
 
 __all__ = ["Terminal"]
 
@@ -38,7 +40,12 @@ class Terminal(App[None]):
     """
 
     TITLE = "ledgerlog"
-    CSS = "DataTable { height: 1fr; } #summary, #happenings { height: auto; padding: 0 1; }"
+    # The tables share what the lines above and below them leave of the screen.
+    CSS = """
+    TabbedContent, ContentSwitcher, TabPane, DataTable { height: 1fr; }
+    #summary, #happenings, #log-words { height: auto; padding: 0 1; }
+    """
+    ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "show('cluster')", "Cluster"),
         Binding("2", "show('logs')", "Logs"),
@@ -58,7 +65,9 @@ class Terminal(App[None]):
         self._scope = trio.CancelScope()
         self._over: asyncio.Future[Outcome[None]] | None = None
         self.failure: BaseException | None = None
-        """Why it ended early; None: its user ended it."""
+        """Why it ended early; None: its user or a signal ended it."""
+        self.stopped_by: signal.Signals | None = None
+        """The signal that ended it."""
 
     def compose(self) -> ComposeResult:
         """Make the screen."""
@@ -89,6 +98,8 @@ class Terminal(App[None]):
             for title, _ in columns:
                 table.add_column(title, key=title)
         loop = asyncio.get_running_loop()
+        for number in stop_signals():
+            loop.add_signal_handler(number, self._stop, number)
         self._over = loop.create_future()
 
         def done(outcome: Outcome[None]) -> None:
@@ -104,6 +115,11 @@ class Terminal(App[None]):
             done_callback=done,
             host_uses_signal_set_wakeup_fd=True,
         )
+
+    def _stop(self, number: signal.Signals) -> None:
+        if self.stopped_by is None:
+            self.stopped_by = number
+            self.exit()
 
     async def on_unmount(self) -> None:
         """End trio's run before textual's loop ends."""
@@ -143,7 +159,8 @@ class Terminal(App[None]):
         self.query_one(TabbedContent).active = page
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Look at what the page shows."""
+        """Look at what the page shows, and have the keys move in its table."""
+        event.pane.query_one(DataTable).focus()
         page = event.pane.id or "cluster"
         if page != "log":
             self._watch(Subject(page))
@@ -195,4 +212,4 @@ class Terminal(App[None]):
                 continue
             for (title, _), cell in zip(columns, cells, strict=True):
                 if table.get_cell(key, title) != cell:
-                    table.update_cell(key, title, cell)
+                    table.update_cell(key, title, cell, update_width=True)
