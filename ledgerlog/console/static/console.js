@@ -15,11 +15,19 @@ function subjectOf() {
   const query = place.searchParams;
   switch (parts[0]) {
     case "logs": return { kind: "logs", name: query.get("prefix") || "", after: query.get("after") || "" };
-    case "log": return { kind: "log", name: decodeURIComponent(parts.slice(1).join("/")), number: query.get("skip") || "" };
+    case "log": return { kind: "log", name: decoded(parts.slice(1).join("/")), number: query.get("skip") || "" };
     case "ledgers": return { kind: "ledgers", number: query.get("below") || "" };
     case "ledger": return { kind: "ledger", number: parts[1] || "" };
     case "repair": return { kind: "repair" };
     default: return { kind: "cluster" };
+  }
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // The console says that there is no log of this name.
   }
 }
 
@@ -260,7 +268,7 @@ const PAGES = {
     title(main, "page", `Ledger ${subject.number}`);
     const row = only("ledger");
     if (!row) return;
-    put(part(main, "state", "p"), "shown", [JSON.stringify([row.state, row.why]), () => (row.state ? state(row.state) : state("missing" in row ? "missing" : "deleted", row.why))]);
+    put(part(main, "state", "p"), "shown", [JSON.stringify([row.state, row.why]), () => (row.state ? state(row.state) : make("span", { class: row.why ? "state bad" : "state faint" }, row.why ? `✕ ${row.why}` : "…"))]);
     for (const name of ["tiles", "fragments", "title-fragments"]) {
       const found = main.querySelector(`[data-part="${name}"]`);
       if (found) found.hidden = !row.state;
@@ -346,8 +354,8 @@ const BOOKIE_COLUMNS = [
   { title: "Answers in", number: true, show: (row) => milliseconds(row.answer_ms) },
   { title: "Clients", number: true, show: (row) => count(row.connections) },
   { title: "Change", isChange: true, show: (row) => [String(row.is_draining), () => (row.is_draining
-    ? changeButton(`Keep ${row.id}`, "keep", row.id, "It takes new ledgers again.")
-    : changeButton(`Empty ${row.id}`, "empty", row.id, "All its entries are copied to others, and it gets no new ones."))] },
+    ? changeButton("Keep", "keep", row.id, "It takes new ledgers again.")
+    : changeButton("Empty", "empty", row.id, "All its entries are copied to others, and it gets no new ones."))] },
 ];
 const LOG_COLUMNS = [
   { title: "Log", show: (row) => [row.name, () => logLink(row.name)] },
@@ -454,12 +462,13 @@ function curve(history) {
 // --- changes ---------------------------------------------------------------------------------------
 
 function changeButton(text, what, bookie, means) {
-  const button = make("button", { type: "button", class: what === "empty" ? "grave" : null }, text);
+  const name = bookie ? `${text} ${bookie}` : text;
+  const button = make("button", { type: "button", class: what === "empty" ? "grave" : null, "aria-label": name }, text);
   button.addEventListener("click", () => {
     const dialog = document.getElementById("sure-dialog");
-    document.getElementById("sure-title").textContent = `${text}?`;
+    document.getElementById("sure-title").textContent = `${name}?`;
     document.getElementById("sure-text").textContent = means;
-    dialog.querySelector('[value="yes"]').textContent = text;
+    dialog.querySelector('[value="yes"]').textContent = name;
     dialog.onclose = async () => {
       if (dialog.returnValue !== "yes") return;
       const answer = await send("/change", { what, bookie });
@@ -492,11 +501,11 @@ function say(text, isBad) {
 // --- the frame -------------------------------------------------------------------------------------
 
 function drawTroubles() {
-  const lines = some("troubles").map(([, row]) => `${row.what}: ${row.why}`);
-  if (said) lines.unshift(said.text);
-  put(document.getElementById("troubles"), "shown", [lines.join("\n"), () => {
+  const lines = some("troubles").map(([, row]) => [`${row.what}: ${row.why}`, true]);
+  if (said) lines.unshift([said.text, said.isBad]);
+  put(document.getElementById("troubles"), "shown", [JSON.stringify(lines), () => {
     const box = document.createDocumentFragment();
-    for (const each of lines) box.append(make("p", {}, each));
+    for (const [text, isBad] of lines) box.append(make("p", { class: isBad ? "trouble" : null }, text));
     return box;
   }]);
 }
@@ -529,7 +538,7 @@ function show() {
 function take(told) {
   for (const [section, keys] of Object.entries(told.gone)) for (const key of keys) if (picture[section]) delete picture[section][key];
   for (const [section, rows] of Object.entries(told.set)) {
-    const held = (picture[section] ||= {});
+    const held = (picture[section] ||= Object.create(null)); // A log may be called "__proto__".
     for (const [key, fields] of Object.entries(rows)) held[key] = { ...held[key], ...fields };
   }
   show();
@@ -550,8 +559,28 @@ function watch() {
   source.addEventListener("message", (event) => take(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     contact("✕ the console does not answer; what you see is old", true);
-    if (source.readyState === EventSource.CLOSED) setTimeout(begin, 2000);
+    if (source.readyState === EventSource.CLOSED) explain(`/watch?${query}`);
   });
+}
+
+async function explain(path) {
+  // A browser does not tell why it could not open a stream. So ask once more, for the answer's status and words.
+  const asking = new AbortController();
+  try {
+    const answer = await fetch(path, { credentials: "same-origin", signal: asking.signal });
+    if (!answer.ok && answer.status !== 401 && answer.status !== 403) { // These two: log in.
+      const why = (await answer.json()).error;
+      contact("✕ not shown", true);
+      document.getElementById("main").replaceChildren(make("h1", {}, "This page cannot be shown"), make("p", {}, why));
+      document.body.dataset.drawn = "yes";
+      if (answer.status === 400) return; // The address is wrong, and stays so.
+    }
+  } catch {
+    // It does not answer, and the page says so already.
+  } finally {
+    asking.abort();
+  }
+  setTimeout(begin, 2000);
 }
 
 async function begin() {
