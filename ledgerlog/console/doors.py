@@ -12,7 +12,8 @@ cookie that no script can read and that no other site's page can make it send (H
 
     Host      must name us. A name that somebody else points at our address (DNS rebinding) does not. An IP
               address as Host is no name that anybody can point
-    Origin    of every POST must be ours
+    Origin    of every POST must be ours: the name in Host, by HTTPS if we serve HTTPS. If we serve HTTP, a
+              proxy may serve HTTPS for us, so both are ours
     the mark  of the session must be in a header of every change. Only a page of ours can read it
 """
 
@@ -26,7 +27,6 @@ import attrs
 
 from ledgerlog.admin.gate import AdminGate, Needs, RequestRefused
 from ledgerlog.admin.http import Asked
-from ledgerlog.errors import WireError
 from ledgerlog.limits import CONSOLE_SESSIONS
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.token import Token, TokenScope
@@ -58,7 +58,7 @@ class Doors:
         hosts: frozenset[str],
         new_secret: Callable[[], bytes],
         now_s: Callable[[], float],
-        scheme: str = "http",
+        is_https: bool = False,
     ) -> None:
         """Create it.
 
@@ -68,13 +68,13 @@ class Doors:
                 allowed.
             new_secret: Returns fresh random bytes.
             now_s: The wall clock, in seconds since 1970.
-            scheme: ``http`` or ``https``.
+            is_https: Whether we serve HTTPS ourselves.
         """
         self._gate = gate
         self._hosts = hosts
         self._new_secret = new_secret
         self._now_s = now_s
-        self._scheme = scheme
+        self._schemes = ("https",) if is_https else ("http", "https")
         self._sessions: dict[str, PersonSession] = {}
 
     # --- foreign pages ----------------------------------------------------------------------------
@@ -91,14 +91,19 @@ class Doors:
                 421, "this console does not serve that name: give it with --host if it is yours"
             )
 
-    def check_origin(self, headers: Mapping[str, str]) -> None:
+    def check_origin(self, headers: Mapping[str, str]) -> bool:
         """Check that a page of ours sends a POST.
+
+        Returns:
+            Whether the browser reached that page by HTTPS.
 
         Raises:
             RequestRefused: It does not, or nobody knows.
         """
-        if headers.get("origin", "").lower() != f"{self._scheme}://{headers.get('host', '').lower()}":
+        scheme, _, host = headers.get("origin", "").lower().partition("://")
+        if scheme not in self._schemes or host != headers.get("host", "").lower():
             raise RequestRefused(403, "another page caused this, or a program without the header Origin")
+        return scheme == "https"
 
     # --- people -----------------------------------------------------------------------------------
 
@@ -122,11 +127,8 @@ class Doors:
         """
         asked = _asked(token, peer)
         principal = await self._gate.prove(asked)
-        try:
-            scope = Token.decode_untrusted(token)[0]
-        except WireError as wrong:
-            raise RequestRefused(401, str(wrong)) from None
-        may_change = scope.scope is TokenScope.CHANGE
+        shown, _ = Token.decode_untrusted(token)
+        may_change = shown.scope is TokenScope.CHANGE
         if may_change:
             try:
                 await self._gate.check(asked, Needs.CHANGE)
@@ -135,7 +137,7 @@ class Doors:
                     raise
                 may_change = False  # It may read all the same.
         session = PersonSession(
-            self._new_secret().hex(), self._new_secret().hex(), token, principal, may_change, scope.expires_s
+            self._new_secret().hex(), self._new_secret().hex(), token, principal, may_change, shown.expires_s
         )
         while len(self._sessions) >= CONSOLE_SESSIONS:
             del self._sessions[next(iter(self._sessions))]

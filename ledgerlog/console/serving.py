@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
@@ -16,12 +17,28 @@ from ledgerlog.console.doors import Doors
 from ledgerlog.console.observer import ClusterObserver
 from ledgerlog.console.web import make_app
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.limits import CONSOLE_BODY_S
 
 __all__ = ["serve_console"]
 
-_BODY_S = 10.0
 _STOP_S = 1.0
 _HEADER_BYTES_MAX = 16 * 1024
+
+
+class _Config(hypercorn.config.Config):
+    """A configuration whose connections end if the browser takes nothing for ``CONSOLE_BODY_S``.
+
+    hypercorn sends without a deadline, and so that nothing can cancel it: one browser that stands still would
+    keep the console from ending. Accepted sockets inherit the option.
+    """
+
+    def create_sockets(self) -> hypercorn.config.Sockets:
+        sockets = super().create_sockets()
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it.
+        if option is not None:
+            for each in (*sockets.secure_sockets, *sockets.insecure_sockets):
+                each.setsockopt(socket.IPPROTO_TCP, option, round(CONSOLE_BODY_S * 1000))
+        return sockets
 
 
 async def serve_console(
@@ -51,25 +68,24 @@ async def serve_console(
         OSError: It cannot listen there, or a file cannot be read.
     """
     observer = ClusterObserver(client, now_s=now_s)
-    is_secure = certificate is not None
     doors = Doors(
         AdminGate(client.store, client.prover, now_s=now_s, reads_are_open=reads_are_open),
         hosts=hosts,
         new_secret=client.environment.new_key,
         now_s=now_s,
-        scheme="https" if is_secure else "http",
+        is_https=certificate is not None,
     )
-    config = hypercorn.config.Config()
+    config = _Config()
     config.bind = [listen]
     config.errorlog = logging.getLogger(__name__)
     config.graceful_timeout = _STOP_S  # Streams never end by themselves.
     config.h11_max_incomplete_size = _HEADER_BYTES_MAX
     config.read_timeout = None
-    config.keep_alive_timeout = _BODY_S
+    config.keep_alive_timeout = CONSOLE_BODY_S
     if certificate is not None:
         config.certfile, config.keyfile = certificate, key
     # hypercorn describes ASGI by types of its own.
-    app = cast(Any, make_app(client, observer, doors, is_secure=is_secure))
+    app = cast(Any, make_app(client, observer, doors))
     async with trio.open_nursery() as nursery:
         await nursery.start(observer.run)
         (url, *_) = await nursery.start(partial(hypercorn.trio.serve, app, config))

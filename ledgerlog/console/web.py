@@ -22,6 +22,7 @@ from importlib.resources import files
 from typing import Any
 
 import attrs
+import trio
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -38,7 +39,7 @@ from ledgerlog.console.observer import ClusterObserver, Subject
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.event_log import ADMIN_CHANGE, tell
 from ledgerlog.ledger.client import LedgerClient
-from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_BODY_BYTES_MAX, CONSOLE_WATCHERS
+from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_BODY_BYTES_MAX, CONSOLE_BODY_S, CONSOLE_WATCHERS
 
 __all__ = ["make_app"]
 
@@ -66,18 +67,15 @@ _HEADERS = (
 )
 
 
-def make_app(
-    client: LedgerClient, observer: ClusterObserver, doors: Doors, *, is_secure: bool = False
-) -> Starlette:
+def make_app(client: LedgerClient, observer: ClusterObserver, doors: Doors) -> Starlette:
     """Return the application.
 
     Args:
         client: The client of the cluster.
         observer: Looks at the cluster; it runs.
         doors: Who may what.
-        is_secure: Whether browsers reach it by HTTPS only.
     """
-    console = _Console(client, observer, doors, is_secure, Complaints(logger))
+    console = _Console(client, observer, doors, Complaints(logger))
     return Starlette(
         routes=[
             *(Route(path, console.page, methods=["GET"]) for path in _PAGES),
@@ -151,7 +149,6 @@ class _Console:
     client: LedgerClient
     observer: ClusterObserver
     doors: Doors
-    is_secure: bool
     complaints: Complaints
     places: _Places = attrs.Factory(_Places)
 
@@ -202,26 +199,25 @@ class _Console:
                 yield ": alive\n\n" if found is None else f"data: {json.dumps(found)}\n\n"
 
     async def log_in(self, request: Request) -> Response:
-        self.doors.check_origin(request.headers)
+        is_https = self.doors.check_origin(request.headers)
         fields = await _fields(request)
         try:
             session = await self.doors.log_in(_text(fields, "token"), _peer(request))
         except RequestRefused as refused:
             self.complaints.tell(f"console: client={_peer(request)}: a log-in is refused: {refused}")
             raise
+        logger.info("console: client=%s: %s logged in", _peer(request), session.principal)
         answer = _json(200, _person(session))
-        answer.set_cookie(
-            _COOKIE, session.name, httponly=True, samesite="strict", secure=self.is_secure, path="/"
-        )
+        answer.set_cookie(_COOKIE, session.name, httponly=True, samesite="strict", secure=is_https, path="/")
         return answer
 
     async def log_out(self, request: Request) -> Response:
-        self.doors.check_origin(request.headers)
+        is_https = self.doors.check_origin(request.headers)
         session = self._session(request)
         if session is not None:
             self.doors.log_out(session)
         answer = _json(200, _person(None))
-        answer.delete_cookie(_COOKIE, httponly=True, samesite="strict", secure=self.is_secure, path="/")
+        answer.delete_cookie(_COOKIE, httponly=True, samesite="strict", secure=is_https, path="/")
         return answer
 
     async def change(self, request: Request) -> Response:
@@ -273,11 +269,14 @@ async def _fields(request: Request) -> Mapping[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(415, "the body has to be JSON")
     body = b""
-    async with aclosing(request.stream()) as pieces:
-        async for piece in pieces:
-            body += piece
-            if len(body) > CONSOLE_BODY_BYTES_MAX:
-                raise RequestRefused(413, f"the body has more than {CONSOLE_BODY_BYTES_MAX} bytes")
+    with trio.move_on_after(CONSOLE_BODY_S) as waiting:
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > CONSOLE_BODY_BYTES_MAX:
+                    raise RequestRefused(413, f"the body has more than {CONSOLE_BODY_BYTES_MAX} bytes")
+    if waiting.cancelled_caught:
+        raise RequestRefused(408, f"the body did not arrive within {CONSOLE_BODY_S:.0f} s")
     try:
         fields = json.loads(body)
     except ValueError:

@@ -15,6 +15,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgerlog.admin.gate import RequestRefused
+from ledgerlog.console.doors import Doors
 from ledgerlog.console.observer import Subject
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_PAGE_ROWS, CONSOLE_REFRESH_S, CONSOLE_WATCHERS
@@ -344,7 +346,9 @@ async def test_a_post_of_another_page_is_refused_even_with_the_cookie(clock: Moc
             {"x-console-mark": mark},
             {"x-console-mark": mark, "origin": "http://evil.example"},
             {"x-console-mark": mark, "origin": "null"},
-            {"x-console-mark": mark, "origin": "https://localhost"},
+            {"x-console-mark": mark, "origin": "http://localhost:81"},
+            {"x-console-mark": mark, "origin": "https://console.example"},
+            {"x-console-mark": mark, "origin": "ftp://localhost"},
             {**OURS},
             {**OURS, "x-console-mark": "0" * len(mark)},
         ):
@@ -368,6 +372,25 @@ async def test_the_cookie_of_a_session_is_for_this_site_only_and_for_no_script(c
         assert "SameSite=strict" in cookie
         assert "Path=/" in cookie
         assert token(expires_s=NOW_S + 60) not in cookie
+
+
+async def test_a_page_that_came_through_a_proxy_by_https_is_ours_and_its_cookie_stays_with_https(
+    clock: MockClock,
+) -> None:
+    async with staged(1) as stage, browser(stage) as client:
+        for origin, is_secure in (("http://localhost", False), ("https://localhost", True)):
+            answer = await client.post(
+                "/log-in", json={"token": token(expires_s=NOW_S + 60)}, headers={"origin": origin}
+            )
+            assert answer.status_code == 200
+            assert ("Secure" in answer.headers["set-cookie"]) is is_secure
+
+
+def test_a_console_that_serves_https_itself_has_no_page_by_http() -> None:
+    doors = Doors(None, hosts=frozenset(), new_secret=bytes, now_s=lambda: NOW_S, is_https=True)
+    assert doors.check_origin({"host": "c.example", "origin": "https://c.example"})
+    with pytest.raises(RequestRefused):
+        doors.check_origin({"host": "c.example", "origin": "http://c.example"})
 
 
 async def test_nobody_changes_anything_without_logging_in(clock: MockClock) -> None:

@@ -9,6 +9,22 @@ _CORE = "tests/unit/test_console_core.py"
 
 MUTANTS = (
     mutant(
+        "a_page_by_http_is_one_of_a_console_that_serves_https",
+        "console",
+        "Doors.__init__",
+        '("https",) if is_https else ("http", "https")',
+        '("http", "https")',
+        "tests/console/test_console.py::test_a_console_that_serves_https_itself_has_no_page_by_http",
+    ),
+    mutant(
+        "a_page_of_another_host_is_ours",
+        "console",
+        "Doors.check_origin",
+        'host != headers.get("host", "").lower()',
+        "not host",
+        "tests/console/test_console.py::test_a_post_of_another_page_is_refused_even_with_the_cookie",
+    ),
+    mutant(
         "console_serves_a_name_that_somebody_points_at_it",
         "console",
         "doors._is_address",
