@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from ledgerlog.cli.running import Interrupted, unwrap
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.optional_packages import how_to_install, is_installed
-from ledgerlog.signals import surviving_others
+from ledgerlog.signals import stop_signals, surviving_others
 
 __all__ = ["top"]
 
@@ -33,10 +34,10 @@ def top(uri: str) -> None:
         async with connect(uri) as cluster:
             yield cluster.client
 
-    terminal = Terminal(client, now_s=time.time)
+    terminal = Terminal(client, now_s=time.time, stop_signals=stop_signals())
     with surviving_others():
         terminal.run()
     if terminal.failure is not None:
         raise unwrap(terminal.failure)
     if terminal.stopped_by is not None:
-        raise Interrupted(terminal.stopped_by)
+        raise Interrupted(signal.Signals(terminal.stopped_by))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
@@ -18,6 +17,7 @@ from ledgerlog.console.observer import ClusterObserver
 from ledgerlog.console.web import make_app
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import CONSOLE_BODY_S
+from ledgerlog.net.tcp import end_if_unread
 
 __all__ = ["serve_console"]
 
@@ -29,15 +29,13 @@ class _Config(hypercorn.config.Config):
     """A configuration whose connections end if the browser takes nothing for ``CONSOLE_BODY_S``.
 
     hypercorn sends without a deadline, and so that nothing can cancel it: one browser that stands still would
-    keep the console from ending. Accepted sockets inherit the option.
+    keep the console from ending.
     """
 
     def create_sockets(self) -> hypercorn.config.Sockets:
         sockets = super().create_sockets()
-        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it.
-        if option is not None:
-            for each in (*sockets.secure_sockets, *sockets.insecure_sockets):
-                each.setsockopt(socket.IPPROTO_TCP, option, round(CONSOLE_BODY_S * 1000))
+        for each in (*sockets.secure_sockets, *sockets.insecure_sockets):
+            end_if_unread(each, CONSOLE_BODY_S)
         return sockets
 
 

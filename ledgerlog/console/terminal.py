@@ -7,7 +7,6 @@ is simply handed over.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import ClassVar
@@ -23,7 +22,6 @@ from ledgerlog.console.core.words import BOOKIES, CURSORS, LOGS, TASKS, Column, 
 from ledgerlog.console.observer import ClusterObserver, Subject, View
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import CONSOLE_ALIVE_S
-from ledgerlog.signals import stop_signals
 
 __all__ = ["Terminal"]
 
@@ -37,6 +35,7 @@ class Terminal(App[None]):
     Args:
         connect: Opens the client of the cluster.
         now_s: The wall clock, in seconds since 1970.
+        stop_signals: The signals that end it, as its user's q does.
     """
 
     TITLE = "ledgerlog"
@@ -55,9 +54,14 @@ class Terminal(App[None]):
     ]
 
     def __init__(
-        self, connect: Callable[[], AbstractAsyncContextManager[LedgerClient]], *, now_s: Callable[[], float]
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[LedgerClient]],
+        *,
+        now_s: Callable[[], float],
+        stop_signals: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self._stop_signals = stop_signals
         self._connect = connect
         self._now_s = now_s
         self._subject = Subject("cluster")
@@ -66,7 +70,7 @@ class Terminal(App[None]):
         self._over: asyncio.Future[Outcome[None]] | None = None
         self.failure: BaseException | None = None
         """Why it ended early; None: its user or a signal ended it."""
-        self.stopped_by: signal.Signals | None = None
+        self.stopped_by: int | None = None
         """The signal that ended it."""
 
     def compose(self) -> ComposeResult:
@@ -98,7 +102,7 @@ class Terminal(App[None]):
             for title, _ in columns:
                 table.add_column(title, key=title)
         loop = asyncio.get_running_loop()
-        for number in stop_signals():
+        for number in self._stop_signals:
             loop.add_signal_handler(number, self._stop, number)
         self._over = loop.create_future()
 
@@ -116,7 +120,7 @@ class Terminal(App[None]):
             host_uses_signal_set_wakeup_fd=True,
         )
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self, number: int) -> None:
         if self.stopped_by is None:
             self.stopped_by = number
             self.exit()

@@ -48,7 +48,7 @@ from ledgerlog.model.principal import Principal
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes
 from ledgerlog.net.turns import Turns, send_all_of
 
-__all__ = ["TcpNetwork", "own_host_towards", "parse_address"]
+__all__ = ["TcpNetwork", "end_if_unread", "own_host_towards", "parse_address"]
 
 logger = logging.getLogger(__name__)
 
@@ -196,11 +196,9 @@ class TcpNetwork:
             ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
             ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
             ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-            ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MAX_S * 1000),
         ):
-            option = getattr(socket, name, None)  # Some platforms lack some of them.
-            if option is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            _set_option(sock, name, value)
+        end_if_unread(sock, _UNACKNOWLEDGED_MAX_S)
 
 
 class TcpStream:
@@ -362,6 +360,20 @@ class TcpListener:
             logger.warning("cannot accept connections at %s for now: %s", self._address, _reason(cause))
         with trio.move_on_after(_ACCEPT_BACK_OFF_S):
             await self._closed.wait()
+
+
+def end_if_unread(sock: socket.socket, after_s: float) -> None:
+    """Have the kernel end a connection whose peer takes no bytes for so many seconds.
+
+    Connections inherit this from the socket that listened.
+    """
+    _set_option(sock, "TCP_USER_TIMEOUT", round(after_s * 1000))
+
+
+def _set_option(sock: socket.socket, name: str, value: int) -> None:
+    option = getattr(socket, name, None)  # Some platforms lack some of them.
+    if option is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _has_left(sock: socket.socket) -> bool:
