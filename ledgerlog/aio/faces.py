@@ -5,6 +5,7 @@ Change the asynchronous classes, or ``tools/faces/plans.py``, and make the file 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
 from ledgerlog.aio.base import (
@@ -18,10 +19,9 @@ from ledgerlog.aio.base import (
 )
 from ledgerlog.aio.reading import AioEntries, AioRecords
 from ledgerlog.aio.replicas import AioReplica, M
-from ledgerlog.crossing.fetching import Fetched, fetch
+from ledgerlog.crossing.fetching import fetch
 from ledgerlog.election.election import Election as AsyncElection
 from ledgerlog.election.election import Leader
-from ledgerlog.election.election import Term as AsyncTerm
 from ledgerlog.errors import LedgerLogError, ReplicaStopped
 from ledgerlog.ledger.ledgers import Ledgers as AsyncLedgers
 from ledgerlog.ledger.verify import LedgerVerification
@@ -30,7 +30,6 @@ from ledgerlog.log.cursors import Cursor as AsyncCursor
 from ledgerlog.log.log import Log as AsyncLog
 from ledgerlog.log.log import LogInfo
 from ledgerlog.log.reader import Start
-from ledgerlog.log.writer import LogWriter as AsyncLogWriter
 from ledgerlog.log.writer import Submission as AsyncSubmission
 from ledgerlog.log.writer import WriterStatistics
 from ledgerlog.machine.replica import ReplicaStatistics
@@ -266,7 +265,7 @@ class Log(AioFace[AsyncLog]):
         entry_bytes: int | None = None,
         linger_s: float = 0.0,
         compression: Literal["zstd"] | None = None,
-    ) -> AioEntered[AsyncLogWriter, LogWriter]:
+    ) -> AbstractAsyncContextManager[LogWriter]:
         """Take the log over and lead it for the body of an ``async with``.
 
         Entering fences the previous leader's ledgers, finds out where its records end, and raises the
@@ -359,7 +358,7 @@ class Log(AioFace[AsyncLog]):
         entry_bytes: int | None = None,
         linger_s: float = 0.0,
         compression: Literal["zstd"] | None = None,
-    ) -> AioEntered[AsyncCampaign, Campaign]:
+    ) -> AbstractAsyncContextManager[Campaign]:
         """Lead the log whenever an election allows it, for the body of an ``async with``.
 
         The campaign stands for election, takes the log over and leads. If the leadership ends, or if
@@ -420,7 +419,7 @@ class Log(AioFace[AsyncLog]):
         until: int | None = None,
         follow: bool = False,
         dense: bool = False,
-    ) -> AioEntered[Fetched, LogReader]:
+    ) -> AbstractAsyncContextManager[LogReader]:
         """Read the log's records from ``start`` on, in the body of an ``async with``.
 
         The reader never shows a record that could still be lost. Without ``follow``, reading ends at
@@ -1534,7 +1533,7 @@ class Election(AioFace[AsyncElection]):
         """The name of this process in the election."""
         return self._inner.candidate
 
-    def leadership(self, *, strict: bool = False) -> LeadershipEntered[AsyncTerm, Term]:
+    def leadership(self, *, strict: bool = False) -> AbstractAsyncContextManager[Term]:
         """Wait until this process leads, then run the body of the ``async with`` while it leads.
 
         The body is cancelled as soon as the leadership ends: the metadata session is over, or the

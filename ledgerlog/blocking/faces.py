@@ -5,11 +5,12 @@ Change the asynchronous classes, or ``tools/faces/plans.py``, and make the file 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal
 
 from ledgerlog.blocking.base import ConnectedFace, Entered, Face, HeldLedger
 from ledgerlog.blocking.reading import EntriesFace, RecordsFace
-from ledgerlog.crossing.fetching import Fetched, fetch
+from ledgerlog.crossing.fetching import fetch
 from ledgerlog.election.election import Election as AsyncElection
 from ledgerlog.election.election import Leader
 from ledgerlog.errors import LedgerLogError
@@ -249,7 +250,7 @@ class Log(Face[AsyncLog]):
         entry_bytes: int | None = None,
         linger_s: float = 0.0,
         compression: Literal["zstd"] | None = None,
-    ) -> Entered[AsyncLogWriter, LogWriter]:
+    ) -> AbstractContextManager[LogWriter]:
         """Take the log over and lead it for the body of a ``with``.
 
         Entering fences the previous leader's ledgers, finds out where its records end, and raises the
@@ -342,7 +343,7 @@ class Log(Face[AsyncLog]):
         entry_bytes: int | None = None,
         linger_s: float = 0.0,
         compression: Literal["zstd"] | None = None,
-    ) -> Entered[AsyncCampaign, Campaign]:
+    ) -> AbstractContextManager[Campaign]:
         """Lead the log whenever an election allows it, for the body of a ``with``.
 
         The campaign stands for election, takes the log over and leads. If the leadership ends, or if
@@ -403,7 +404,7 @@ class Log(Face[AsyncLog]):
         until: int | None = None,
         follow: bool = False,
         dense: bool = False,
-    ) -> Entered[Fetched, LogReader]:
+    ) -> AbstractContextManager[LogReader]:
         """Read the log's records from ``start`` on, in the body of a ``with``.
 
         The reader never shows a record that could still be lost. Without ``follow``, reading ends at

@@ -4,7 +4,8 @@
 ``ledgerlog.testing.pytest_plugin``. See docs/SIMULATION.md.
 """
 
-from ledgerlog.testing.cluster import SimulatedCluster
+from bookie.storage.engine.config import StorageConfig
+from ledgerlog.testing.cluster import SMALL_STORAGE, SimulatedCluster
 from ledgerlog.testing.deterministic import (
     CpuTimeExceeded,
     Deadlock,
@@ -14,6 +15,7 @@ from ledgerlog.testing.deterministic import (
     Simulation,
     current_simulation,
 )
+from ledgerlog.testing.disk import EMPTY_IMAGE
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.machines import NotDeterministic, check_machine
 from ledgerlog.testing.network import EVERYBODY
@@ -21,7 +23,9 @@ from ledgerlog.testing.process import NodeCrashed
 from ledgerlog.testing.runs import simulate, simulated_cluster
 
 __all__ = [
+    "EMPTY_IMAGE",
     "EVERYBODY",
+    "SMALL_STORAGE",
     "CpuTimeExceeded",
     "Deadlock",
     "LinkQuality",
@@ -32,6 +36,7 @@ __all__ = [
     "SimulatedCluster",
     "SimulatedTimeExceeded",
     "Simulation",
+    "StorageConfig",
     "check_machine",
     "current_simulation",
     "simulate",

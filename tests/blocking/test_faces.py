@@ -142,7 +142,8 @@ def test_each_kind_of_member_becomes_one_of_the_face(monkeypatch: pytest.MonkeyP
         '"""The classes of ``ledgerlog.quay``. Made by ``make faces``: do not edit.\n\n'
         'Change the asynchronous classes, or ``tools/faces/plans.py``, and make the file anew."""\n\n'
         "from __future__ import annotations\n\n"
-        "from collections.abc import Mapping\n\n"
+        "from collections.abc import Mapping\n"
+        "from contextlib import AbstractContextManager\n\n"
         "from sea.port import Port\n"
         "from sea.quay_base import Entered, Face\n"
         "from sea.ship import LIMIT\n"
@@ -169,7 +170,7 @@ def test_each_kind_of_member_becomes_one_of_the_face(monkeypatch: pytest.MonkeyP
         '        """Who helps."""\n'
         "        self._check()\n"
         "        return Mate(self._portal, self._inner.mate())\n\n"
-        "    def sail(self, *, far: bool = False) -> Entered[AsyncMate, Mate]:\n"
+        "    def sail(self, *, far: bool = False) -> AbstractContextManager[Mate]:\n"
         '        """The mate, in a ``with``."""\n'
         "        return Entered(self._portal, self._inner.sail(far=far), Mate)\n\n"
         "    def hail(self, first: Mate, *, then: Mate) -> None:\n"

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -19,6 +20,9 @@ import click
 import pytest
 
 import ledgerlog
+import ledgerlog.aio
+import ledgerlog.blocking
+import ledgerlog.testing
 from bookie.server.main import main as bookie_command
 from ledgerlog.cli.main import cli as ledgerlog_command
 
@@ -296,40 +300,71 @@ def test_every_command_takes_what_scripts_give_it(command: Command) -> None:
 
 
 FOR_THE_LIBRARY = frozenset(
-    {"AttachedLedger", "BookieDirectory", "LedgerClient", "MetadataStore", "OutOfReach"}
+    {
+        "AttachedLedger",
+        "BookieDirectory",
+        "BookieNode",
+        "DiskImage",
+        "FullnessPolicy",
+        "LedgerClient",
+        "MetadataStore",
+        "OutOfReach",
+        "Platter",
+        "Process",
+        "Prover",
+        "SegmentCounts",
+        "SpacePolicy",
+        "Timer",
+    }
 )
-"""Types of members that are for the library itself and its tools; the docstrings say so."""
+"""Types of members that are for the library itself and its tools."""
+
+PACKAGES = (ledgerlog, ledgerlog.aio, ledgerlog.blocking, ledgerlog.testing)
 
 
-def test_everything_that_a_public_object_returns_is_exported() -> None:
-    """A program that annotates what it gets needs the name."""
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_every_type_that_a_program_gets_from_a_public_object_or_gives_to_it_is_exported(
+    package: ModuleType,
+) -> None:
+    """A program that annotates its functions needs the name, but not that of a protocol that it meets."""
+    exported = {getattr(each, name) for each in {ledgerlog, package} for name in each.__all__}
     hidden = set()
-    for owner in ledgerlog.__all__:
-        thing = getattr(ledgerlog, owner)
-        module = sys.modules[thing.__module__]
-        for name, annotation in _returned(thing, Path(module.__file__ or "").read_text()):
-            for node in ast.walk(annotation):
-                if isinstance(node, ast.Name):
-                    found = getattr(module, node.id, None)
-                    is_ours = inspect.isclass(found) and found.__module__.split(".")[0] == "ledgerlog"
-                    if is_ours and found.__name__ not in FOR_THE_LIBRARY.union(ledgerlog.__all__):
-                        hidden.add(f"{owner}.{name} returns {found.__name__}")
+    for owner in package.__all__:
+        for member, hint in _hints(getattr(package, owner)):
+            for found in _classes_in(hint):
+                is_ours = found.__module__.split(".")[0] in ("ledgerlog", "bookie")
+                is_needed = not getattr(found, "_is_protocol", False) or member.endswith(" returns")
+                is_inner = found.__name__[0] == "_" or found.__name__ in FOR_THE_LIBRARY
+                if is_ours and is_needed and not is_inner and found not in exported:
+                    hidden.add(f"{owner}{member}: {found.__name__}")
     assert hidden == set()
 
 
-def _returned(thing: Any, source: str) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the public members of a class, or the function itself, each with what it returns."""
-    for node in ast.parse(source).body:
-        if getattr(node, "name", None) != thing.__name__:
-            continue
-        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
-            match each:
-                case ast.FunctionDef(name=name, returns=ast.expr() as returns) if name[0] != "_":
-                    yield name, returns
-                case ast.AsyncFunctionDef(name=name, returns=ast.expr() as returns) if name[0] != "_":
-                    yield name, returns
-                case ast.AnnAssign(target=ast.Name(name), annotation=annotation) if name[0] != "_":
-                    yield name, annotation
+def _hints(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what the public members of a class, or the parameters of a function, are said to be.
+
+    ``__init__`` is left out: most objects are made by the library.
+    """
+    functions = {"": thing} if inspect.isfunction(thing) else {}
+    if inspect.isclass(thing):
+        fields = typing.get_type_hints(thing).items()
+        yield from ((f".{name} returns", hint) for name, hint in fields if name[0] != "_")
+        for name, member in inspect.getmembers_static(thing):
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if inspect.isfunction(function) and (name[0] != "_" or name in ("__iter__", "__aiter__")):
+                functions[f".{name}"] = function
+    for name, function in functions.items():
+        for parameter, hint in typing.get_type_hints(function).items():
+            yield f"{name} returns" if parameter == "return" else f"{name}({parameter})", hint
+
+
+def _classes_in(hint: Any) -> Iterator[type]:
+    origin = typing.get_origin(hint) or hint
+    if isinstance(origin, type):
+        yield origin
+    for argument in typing.get_args(hint):
+        for each in argument if isinstance(argument, list) else [argument]:
+            yield from _classes_in(each)
 
 
 def test_what_connections_and_cores_call_is_on_no_public_object() -> None:

@@ -34,6 +34,7 @@ import attrs
 ROOT = Path(__file__).resolve().parents[2]
 _WIDTH = 110
 _MANAGER = "AbstractAsyncContextManager"
+_PLAIN_MANAGER = "AbstractContextManager"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -306,13 +307,9 @@ class _Face:
             ):
                 mirror = self._mirrors[name]
                 if mirror.through:
-                    held = _held_by(mirror)
-                    inner = self._import(f"{Source.of(mirror.base).names[held]}:{held}")
                     value = f"{self._import(mirror.through)}({value})"
-                else:
-                    inner = self._inner(name)
-                entered = self._import(enters)
-                return f"{entered}[{inner}, {name}]", [f"return {entered}(self._portal, {value}, {name})"]
+                given = self._import(f"contextlib:{_MANAGER if self._plan.is_async else _PLAIN_MANAGER}")
+                return f"{given}[{name}]", [f"return {self._import(enters)}(self._portal, {value}, {name})"]
         words = ast.unparse(annotation)
         for each in ast.walk(annotation):
             if isinstance(each, ast.Name) and (
@@ -390,13 +387,6 @@ def _type_variables(node: ast.ClassDef) -> list[str] | None:
             return [name]
         case _:
             return None
-
-
-def _held_by(mirror: Mirror) -> str:
-    """The ``X`` of a hand-written ``class Base(Face[X])``."""
-    (base,) = Source.of(mirror.base).node.bases
-    assert isinstance(base, ast.Subscript)
-    return ast.unparse(base.slice)
 
 
 def _passed(node: Function, what: str, faces: frozenset[str]) -> str:
