@@ -281,7 +281,8 @@ class NotEnoughBookies(LedgerLogError):
     """Too few bookies are writable to form an ensemble, or to reach the ack quorum in time.
 
     If an append raises this, its record is not in the log. Enter the writer again once enough bookies are
-    back.
+    back. If no bookie and this process could prove to each other who they are, the error is also an
+    Unauthenticated.
     """
 
 

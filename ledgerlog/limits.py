@@ -375,6 +375,10 @@ AUDIT_SETTLE_S_MAX = 3600.0
 APPEND_DEADLINE_S = 20.0
 """An append that has not reached its ack quorum after this time fails, and the ledger ends."""
 
+REFUSED_S = 2.0
+"""A writer of a new ledger ends after this time if no bookie and this process could prove to each other who
+they are. To wait longer does not mend a wrong file or clock."""
+
 METADATA_TIMEOUT_S = 10.0
 FILING_TIMEOUT_S = 2.0
 """When a ledger ends, its writer waits at most this long until the ledger is filed for repair."""
@@ -482,6 +486,7 @@ assert RESERVE_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
 assert PARTY_LARGE_FRAMES < PRINCIPAL_LARGE_FRAMES < BOOKIE_LARGE_FRAMES
 assert PARTY_LOOKS < PRINCIPAL_LOOKS < BOOKIE_LOOKS
 assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
+assert REFUSED_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
 assert ACCESS_LOOK_S < ADD_TIMEOUT_S / 2
 assert ACCESS_LOOK_S < REQUEST_TIMEOUT_S / 2

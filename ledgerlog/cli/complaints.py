@@ -35,6 +35,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         errors.BookieReadOnly,
         "'ledgerlog bookie list' shows them; make room on their disks, or start more bookies",
     ),
+    (errors.Unauthenticated, "correct the file or the clock that the message names, then try again"),
     (errors.NotEnoughBookies, "'ledgerlog bookie list' shows who serves; start more bookies, then try again"),
     (errors.EntryNotFound, "'ledgerlog ledger show ID' tells the last entry"),
     (errors.EntryUnavailable, "bring the bookies that hold it back ('ledgerlog ledger show ID' names them)"),

@@ -149,6 +149,11 @@ class SlotSinks:
         """Return the sinks whose bookies are connected."""
         return [sink for sink in self.sinks if sink.connection.is_connected]
 
+    @property
+    def are_refused(self) -> bool:
+        """Whether no bookie and this process could prove to each other who they are."""
+        return bool(self.sinks) and all(sink.connection.is_refused for sink in self.sinks)
+
     def send_due(self) -> None:
         for sink in self.sinks:
             sink.send_due()

@@ -42,6 +42,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
     RecordTooLarge,
     SessionExpired,
+    Unauthenticated,
     WriteQuorumUnavailable,
 )
 from ledgerlog.event_log import ENSEMBLE_CHANGED, tell
@@ -62,6 +63,7 @@ from ledgerlog.limits import (
     METADATA_TIMEOUT_S,
     REACH_ASK_S,
     REACH_LOOK_S,
+    REFUSED_S,
     WRITER_WINDOW_BYTES,
     WRITER_WINDOW_ENTRIES,
 )
@@ -82,6 +84,12 @@ _METADATA_RETRY_S = 0.2
 _BYTES = {bytes}
 
 logger = logging.getLogger(__name__)
+
+
+class BookiesUnauthenticated(NotEnoughBookies, Unauthenticated):
+    """No bookie of a new ledger and this process proved to each other who they are.
+
+    A caller that waits for bookies goes on waiting, as if they were down."""
 
 
 class LedgerWriter:
@@ -701,13 +709,15 @@ class LedgerWriter:
         core = self._core
         if core.lac == core.last_add_pushed:
             return
-        waited = trio.current_time() - self._progress_at
-        if waited >= self._append_deadline_s:
+        is_hopeless = core.lac == NO_ENTRY and self._slots.are_refused
+        deadline_s = min(self._append_deadline_s, REFUSED_S) if is_hopeless else self._append_deadline_s
+        if trio.current_time() - self._progress_at >= deadline_s:
             failed = self._members.failed()
+            kind = BookiesUnauthenticated if is_hopeless else NotEnoughBookies
             core.give_up(
-                NotEnoughBookies(
+                kind(
                     f"ledger {self.ledger_id}: no ack quorum of {self.replication.ack_quorum} for entry "
-                    f"{core.lac + 1} within {self._append_deadline_s:g} s"
+                    f"{core.lac + 1} within {deadline_s:g} s"
                     + (f"; failed: {', '.join(failed)}" if failed else "")
                 )
             )

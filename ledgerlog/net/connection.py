@@ -198,6 +198,11 @@ class BookieConnection:
             attachment.sink = None
             self._on_use_changed()
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the last attempt failed because one end did not prove who it is."""
+        return self._is_refused
+
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
         """Send an ADD of an attached sink. The sink is notified of the outcome later (see ``AddSink``).
 

@@ -12,7 +12,8 @@ from raw_client import RawClient, add
 from trio.testing import MockClock
 
 from ledgerlog import limits
-from ledgerlog.errors import InvalidArgument, LedgerLogError, Unauthenticated
+from ledgerlog.errors import InvalidArgument, LedgerLogError, NotEnoughBookies, Unauthenticated
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
@@ -131,6 +132,48 @@ async def test_a_wrong_secret_is_refused_and_the_message_names_the_file(
             writer = await client.ledgers.create(replication=Replication(1, 1, 1))
             with trio.fail_after(60), pytest.raises(LedgerLogError, match="does not accept the secret"):
                 await writer.append(b"x")
+
+
+async def test_the_first_append_of_who_no_bookie_believes_ends_soon_and_says_why(clock: MockClock) -> None:
+    given = {"client-1": STRANGE}
+    async with (
+        open_cluster(prover_of=lambda name: prover(given.get(name, SECRETS))) as cluster,
+        cluster.client() as client,
+    ):
+        writer = await client.ledgers.create(replication=R332)
+        began = trio.current_time()
+        with pytest.raises(Unauthenticated, match="does not accept the secret") as refused:
+            await writer.append(b"x")
+        assert isinstance(refused.value, NotEnoughBookies), (
+            "a campaign goes on, and may win when it is mended"
+        )
+        assert trio.current_time() - began < 2 * limits.REFUSED_S
+
+
+async def test_a_writer_waits_long_for_bookies_that_are_down(clock: MockClock) -> None:
+    async with open_cluster(prover_of=lambda _: prover(SECRETS)) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        for bookie in cluster.bookies.values():
+            await bookie.stop()
+        await fails_after(limits.APPEND_DEADLINE_S, writer)
+
+
+async def test_a_writer_waits_long_for_bookies_that_have_believed_it(clock: MockClock) -> None:
+    bookies = {name: prover(SECRETS, CLOSING) for name in ("b1", "b2", "b3")}
+    async with open_cluster(prover_of=bookies.get) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        for each in bookies.values():
+            each.admit(CLOSED)
+        await fails_after(limits.APPEND_DEADLINE_S, writer)
+
+
+async def fails_after(seconds: float, writer: LedgerWriter) -> None:
+    began = trio.current_time()
+    with pytest.raises(NotEnoughBookies) as failed:
+        await writer.append(b"y")
+    assert not isinstance(failed.value, Unauthenticated)
+    assert trio.current_time() - began >= seconds
 
 
 async def test_a_read_with_a_wrong_secret_says_which_bookie_refused_what(clock: MockClock) -> None:
