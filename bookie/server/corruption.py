@@ -8,7 +8,14 @@ them, the bookie answers that such an entry is damaged, never that it does not e
 The repair copies only entries that the metadata assigns to this bookie, and only in fragments with a known
 end (rule 23): all fragments of a closed ledger, and all but the last fragment of an open one. A run in the
 last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or nothing
-of it. It tries again every ``_RETRY_S``, because bookies that were down come back. In the meantime it tells
+of it.
+
+A closed ledger may have ended before entries that this bookie stored: nobody had acknowledged them, and
+recovery did not see them. They are no entries of the ledger, so no other bookie needs to have them. If a run
+goes on behind the end, the repair restores it up to the end. If it begins behind the end, the bookie forgets
+it.
+
+The repair tries again every ``_RETRY_S``, because bookies that were down come back. In the meantime it tells
 auto-recovery, which may move the ledger to another bookie. Auto-recovery also shows operators the runs that
 are not repaired.
 """
@@ -19,6 +26,7 @@ import logging
 
 import trio
 
+from bookie.core.journal_items import EntryRun
 from bookie.server.limbo import OpenPeers, Peers
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import NOT_NOW
@@ -31,6 +39,7 @@ from ledgerlog.errors import (
     StorageError,
 )
 from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import shares
 from ledgerlog.wire.entries import Entries, cut_to_frames
 
@@ -104,14 +113,19 @@ class CorruptionRepair:
         metadata = await peers.metadata(run.ledger_id)
         if metadata is None:
             return  # The ledger is deleted, and collection has not found out yet.
-        share = next(
-            (s for s in shares(metadata, self._bookie_id) if s.first <= run.first and run.last <= s.last),
-            None,
-        )
-        ids = [] if share is None else list(share.ids(run.first, run.last))
-        # The copies must cover all entries of the run, because the bookie never denies an entry that the
-        # index names.
-        if share is None or len(ids) < run.entry_count or (ids[0], ids[-1]) != (run.first, run.last):
+        if metadata.last_entry is not None and run.first > metadata.last_entry:
+            if await self._engine.scrubber.forget(rotten):
+                logger.info(
+                    "bookie=%s: ledger=%d entries=%d..%d were rotten; they are behind its end and forgotten",
+                    *(self._bookie_id, run.ledger_id, run.first, run.last),
+                )
+            return
+        held = shares(metadata, self._bookie_id)
+        ids = [entry_id for share in held for entry_id in share.ids(run.first, run.last)]
+        # The copies must cover all entries of the run that the ledger has, because the bookie never denies an
+        # entry that the index names.
+        behind = _count_behind_end(metadata, self._bookie_id, run)
+        if not ids or ids[0] != run.first or len(ids) + behind < run.entry_count:
             raise _NotNow(
                 "the metadata does not name this bookie for all of them, or their end is not known yet"
             )
@@ -128,10 +142,24 @@ class CorruptionRepair:
                 if entry_id not in copies:
                     raise failure or _NotNow(f"no copy of entry {entry_id} could be had")
         parts = [Entries.gather(run.ledger_id, part) for part in cut_to_frames({e: copies[e] for e in ids})]
-        lac = share.last if metadata.last_entry is None else metadata.last_entry
+        lac = held[-1].last if metadata.last_entry is None else metadata.last_entry
         lafr = lac if metadata.replication.guaranteed else -1
         if await self._engine.scrubber.restore(rotten, parts, lac=lac, lafr=lafr):
             logger.info(
                 "bookie=%s: ledger=%d entries=%d..%d were rotten and are whole again",
                 *(self._bookie_id, run.ledger_id, run.first, run.last),
             )
+
+
+def _count_behind_end(metadata: LedgerMetadata, bookie_id: BookieId, run: EntryRun) -> int:
+    """Return how many entries of the run lie behind the end of the ledger; 0 while the end is not known."""
+    if metadata.last_entry is None:
+        return 0
+    behind = range(max(run.first, metadata.last_entry + 1), run.last + 1)
+    if run.is_dense:
+        return len(behind)
+    ensemble = metadata.fragments[-1].ensemble
+    if bookie_id not in ensemble:
+        return 0
+    slot = ensemble.index(bookie_id)
+    return sum(metadata.replication.holds(slot, entry_id) for entry_id in behind)

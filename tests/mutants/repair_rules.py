@@ -11,9 +11,35 @@ _CLOSES_BELOW = f"{_FILING_TEST}::test_rule_24_a_writer_that_closes_below_the_wr
 _IN_DOUBT = f"{_FILING_TEST}::test_rule_24_a_writer_that_does_not_know_whether_it_closed_files_the_repair"
 _RECOVERED = f"{_FILING_TEST}::test_rule_24_a_ledger_that_is_recovered_below_its_write_quorum_is_filed"
 _TENURE_TEST = "tests/unit/test_tenure.py"
+_ROT = "tests/shells/test_corruption_repair.py"
+_BEHIND = "test_what_rotted_behind_the_end_of_a_ledger_keeps_nothing_from_being_stored_again"
 _MODEL = "tests/model/test_model.py::test_no_order_of_events_breaks_an_invariant"
 
 MUTANTS = (
+    mutant(
+        "a_rotten_run_that_begins_behind_the_end_stays_rotten",
+        "8",
+        "CorruptionRepair._restore",
+        "metadata.last_entry is not None and run.first > metadata.last_entry",
+        "False",
+        f"{_ROT}::{_BEHIND}",
+    ),
+    mutant(
+        "a_rotten_run_that_goes_on_behind_the_end_stays_rotten",
+        "8",
+        "_count_behind_end",
+        "metadata.last_entry is None",
+        "True",
+        f"{_ROT}::{_BEHIND}",
+    ),
+    mutant(
+        "a_rotten_run_of_several_fragments_stays_rotten",
+        "8",
+        "CorruptionRepair._restore",
+        "held = shares(metadata, self._bookie_id)",
+        "held = shares(metadata, self._bookie_id)[:1]",
+        f"{_ROT}::test_a_run_of_several_fragments_is_stored_again",
+    ),
     mutant(
         "filing_is_left_out_after_a_close_below_the_write_quorum",
         "rule 24",

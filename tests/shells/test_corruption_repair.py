@@ -29,6 +29,11 @@ def payload(number: int) -> bytes:
     return b"<entry %d>" % number + bytes(48 * KIB)
 
 
+def small(number: int) -> bytes:
+    """So small that bookies put many entries together into one run."""
+    return payload(number)[:100]
+
+
 async def written(client: Client, replication: Replication = R332, *, close: bool = True) -> int:
     writer = await client.ledgers.create(replication=replication)
     for number in range(COUNT):
@@ -36,6 +41,15 @@ async def written(client: Client, replication: Replication = R332, *, close: boo
     if close:
         await writer.close()
     return writer.ledger_id
+
+
+async def put_together(client: Client, bookie: Bookie) -> None:
+    """Fill the segment that holds what came last, so that small entries of a ledger get one run."""
+    writer = await client.ledgers.create(replication=R332)
+    for _ in range(COUNT):
+        await writer.append(bytes(48 * KIB))
+    await writer.close()
+    await bookie.node.engine.compactor.compact(is_eventual=True)
 
 
 async def rotted(bookie: Bookie, *numbers: int) -> None:
@@ -209,3 +223,72 @@ async def status_held(bookie: Bookie, ledger_id: int, entry_id: int) -> bool:
         ledger_id, first=entry_id, last=entry_id, stride=1, bytes_max=100_000
     )
     return len(found.entries) == 1
+
+
+# --- behind the end -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replication", [R332, Replication(3, 2, 2)], ids=["every entry", "striped"])
+@pytest.mark.parametrize("config", [STAYS, SORTED], ids=["stays", "sorted"])
+async def test_what_rotted_behind_the_end_of_a_ledger_keeps_nothing_from_being_stored_again(
+    clock: MockClock, config: StorageConfig, replication: Replication
+) -> None:
+    """One bookie stored entries that nobody acknowledged, and recovery ended the ledger before them.
+
+    If its entries stay where they came, a run lies wholly behind the end. If they are sorted, a run goes on
+    behind the end."""
+    async with open_cluster(3, config=config) as cluster, cluster.client() as writing:
+        bookie = cluster.bookies["b1"]
+        writer = await writing.ledgers.create(replication=replication)
+        for number in range(COUNT):
+            await writer.append(small(number))
+        for name in ("b2", "b3"):
+            cluster.network.cut("client-1", name)
+        writer.push([small(number) for number in range(COUNT, COUNT + 4)])
+        ledger_id = writer.ledger_id
+
+        async def held() -> list[int]:
+            return [n for n in range(COUNT + 4) if await status_held(bookie, ledger_id, n)]
+
+        async def is_stored() -> bool:
+            return max(await held()) >= COUNT
+
+        await until(is_stored)
+        async with cluster.client() as other:
+            cluster.network.cut("client-2", "b1")
+            assert (await other.ledgers.recover(ledger_id)).last_entry == COUNT - 1
+        cluster.network.heal()
+        if config is SORTED:
+            await put_together(writing, bookie)
+        last = max(number for number in await held() if number < COUNT)
+        await rotted(bookie, *[number for number in await held() if number >= last])
+        engine = bookie.node.engine
+        assert await engine.scrubber.scrub() >= 1
+        await eventually(lambda: not engine.scrubber.rotten)
+        assert not bookie.node.corruption_repair.unrepaired
+        assert max(await held()) == last
+        async with cluster.client() as other:
+            assert (await other.ledgers.verify(ledger_id)).under_replicated == []
+        await bookie.restart()
+        assert await bookie.node.engine.scrubber.scrub() == 0
+        assert max(await held()) == last
+
+
+async def test_a_run_of_several_fragments_is_stored_again(clock: MockClock) -> None:
+    """A bookie that stays in the ensemble puts entries of both fragments together."""
+    async with open_cluster(4, config=SORTED) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        stays, leaves, *_ = (cluster.bookies[name] for name in writer.metadata.fragments[0].ensemble)
+        for number in range(COUNT):
+            if number == COUNT // 2:
+                await leaves.stop()
+            await writer.append(small(number))
+        await writer.close()
+        assert len(writer.metadata.fragments) == 2
+        await leaves.start()
+        await put_together(client, stays)
+        await rotted(stays, COUNT - 3)
+        assert await stays.node.engine.scrubber.scrub() == 1
+        ((_, rotten),) = stays.node.engine.scrubber.rotten.items()
+        assert rotten.run.first < COUNT // 2 < rotten.run.last, "one run has entries of both fragments"
+        await restored(cluster, client, writer.ledger_id, stays)

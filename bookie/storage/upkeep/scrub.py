@@ -240,8 +240,8 @@ class Scrubber:
 
         Args:
             rotten: The run, as a pass found it.
-            parts: All entries of the run, in order. The first part begins where the run begins. Each part
-                fits into one frame. The caller has verified their digests.
+            parts: All entries of the run that the ledger has, in order. The first part begins where the run
+                begins. Each part fits into one frame. The caller has verified their digests.
             lac: The ledger's LAC to store with them.
             lafr: The ledger's LAFR to store with them.
 
@@ -253,9 +253,28 @@ class Scrubber:
             DiskFull: There is no room. Some of the entries may be stored twice.
         """
         assert parts[0].first == rotten.run.first
-        assert parts[-1].last >= rotten.run.last
         async with self._restoring, self._compactor.holding(rotten.run.file):
             return await self._restore(rotten.run, parts, lac=lac, lafr=lafr)
+
+    async def forget(self, rotten: DamagedRun) -> bool:
+        """Drop a damaged run from the index. Compaction rewrites its file without it.
+
+        The caller has made sure that the ledger is closed, and that the run lies behind its end.
+
+        Args:
+            rotten: The run, as a pass found it.
+
+        Returns:
+            False if nothing was changed: the run is no longer stored as it was found.
+        """
+        run = rotten.run
+        async with self._restoring, self._compactor.holding(run.file):
+            self.rotten.pop((run.ledger_id, run.first), None)
+            if self._is_superseded(run) or not self._catalogue.names_now(run):
+                return False
+            await self._catalogue.write([(rows.run_key(run.ledger_id, run.first), None)])
+            self._compactor.suspect(run.file)
+            return True
 
     async def _restore(self, run: EntryRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
