@@ -101,6 +101,9 @@ class AccessControl:
         self._principals: OrderedDict[Principal, _Known] = OrderedDict()
         self._facts: OrderedDict[int, LedgerFacts] = OrderedDict()
         self._accesses: dict[Access, None] = {}
+        self._turn = trio.CancelScope()
+        self._refreshes = True
+        """Whether ``run`` reads grants at intervals. It does so while a principal is connected."""
         self._is_away = False
         self._away_until = -math.inf
 
@@ -121,6 +124,8 @@ class AccessControl:
                 self._forget_principals()
             self._principals.move_to_end(principal)
             known.open += 1
+            if not self._refreshes:
+                self._turn.cancel()
         access = Access(self, known, looks, on_change)
         self._accesses[access] = None
         return access
@@ -138,13 +143,18 @@ class AccessControl:
                 surplus -= 1
 
     async def run(self) -> None:
-        """Keep the grants of the connected principals up to date until you cancel this."""
+        """Keep the grants of the connected principals up to date until you cancel this.
+
+        While no principal is connected, this wakes up only for a change of the grants.
+        """
 
         async def look() -> None:
             connected = [known for known in self._principals.values() if known.open]
             for known in self._principals.values():
                 known.is_stale = known.is_stale or not known.open
             if not connected:
+                if self._refreshes:
+                    self._turn.cancel()
                 return
             with trio.move_on_after(limits.ACCESS_REFRESH_S) as patience:
                 await self._store.sync()
@@ -152,15 +162,19 @@ class AccessControl:
             if patience.cancelled_caught:
                 raise MetadataUnavailable("the metadata store does not answer")
 
-        await follow(
-            self._store,
-            GRANTS,
-            look,
-            what="the grants are not known to be up to date",
-            log=logger,
-            every_s=limits.ACCESS_REFRESH_S,
-            pause_s=limits.ACCESS_REFRESH_S / 4,
-        )
+        while True:
+            # It ends when the first principal comes, or the last one goes.
+            with trio.CancelScope() as self._turn:
+                self._refreshes = any(known.open for known in self._principals.values())
+                await follow(
+                    self._store,
+                    GRANTS,
+                    look,
+                    what="the grants are not known to be up to date",
+                    log=logger,
+                    every_s=limits.ACCESS_REFRESH_S if self._refreshes else math.inf,
+                    pause_s=limits.ACCESS_REFRESH_S / 4,
+                )
 
     # --- decisions ------------------------------------------------------------------------------
 

@@ -76,6 +76,30 @@ DECISIONS = (
 
 BOOKIES = (
     mutant(
+        "an_idle_bookie_goes_on_refreshing_grants",
+        "PERFORMANCE, idle",
+        "AccessControl.run",
+        "limits.ACCESS_REFRESH_S if self._refreshes else math.inf",
+        "limits.ACCESS_REFRESH_S",
+        f"{_TEST_BOOKIE}::test_while_nobody_is_connected_only_a_change_of_the_grants_wakes_a_bookie",
+    ),
+    mutant(
+        "a_bookie_goes_on_refreshing_after_the_last_principal_has_left",
+        "PERFORMANCE, idle",
+        "AccessControl.run",
+        "if self._refreshes:\n    self._turn.cancel()",
+        "pass",
+        f"{_TEST_BOOKIE}::test_while_nobody_is_connected_only_a_change_of_the_grants_wakes_a_bookie",
+    ),
+    mutant(
+        "the_first_principal_after_a_rest_is_not_refreshed",
+        "grants",
+        "AccessControl.open",
+        "if not self._refreshes:\n    self._turn.cancel()",
+        "pass",
+        f"{_TEST_BOOKIE}::test_without_any_watch_a_change_is_in_force_within_five_seconds",
+    ),
+    mutant(
         "a_bookie_denies_a_ledger_without_a_sync",
         "rule 10",
         "AccessControl._read_facts",

@@ -467,6 +467,37 @@ async def test_without_any_watch_a_change_is_in_force_within_five_seconds(
         assert await _add(client, bookie, A) is DENIED
 
 
+class Steps(trio.abc.Instrument):
+    """Counts the steps of the task that keeps the grants up to date."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("AccessControl.run")
+
+
+async def test_while_nobody_is_connected_only_a_change_of_the_grants_wakes_a_bookie(
+    machine: Machine, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with machine.bookie() as bookie:
+        await grant(machine, "client/w", Role.WRITER, "a/")
+        client = await client_of(machine, bookie, "client/w")
+        assert await _add(client, bookie, A) is Status.OK
+        client.stream.close()
+        await trio.sleep(2 * limits.ACCESS_REFRESH_S)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(3600)
+        assert steps.count == 0
+        await revoke(machine, "client/w")
+        await trio.sleep(1)
+        assert steps.count > 0
+        trio.lowlevel.remove_instrument(steps)
+        again = await client_of(machine, bookie, "client/w")
+        assert await _add(again, bookie, A) is DENIED
+
+
 async def test_a_revocation_ends_long_polls_at_once(
     machine: Machine, autojump_clock: trio.testing.MockClock
 ) -> None:
