@@ -3,6 +3,7 @@ what is left of it. It needs the right to mount (``why_not``)."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -33,10 +34,20 @@ class SmallDisk:
         return self.path / "filler"
 
     def fill(self, left_bytes: int) -> None:
-        """Take all but so many bytes."""
-        space = os.statvfs(self.path)
+        """Take all but so many bytes. If a bookie takes some of them first, look again."""
         with self._filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, space.f_bavail * space.f_frsize - left_bytes))
+            while True:
+                space = os.statvfs(self.path)
+                free_bytes = space.f_bavail * space.f_frsize - left_bytes
+                if free_bytes <= 0:
+                    break
+                try:
+                    os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + free_bytes)
+                except OSError as full:
+                    if full.errno != errno.ENOSPC:
+                        raise
+                else:
+                    break
 
     def free(self) -> None:
         """Give back what ``fill`` took. Idempotent."""
