@@ -267,7 +267,10 @@ class People:
         """Whether the bookie gives all copies of closed ledgers that it has."""
         cluster = self.local.cluster
         for ledger_id in await cluster.ledgers.list():
-            metadata = await cluster.ledgers.metadata(ledger_id)
+            try:
+                metadata = await cluster.ledgers.metadata(ledger_id)
+            except ledgerlog.LedgerNotFound:
+                continue  # It was deleted after it was listed.
             for share in shares(metadata, bookie) if metadata.is_closed else ():
                 at = share.first
                 while at <= share.last:
