@@ -8,7 +8,7 @@
 #   make release            the wheel, the source distribution and their checksums, in dist/
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
-#   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
+#   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Some hours
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
 #   make crash-soak         a bookie started from a million states that crashes can leave; two hours or so
 #   make bench [ARGS=...]   the write benchmark
