@@ -156,6 +156,13 @@ class _Source:
         return start + len(encoded[:column].decode())
 
 
+def forget_sources() -> None:
+    """Free the syntax trees of the product: a million objects, which the garbage collector would look through
+    in every later test."""
+    for remembered in (_source, _symbols, _defined, _shape):
+        remembered.cache_clear()
+
+
 @cache
 def _source(root: Path, file: str) -> _Source:
     return _Source.read(root / file, file)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,10 +13,16 @@ import attrs
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Change, Mutant, Stale
+from tests.mutants.mutant import Change, Mutant, Stale, forget_sources
 from tests.mutants.runner import ROOT, Copy, Outcome, RunFailed, run_mutants
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sources_are_forgotten() -> Iterator[None]:
+    yield
+    forget_sources()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
