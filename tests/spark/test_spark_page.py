@@ -66,7 +66,7 @@ def test_the_page_on_spark_runs_in_order(
         assert sorted(record.data for record in records) == sorted([b"first", b"second", b"third"] * 2)
 
     run("docs/SPARK.md", 2, names)
-    assert re.findall(r"^\|(kind|log) *\|", capsys.readouterr().out, re.MULTILINE) == ["kind", "log"]
+    assert re.findall(r"^\| *(kind|log) *\|", capsys.readouterr().out, re.MULTILINE) == ["kind", "log"]
 
     run("docs/SPARK.md", 3, names)
 
