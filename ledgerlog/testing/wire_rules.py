@@ -361,13 +361,20 @@ class WireView:
             self._talks[conversation.number].held[header.request] = held
 
     def _require_not_denied(self, conversation: TappedConnection, asked: Header, frame: Frame) -> None:
-        """Require that the answer has every requested entry that the bookie held when it was asked."""
+        """Require that the answer has every requested entry that the bookie held when it was asked.
+
+        Entries behind the end of a closed ledger are none of it, and a bookie may have forgotten them
+        (``bookie.server.corruption``). Nobody's verdict depends on them, because the end never changes.
+        """
         god, header, bookie = self._god, frame.header, conversation.server.process
         held = self._talks[conversation.number].held.pop(asked.request, [])
         if header.status not in _ANSWERS or header.ledger_id not in god.ledgers or self.loss.may_lose(bookie):
             return
         found = dict.fromkeys(decode_entries_untrusted(frame).ids)
         through = min(asked.last, header.argument, self._pushed.get(header.ledger_id, NO_ENTRY))
+        end = god.ledgers[header.ledger_id].last_entry
+        if end is not None:
+            through = min(through, end)
         god.checks["HeldIsNotDenied"] += len(held)
         for entry_id in held:
             if entry_id <= through and entry_id not in found:
