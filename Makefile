@@ -11,6 +11,7 @@
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Some hours
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
 #   make crash-soak         a bookie started from a million states that crashes can leave; two hours or so
+#   make release-check      a day or so: the simulator, real processes, fuzzing, mutants, attacks; writes docs/RELEASE_CHECK.md
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #
@@ -26,7 +27,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: crash-soak docs help demo release test check lint faces model mutants fuzz bench clean
+.PHONY: crash-soak docs help demo release release-check test check lint faces model mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -63,7 +64,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,15s/^#  //p' Makefile
+	@sed -n '4,16s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -96,6 +97,10 @@ docs: $(TEST_STAMP)
 release: $(TEST_STAMP)
 	@$(PIP) install -e '.[release]'
 	@exec $(BIN)/python -m tools.release
+
+release-check: $(TEST_STAMP)
+	@$(PIP) install -e '.[fuzz]'
+	@exec $(BIN)/python -m tools.release_check $(ARGS)
 
 faces: $(TEST_STAMP)
 	@exec $(BIN)/python -m tools.faces
