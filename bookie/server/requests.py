@@ -43,7 +43,9 @@ body but its kind has none, that is a WireError and ends the connection. The eng
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hmac import compare_digest
+from types import TracebackType
 
 import trio
 
@@ -85,13 +87,26 @@ class _Refused(Exception):
 
 
 class _Held:
-    """Bytes that a reply holds: the same number in each of several budgets."""
+    """Bytes that a reply holds: the same number in each of several budgets.
 
-    __slots__ = ("_budgets", "_count")
+    Make the reply in the body of a ``with``. If the body fails, there is no reply, and the bytes are given
+    back."""
 
-    def __init__(self, count: int) -> None:
+    __slots__ = ("_budgets", "_count", "_on_failure")
+
+    def __init__(self, count: int, on_failure: Callable[[_Held], object]) -> None:
         self._count = count
+        self._on_failure = on_failure
         self._budgets: list[ByteBudget] = []
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._on_failure(self)
 
     async def take(self, budget: ByteBudget) -> None:
         """Wait for the bytes in one more budget, and take them."""
@@ -264,33 +279,33 @@ class Requests:
         if not is_recovery:
             await self._wait_lac(header, header.first)
         bytes_max = min(header.argument, limits.READ_REPLY_BYTES_TARGET)
-        held = await self._take(bytes_max, header)
-        engine = self._shared.engine
-        if is_recovery:
-            result = await engine.recovery_read(
-                header.ledger_id,
-                header.key,
-                first=header.first,
-                last=header.last,
-                stride=stride,
-                bytes_max=bytes_max,
-                pace=self._pace,
-            )
-        else:
-            result = await engine.read(
-                header.ledger_id,
-                first=header.first,
-                last=header.last,
-                stride=stride,
-                bytes_max=bytes_max,
-                pace=self._pace,
-            )
-        if result.status in _UNREADABLE:
-            self._shared.complaints.tell(
-                f"ledger={header.ledger_id}: what follows entry {result.through} cannot be read: "
-                f"{Status(result.status).name}"
-            )
-        self._reply(_encode_read_reply(header, result), held)
+        with await self._take(bytes_max, header) as held:
+            engine = self._shared.engine
+            if is_recovery:
+                result = await engine.recovery_read(
+                    header.ledger_id,
+                    header.key,
+                    first=header.first,
+                    last=header.last,
+                    stride=stride,
+                    bytes_max=bytes_max,
+                    pace=self._pace,
+                )
+            else:
+                result = await engine.read(
+                    header.ledger_id,
+                    first=header.first,
+                    last=header.last,
+                    stride=stride,
+                    bytes_max=bytes_max,
+                    pace=self._pace,
+                )
+            if result.status in _UNREADABLE:
+                self._shared.complaints.tell(
+                    f"ledger={header.ledger_id}: what follows entry {result.through} cannot be read: "
+                    f"{Status(result.status).name}"
+                )
+            self._reply(_encode_read_reply(header, result), held)
 
     async def _fence(self, header: Header) -> None:
         result = await self._shared.engine.fence(header.ledger_id, header.key)
@@ -310,13 +325,13 @@ class Requests:
         if not 0 <= header.first <= last:
             self._refuse(header, Status.BAD_REQUEST)
             return
-        held = await self._take(16 * _LIST_PAIRS_MAX, header)
-        result = await self._shared.engine.list_entries(
-            header.ledger_id, first=header.first, last=last, pairs_max=_LIST_PAIRS_MAX, pace=self._pace
-        )
-        assert len(result.pairs) <= _LIST_PAIRS_MAX
-        body = encode_pairs(result.pairs)
-        self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
+        with await self._take(16 * _LIST_PAIRS_MAX, header) as held:
+            result = await self._shared.engine.list_entries(
+                header.ledger_id, first=header.first, last=last, pairs_max=_LIST_PAIRS_MAX, pace=self._pace
+            )
+            assert len(result.pairs) <= _LIST_PAIRS_MAX
+            body = encode_pairs(result.pairs)
+            self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
 
     async def _scrub(self, header: Header) -> None:
         classes = header.entry_count
@@ -324,30 +339,30 @@ class Requests:
         if not is_sensible or header.argument < 1:
             self._refuse(header, Status.BAD_REQUEST)
             return
-        held = await self._take(limits.READ_REPLY_BYTES_TARGET, header)
-        async with self.party.scrubbing:  # The engine does one scrub after the other.
-            result = await self._shared.engine.scrub(
-                header.ledger_id,
-                first=header.first,
-                last=header.last,
-                classes=classes,
-                bytes_max=min(header.argument, limits.SCRUB_BYTES),
-                pace=self._pace,
-            )
-        body = encode_scrub(result.report)
-        assert len(body) <= limits.READ_REPLY_BYTES_TARGET
-        self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
+        with await self._take(limits.READ_REPLY_BYTES_TARGET, header) as held:
+            async with self.party.scrubbing:  # The engine does one scrub after the other.
+                result = await self._shared.engine.scrub(
+                    header.ledger_id,
+                    first=header.first,
+                    last=header.last,
+                    classes=classes,
+                    bytes_max=min(header.argument, limits.SCRUB_BYTES),
+                    pace=self._pace,
+                )
+            body = encode_scrub(result.report)
+            assert len(body) <= limits.READ_REPLY_BYTES_TARGET
+            self._reply([_encode_reply(header, result.status, argument=result.through, body=body)], held)
 
     async def _ledgers(self, header: Header) -> None:
         if not compare_digest(header.key, self._shared.listing_key):
             self._refuse(header, Status.UNAUTHORIZED)
             return
-        taken = await self._take(32 * LEDGERS_MAX, header)
-        engine = self._shared.engine
-        held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
-        status = Status.UNKNOWN if engine.loss_marks.now.limbo else Status.OK
-        body = encode_ledgers(held)
-        self._reply([_encode_reply(header, status, argument=through, body=body)], taken)
+        with await self._take(32 * LEDGERS_MAX, header) as taken:
+            engine = self._shared.engine
+            held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
+            status = Status.UNKNOWN if engine.loss_marks.now.limbo else Status.OK
+            body = encode_ledgers(held)
+            self._reply([_encode_reply(header, status, argument=through, body=body)], taken)
 
     async def _info(self, header: Header) -> None:
         body = encode_record(self._shared.figures())
@@ -376,7 +391,7 @@ class Requests:
 
     async def _take(self, count: int, header: Header) -> _Held:
         """Take the bytes that a reply may need."""
-        held = _Held(count)
+        held = _Held(count, self._give)
         try:
             await held.take(self._budget)
             for budget in self.party.reply_budgets(count, is_urgent=_is_urgent(header)):

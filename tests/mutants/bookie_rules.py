@@ -20,6 +20,14 @@ _SCHEDULE = (
 
 VERDICTS = (
     mutant(
+        "a_request_that_fails_keeps_the_bytes_of_its_reply",
+        "fair shares",
+        "_Held.__exit__",
+        "if kind is not None:\n    self._on_failure(self)",
+        "pass",
+        "tests/shells/test_server.py::test_a_request_that_fails_gives_the_bytes_of_its_reply_back",
+    ),
+    mutant(
         "regular_add_on_a_fenced_ledger",
         "A.1, T23",
         "BookieLedger.add_refusal",

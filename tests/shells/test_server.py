@@ -465,6 +465,23 @@ async def test_an_index_that_cannot_be_read_is_an_error_and_not_an_absence(
         await client.acknowledged(3)
 
 
+async def test_a_request_that_fails_gives_the_bytes_of_its_reply_back(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scan(self: object, *args: object, **keywords: object) -> list[object]:
+        raise StorageError("the index failed")
+
+    async with machine.bookie() as bookie:
+        client = await filled(bookie, 3)
+        key = bookie.node.info.listing_key
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryIndex, "scan", scan)
+            for _ in range(2 * limits.BOOKIE_CONNECTION_REPLY_BYTES // (32 * requests.LEDGERS_MAX)):
+                reply = await client.ask(Kind.LEDGERS, key=key)
+                assert reply.header.status == Status.IO_ERROR
+        assert (await client.ask(Kind.LEDGERS, key=key)).header.status == Status.OK
+
+
 async def test_info_is_numbers_by_name(machine: Machine) -> None:
     async with machine.bookie() as bookie:
         client = await filled(bookie, 3)
