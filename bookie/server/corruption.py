@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import logging
 
+import attrs
 import trio
 
-from bookie.core.journal_items import EntryRun
 from bookie.server.limbo import OpenPeers, Peers
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import NOT_NOW
@@ -39,7 +39,6 @@ from ledgerlog.errors import (
     StorageError,
 )
 from ledgerlog.model.ids import BookieId
-from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import shares
 from ledgerlog.wire.entries import Entries, cut_to_frames
 
@@ -120,15 +119,18 @@ class CorruptionRepair:
                     *(self._bookie_id, run.ledger_id, run.first, run.last),
                 )
             return
-        held = shares(metadata, self._bookie_id)
+        # Find the ids of the run as if the ledger went on to the end of the run. The copies must cover all of
+        # them that the ledger has, because the bookie never denies an entry that the index names.
+        end = metadata.last_entry
+        known = metadata if end is None else attrs.evolve(metadata, last_entry=max(end, run.last))
+        held = shares(known, self._bookie_id)
         ids = [entry_id for share in held for entry_id in share.ids(run.first, run.last)]
-        # The copies must cover all entries of the run that the ledger has, because the bookie never denies an
-        # entry that the index names.
-        behind = _count_behind_end(metadata, self._bookie_id, run)
-        if not ids or ids[0] != run.first or len(ids) + behind < run.entry_count:
+        if len(ids) < run.entry_count or (ids[0], ids[-1]) != (run.first, run.last):
             raise _NotNow(
                 "the metadata does not name this bookie for all of them, or their end is not known yet"
             )
+        if end is not None:
+            ids = [entry_id for entry_id in ids if entry_id <= end]
         copies: dict[int, bytes] = {}
         for entry_id in ids:
             while entry_id not in copies:
@@ -142,24 +144,10 @@ class CorruptionRepair:
                 if entry_id not in copies:
                     raise failure or _NotNow(f"no copy of entry {entry_id} could be had")
         parts = [Entries.gather(run.ledger_id, part) for part in cut_to_frames({e: copies[e] for e in ids})]
-        lac = held[-1].last if metadata.last_entry is None else metadata.last_entry
+        lac = held[-1].last if end is None else end
         lafr = lac if metadata.replication.guaranteed else -1
         if await self._engine.scrubber.restore(rotten, parts, lac=lac, lafr=lafr):
             logger.info(
                 "bookie=%s: ledger=%d entries=%d..%d were rotten and are whole again",
                 *(self._bookie_id, run.ledger_id, run.first, run.last),
             )
-
-
-def _count_behind_end(metadata: LedgerMetadata, bookie_id: BookieId, run: EntryRun) -> int:
-    """Return how many entries of the run lie behind the end of the ledger; 0 while the end is not known."""
-    if metadata.last_entry is None:
-        return 0
-    behind = range(max(run.first, metadata.last_entry + 1), run.last + 1)
-    if run.is_dense:
-        return len(behind)
-    ensemble = metadata.fragments[-1].ensemble
-    if bookie_id not in ensemble:
-        return 0
-    slot = ensemble.index(bookie_id)
-    return sum(metadata.replication.holds(slot, entry_id) for entry_id in behind)

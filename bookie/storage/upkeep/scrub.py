@@ -233,6 +233,16 @@ class Scrubber:
         # If a ledger has runs in memory, its state is in memory.
         return state is not None and state.is_replaced(run.first, self._journal.commit.newest)
 
+    def _is_as_found(self, run: EntryRun) -> bool:
+        """Whether the run is still stored as a pass found it, and its ledger is not deleted."""
+        state = self._ledgers.get(run.ledger_id)
+        return (
+            state is not None
+            and not state.is_deleted
+            and not self._is_superseded(run)
+            and self._catalogue.names_now(run)
+        )
+
     # --- restoring --------------------------------------------------------------------------------
 
     async def restore(self, rotten: DamagedRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
@@ -253,6 +263,9 @@ class Scrubber:
             DiskFull: There is no room. Some of the entries may be stored twice.
         """
         assert parts[0].first == rotten.run.first
+        assert parts[-1].last >= rotten.run.last or lac < rotten.run.last, (
+            "only what the ledger lacks may lack"
+        )
         async with self._restoring, self._compactor.holding(rotten.run.file):
             return await self._restore(rotten.run, parts, lac=lac, lafr=lafr)
 
@@ -270,7 +283,7 @@ class Scrubber:
         run = rotten.run
         async with self._restoring, self._compactor.holding(run.file):
             self.rotten.pop((run.ledger_id, run.first), None)
-            if self._is_superseded(run) or not self._catalogue.names_now(run):
+            if not self._is_as_found(run):
                 return False
             await self._catalogue.write([(rows.run_key(run.ledger_id, run.first), None)])
             self._compactor.suspect(run.file)
@@ -279,12 +292,7 @@ class Scrubber:
     async def _restore(self, run: EntryRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
         state = self._ledgers.get(run.ledger_id)
-        if (
-            state is None
-            or state.is_deleted
-            or self._is_superseded(run)
-            or not self._catalogue.names_now(run)
-        ):
+        if state is None or not self._is_as_found(run):
             self.rotten.pop((run.ledger_id, run.first), None)
             return False
         if not self._replacer.fits(state, parts):
