@@ -44,6 +44,7 @@ body but its kind has none, that is a WireError and ends the connection. The eng
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from hmac import compare_digest
 from types import TracebackType
 
@@ -281,25 +282,15 @@ class Requests:
         bytes_max = min(header.argument, limits.READ_REPLY_BYTES_TARGET)
         with await self._take(bytes_max, header) as held:
             engine = self._shared.engine
-            if is_recovery:
-                result = await engine.recovery_read(
-                    header.ledger_id,
-                    header.key,
-                    first=header.first,
-                    last=header.last,
-                    stride=stride,
-                    bytes_max=bytes_max,
-                    pace=self._pace,
-                )
-            else:
-                result = await engine.read(
-                    header.ledger_id,
-                    first=header.first,
-                    last=header.last,
-                    stride=stride,
-                    bytes_max=bytes_max,
-                    pace=self._pace,
-                )
+            read = partial(engine.recovery_read, key=header.key) if is_recovery else engine.read
+            result = await read(
+                header.ledger_id,
+                first=header.first,
+                last=header.last,
+                stride=stride,
+                bytes_max=bytes_max,
+                pace=self._pace,
+            )
             if result.status in _UNREADABLE:
                 self._shared.complaints.tell(
                     f"ledger={header.ledger_id}: what follows entry {result.through} cannot be read: "
@@ -392,14 +383,11 @@ class Requests:
     async def _take(self, count: int, header: Header) -> _Held:
         """Take the bytes that a reply may need."""
         held = _Held(count, self._give)
-        try:
+        self._held[held] = None
+        with held:
             await held.take(self._budget)
             for budget in self.party.reply_budgets(count, is_urgent=_is_urgent(header)):
                 await held.take(budget)
-        except BaseException:
-            held.give()
-            raise
-        self._held[held] = None
         return held
 
     def _give(self, held: _Held) -> None:
