@@ -8,8 +8,12 @@ Every block is fenced and names its language. Comments of HTML, which no reader 
 
 from __future__ import annotations
 
+import ast
 import re
+from inspect import CO_COROUTINE
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import attrs
 
@@ -58,6 +62,33 @@ def blocks(page: str, *languages: str) -> list[Block]:
         for block in _BLOCK.finditer(whole)
     ]
     return [block for block in found if not languages or block.language in languages]
+
+
+def compiled(page: str, number: int, **instead: str) -> CodeType:
+    """Compile a block of Python that awaits. Evaluate it and await the result.
+
+    Args:
+        page: The page.
+        number: The number of the block among those in Python, from 0.
+        instead: By the end of a path or an address in the block, what to put in place of the whole text.
+    """
+    tree = ast.parse(blocks(page, "python")[number].code)
+    replaced = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for end, other in instead.items():
+                if node.value.endswith(f"/{end}"):
+                    node.value = other
+                    replaced.add(end)
+    assert replaced == instead.keys(), f"{page} says it otherwise now"
+    return compile(tree, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def run_block(page: str, number: int, names: dict[str, Any], **instead: str) -> None:
+    """Run a block that awaits nothing, with these names known, and add its own. See ``compiled``."""
+    code = compiled(page, number, **instead)
+    assert not code.co_flags & CO_COROUTINE, "it awaits outside of a function"
+    exec(code, names)
 
 
 def without_blocks(page: str) -> str:

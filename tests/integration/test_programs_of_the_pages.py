@@ -9,7 +9,6 @@ against those that there are.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 import shlex
@@ -29,7 +28,7 @@ from ledgerlog.cli.main import cli
 from ledgerlog.model import layout
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
 from tests.gaps import make_gap
-from tests.integration.pages import ROOT, all_pages, blocks, text, without_blocks
+from tests.integration.pages import ROOT, all_pages, blocks, compiled, run_block, text, without_blocks
 from tests.waiting import PATIENCE_S
 
 __all__ = ["simulated"]  # The fixture, taken from where the page says that it is to be taken from.
@@ -62,14 +61,13 @@ def python(page: str) -> list[str]:
 
 def run_program(page: str, number: int = 0) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(python(page)[number], page, "exec"), names)
+    run_block(page, number, names)
     return names
 
 
 async def run_fragment(page: str, number: int, **names: Any) -> dict[str, Any]:
     """With these names known, and awaiting where it does; the names that it leaves."""
-    code = compile(python(page)[number], page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    await eval(code, names)
+    await eval(compiled(page, number), names)
     return names
 
 

@@ -15,6 +15,7 @@ import trio.testing
 from raw_client import KEY, RawClient
 from serving import Bookie, Machine, ledger
 
+from bookie.server.access import AccessControl
 from ledgerlog import limits
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.grants import change_grants
@@ -33,6 +34,7 @@ from ledgerlog.testing.memory_cluster import CLUSTER
 from ledgerlog.wire.frame import RECOVERY, REPLY, Kind, Status
 from ledgerlog.wire.hello import Hello
 from tests import certificates
+from tests.steps import counted_steps
 
 SECURITY = Path(__file__).parents[2] / "docs" / "SECURITY.md"
 
@@ -467,16 +469,6 @@ async def test_without_any_watch_a_change_is_in_force_within_five_seconds(
         assert await _add(client, bookie, A) is DENIED
 
 
-class Steps(trio.abc.Instrument):
-    """Counts the steps of the task that keeps the grants up to date."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task.name.endswith("AccessControl.run")
-
-
 async def test_while_nobody_is_connected_only_a_change_of_the_grants_wakes_a_bookie(
     machine: Machine, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -486,14 +478,13 @@ async def test_while_nobody_is_connected_only_a_change_of_the_grants_wakes_a_boo
         assert await _add(client, bookie, A) is Status.OK
         client.stream.close()
         await trio.sleep(2 * limits.ACCESS_REFRESH_S)
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
-        await trio.sleep(3600)
-        assert steps.count == 0
-        await revoke(machine, "client/w")
-        await trio.sleep(1)
-        assert steps.count > 0
-        trio.lowlevel.remove_instrument(steps)
+        task = f"{AccessControl.__module__}.{AccessControl.run.__qualname__}"
+        with counted_steps() as steps:
+            await trio.sleep(3600)
+            assert not steps[task]
+            await revoke(machine, "client/w")
+            await trio.sleep(1)
+            assert steps[task], "it follows the changes"
         again = await client_of(machine, bookie, "client/w")
         assert await _add(again, bookie, A) is DENIED
 

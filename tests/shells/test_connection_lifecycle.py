@@ -28,6 +28,7 @@ from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.wire.frame import Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello_reply
+from tests.steps import counted_steps
 
 
 @pytest.fixture
@@ -287,17 +288,9 @@ async def test_an_idle_process_does_not_wake(scene: Scene, autojump_clock: trio.
     await sink.until("ok")
     await trio.sleep(1)
 
-    class CountSteps(trio.abc.Instrument):
-        steps = 0
-
-        def before_task_step(self, task: trio.lowlevel.Task) -> None:
-            self.steps += 1
-
-    counter = CountSteps()
-    trio.lowlevel.add_instrument(counter)
-    await trio.sleep(3600)
-    trio.lowlevel.remove_instrument(counter)
-    assert counter.steps < 5
+    with counted_steps() as steps:
+        await trio.sleep(3600)
+    assert steps.total() < 5, steps
 
 
 # --- instances ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
@@ -11,19 +10,10 @@ from trio.testing import MockClock
 
 from ledgerlog.cluster import connect
 from ledgerlog.model.quorum import Replication
+from tests.steps import counted_steps
 
 WRITERS = 30
 MINUTES = 10
-
-
-class Steps(trio.abc.Instrument):
-    """Counts the steps of tasks by the first words of their names."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.counts[" ".join(task.name.split(" ")[:2])] += 1
 
 
 @pytest.fixture
@@ -40,10 +30,9 @@ async def test_writers_that_idle_for_minutes_hardly_wake_up(clock: MockClock) ->
         for writer in writers:
             await writer.append(b"x")
         await trio.sleep(5)
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
-        await trio.sleep(60 * MINUTES)
-        trio.lowlevel.remove_instrument(steps)
-        assert steps.counts["ledger writer"] <= 3 * WRITERS * MINUTES, steps.counts
+        with counted_steps() as steps:
+            await trio.sleep(60 * MINUTES)
+        of_writers = sum(count for name, count in steps.items() if name.startswith("ledger writer "))
+        assert of_writers <= 3 * WRITERS * MINUTES, steps
         for writer in writers:
             assert await writer.append(b"y") == 1

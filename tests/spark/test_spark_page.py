@@ -5,7 +5,6 @@ Only what a page cannot know is replaced: the address of the cluster, and direct
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -14,30 +13,11 @@ import pytest
 import trio
 
 import ledgerlog
-from tests.integration.pages import blocks
+from tests.integration.pages import compiled, run_block
 from tests.spark.conftest import SparkOnLogs
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
-
-
-def run(page: str, number: int, names: dict[str, Any], **instead: str) -> None:
-    """Run a block of Python with these names known, and add its own. ``instead``: see ``compiled``."""
-    exec(compiled(page, number, instead), names)
-
-
-def compiled(page: str, number: int, instead: dict[str, str]) -> Any:
-    """Compile a block. ``instead``: by the end of a text in it, what to put in place of the whole text."""
-    tree = ast.parse(blocks(page, "python")[number].code)
-    replaced = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for end, text in instead.items():
-                if node.value.endswith(f"/{end}"):
-                    node.value = text
-                    replaced.add(end)
-    assert replaced == instead.keys(), "the page says it otherwise now"
-    return compile(tree, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_the_page_on_spark_runs_in_order(
@@ -54,23 +34,23 @@ def test_the_page_on_spark_runs_in_order(
             writer.append(b"third")
     names: dict[str, Any] = {"uri": uri}
 
-    run("docs/SPARK.md", 0, names, ledgerlog=uri)
+    run_block("docs/SPARK.md", 0, names, ledgerlog=uri)
     assert "|    3|" in capsys.readouterr().out, "the records of the only epoch"
 
     names["lines"] = on_spark.read_stream(startingOffsets="earliest").load(log_name)
-    run("docs/SPARK.md", 1, names, copy=str(tmp_path / "checkpoint"))
+    run_block("docs/SPARK.md", 1, names, copy=str(tmp_path / "checkpoint"))
     names["query"].processAllAvailable()
     names["query"].stop()
     assert names["query"].exception() is None
     with copy.read() as records:
         assert sorted(record.data for record in records) == sorted([b"first", b"second", b"third"] * 2)
 
-    run("docs/SPARK.md", 2, names)
+    run_block("docs/SPARK.md", 2, names)
     assert re.findall(r"^\| *(kind|log) *\|", capsys.readouterr().out, re.MULTILINE) == ["kind", "log"]
 
-    run("docs/SPARK.md", 3, names)
+    run_block("docs/SPARK.md", 3, names)
 
-    run("docs/SPARK.md", 4, names, archive=str(tmp_path / "archive"))
+    run_block("docs/SPARK.md", 4, names, archive=str(tmp_path / "archive"))
     assert [step.what for step in names["steps"]] == ["copied"] * 2
     with cluster.open_log("orders").read() as records:
         assert [record.data for record in records] == [b"first", b"second", b"third"]
@@ -85,6 +65,6 @@ async def test_the_page_on_archives_runs(on_spark: SparkOnLogs, log_name: str, t
             await writer.append(log_name.encode())
         names: dict[str, Any] = {"ledgerlog": ledgerlog, "uri": on_spark.uri}
         with trio.fail_after(PATIENCE_S):
-            await eval(compiled("docs/ARCHIVE.md", 0, {"archive": str(tmp_path / "archive")}), names)
+            await eval(compiled("docs/ARCHIVE.md", 0, archive=str(tmp_path / "archive")), names)
         assert [step.what for step in names["steps"]] == ["copied"]
         await cluster.delete_log("orders")
