@@ -61,7 +61,8 @@ def checksums(files: Iterable[Path]) -> str:
     )
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """Return what a command of git prints about this tree."""
     return subprocess.run(
         ["git", *arguments], cwd=ROOT, check=True, capture_output=True, encoding="utf-8"
     ).stdout
@@ -71,14 +72,14 @@ def main() -> None:
     """Make the release, or end with 1 and say why not."""
     version = ledgerlog.__version__
     reason = why_not(
-        version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), _git("status", "--porcelain")
+        version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), git("status", "--porcelain")
     )
     if reason is not None:
         raise SystemExit(f"no release of {version}: {reason}")
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     # The time of the commit, so that the same commit makes the same files.
-    environment = os.environ | {"SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct").strip()}
+    environment = os.environ | {"SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct").strip()}
     subprocess.run(
         [sys.executable, "-m", "build", "--outdir", str(dist), str(ROOT)], env=environment, check=True
     )

@@ -1,13 +1,13 @@
 """``python -m tools.release_check``: what a release needs and no change can wait for, one after the other.
 
-    simulation   seeds of the whole system, for twelve hours: 24 simulated days or more on two cores
+    simulation   seeds of the whole system, for twelve hours; its summary says how much time was simulated
     nemesis      real processes for an hour, with what machines do to them
     people       real processes for an hour, with what operators do to them
     fuzz         ten minutes for each decoder
     mutants      every known bug is put back, and tests must notice it
     hostile      what each attack costs a neighbour, against one and three bookies (it only measures)
 
-The steps run on the commit that is checked out. Each writes its output to ``build/release-check/``. The
+The steps run on the tree as it is. Each writes its output to ``build/release-check/``. The
 report goes to ``docs/RELEASE_CHECK.md``, for you to commit. A step that fails does not keep the others from
 running. ``--scale 0.01`` shortens every step that has a duration, so that you can try the command; the report
 then says so.
@@ -27,7 +27,7 @@ from pathlib import Path
 import attrs
 import click
 
-from tools.release import ROOT
+from tools.release import ROOT, git
 
 OUTPUT = ROOT / "build" / "release-check"
 REPORT = ROOT / "docs" / "RELEASE_CHECK.md"
@@ -118,7 +118,7 @@ def report(commit: str, scale: float, done: Sequence[Done]) -> str:
     parts = [
         "# The last check before a release",
         "`make release-check` wrote this page. It runs what takes too long for every change.",
-        f"Commit `{commit}`, {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, "
+        f"Commit {commit}, {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores."
         + (
             "" if scale == 1 else f" **The steps ran for {scale:g} of their full time, so this is no check.**"
@@ -149,9 +149,9 @@ def main(scale: float, only: str | None, report_path: Path) -> None:
     names = [step.name for step in STEPS] if only is None else only.split(",")
     if unknown := sorted({*names} - {step.name for step in STEPS}):
         raise click.UsageError(f"there is no step {', '.join(unknown)}")
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, encoding="ascii"
-    ).stdout.strip()
+    commit = f"`{git('rev-parse', 'HEAD').strip()}`"
+    if git("status", "--porcelain"):
+        commit += " with changes that are in no commit"
     OUTPUT.mkdir(parents=True, exist_ok=True)
     done = []
     for step in STEPS:
