@@ -3,7 +3,7 @@
 #
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on all cores (up to 4 workers)
-#   make check              format, lint, types, and the tests of the house rules: a minute or two, before each commit
+#   make check              format, lint, types, the site, and the tests of the house rules: two minutes, before each commit
 #   make docs               the documentation as a site, in build/site; a broken link is an error
 #   make release            the wheel, the source distribution and their checksums, in dist/
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
@@ -89,6 +89,7 @@ crash-soak: $(TEST_STAMP)
 	@exec $(BIN)/pytest -q -s -m soak tests/storage/test_crash_soak.py $(ARGS)
 
 check: lint
+	$(BIN)/mkdocs --quiet build
 	@exec $(BIN)/pytest -q $(ON_ALL_CORES) $(RULES) $(ARGS)
 
 docs: $(TEST_STAMP)
