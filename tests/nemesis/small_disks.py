@@ -36,18 +36,13 @@ class SmallDisk:
     def fill(self, left_bytes: int) -> None:
         """Take all but so many bytes. If a bookie takes some of them first, look again."""
         with self._filler.open("wb") as file:
-            while True:
-                space = os.statvfs(self.path)
-                free_bytes = space.f_bavail * space.f_frsize - left_bytes
-                if free_bytes <= 0:
-                    break
+            while (space := os.statvfs(self.path)).f_bavail * space.f_frsize > left_bytes:
+                size = os.fstat(file.fileno()).st_size
                 try:
-                    os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + free_bytes)
+                    os.posix_fallocate(file.fileno(), size, space.f_bavail * space.f_frsize - left_bytes)
                 except OSError as full:
                     if full.errno != errno.ENOSPC:
                         raise
-                else:
-                    break
 
     def free(self) -> None:
         """Give back what ``fill`` took. Idempotent."""
