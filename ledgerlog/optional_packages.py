@@ -22,6 +22,7 @@ EXTRAS = {
     "matplotlib": "plot",
     "pure-sasl": "sasl",
     "pyarrow": "archive",
+    "pyiceberg": "archive",
     "pyspark": "spark",
     "rocksdict": "rocksdb",
     "starlette": "console",

@@ -192,6 +192,16 @@ def nothing_outlives_the_test(
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def pyiceberg_ends_its_threads() -> Iterator[None]:
+    """Ends the threads that pyiceberg keeps for the next table."""
+    yield
+    executors = sys.modules.get("pyiceberg.utils.concurrent")
+    if executors is not None and (left := executors.ExecutorFactory._instance) is not None:
+        executors.ExecutorFactory._instance = None
+        left.shutdown()
+
+
 @pytest.fixture(scope="session")
 def zookeeper_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of a ZooKeeper server for all tests of the run; each takes a chroot of its own."""

@@ -62,7 +62,8 @@ __all__ = [
 ]
 
 
-_NAME = re.compile(r"[^/\0]+(/[^/\0]+)?\Z")
+_NAME = re.compile(r"[^/\0]+(/(metadata/)?[^/\0]+)?\Z")
+"""A log's directory and a file in it; or a file of the log's table (``archive.table``)."""
 _NONCE = re.compile(r"[0-9a-f]+\Z")
 _CLUSTER_DIGITS = 16
 _LOG_NAME_MAX = 200
@@ -226,6 +227,26 @@ class Destination:
         if not path.startswith(f"{base}/") or its_query != query:
             return None
         return path[len(base) + 1 :]
+
+    def local_path(self, name: str) -> str | None:
+        """Return the path of a name below the destination; None if that is not on a local file system.
+
+        Raises:
+            ArchiveCorrupt: The name leads out of the destination.
+        """
+        return self._path(name) if self._is_local else None
+
+    def table_url(self, name: str) -> str:
+        """Return the URL of a name below the destination as tables have it.
+
+        It has no options and no passwords. On a local disk it is the path behind ``file://``, without
+        symbolic links: other programs do not decode ``%20``. This asks the file system.
+        """
+        if self._is_local:
+            return f"file://{os.path.realpath(self._root)}/{name}"
+        scheme, mark, rest = self.url.partition("?")[0].partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}/{name}"
 
     def where(self) -> str:
         """Return the canonical form of the URL: the same however the destination was given.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,6 +12,7 @@ import click
 
 from ledgerlog.archive.core.compaction import parse_key_rule
 from ledgerlog.archive.jobs.job import archive_log, retire_gone
+from ledgerlog.archive.jobs.publishing import TableOptions
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.cli.log_retention import parse_age, parse_bytes
 from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
@@ -36,12 +37,45 @@ _master_option = click.option(
     help="Where Spark runs; 'none': in this process, without Spark.",
 )
 _to_option = click.option(
+    "--destination",
     "--to",
     "destination",
     required=True,
     metavar="WHERE",
     help="The archive: a directory, or a URL that pyarrow knows (s3://bucket/prefix).",
 )
+
+
+_NO_TABLE = "none"
+
+
+def _table_options(command: Any) -> Any:
+    """Add the options about the table of the archive. The command gets them as one argument, ``table``."""
+
+    @click.option(
+        "--catalog",
+        metavar="NAME",
+        help="The Iceberg catalog of the archive's table, by its name in pyiceberg's configuration; 'none': "
+        "no table. [default: an SQLite file in a local destination, and none otherwise]",
+    )
+    @click.option(
+        "--namespace", default=TableOptions().namespace, show_default=True, help="The namespace of the table."
+    )
+    @click.option(
+        "--new-table", is_flag=True, help="Make the table anew if it is damaged, or others changed it."
+    )
+    @wraps(command)
+    def with_table(
+        *, destination: str, catalog: str | None, namespace: str, new_table: bool, **others: Any
+    ) -> Any:
+        is_local = "://" not in destination or destination.startswith("file:")
+        has_table = catalog != _NO_TABLE and (catalog is not None or is_local)
+        if new_table and not has_table:
+            raise click.UsageError("--new-table: name a catalog")
+        table = TableOptions(catalog=catalog, namespace=namespace, is_anew=new_table) if has_table else None
+        return command(destination=destination, table=table, **others)
+
+    return with_table
 
 
 def _check_master(uri: str, master: str) -> None:
@@ -77,6 +111,7 @@ def _age(text: str) -> float | None:
     callback=parsed(parse_bytes),
     help="The size of the merged files.",
 )
+@_table_options
 @_master_option
 @uri_option
 @json_option
@@ -87,12 +122,15 @@ def spark_archive(
     accept_destination: bool,
     merge: bool,
     merge_bytes: int | None,
+    table: TableOptions | None,
     master: str,
     uri: str,
     as_json: bool,
 ) -> None:
     """Copy the closed ledgers of the log NAME to Parquet, and let bookies give up what was archived long
     enough ago. Run it from time to time: it goes on where it ended. It also removes files of deleted logs.
+
+    An Iceberg table shows the archive to other programs. Give --catalog and --namespace to each run of a log.
 
     The exit status is 1 if something failed."""
     check_there(uri)
@@ -104,7 +142,11 @@ def spark_archive(
             uri,
             name,
             lambda cluster, tell: retire_gone(
-                cluster.client, destination, accept_destination=accept_destination, on_step=tell
+                cluster.client,
+                destination,
+                accept_destination=accept_destination,
+                table=table,
+                on_step=tell,
             ),
             lambda cluster, tell: archive_log(
                 cluster.client,
@@ -112,6 +154,7 @@ def spark_archive(
                 destination,
                 keep_copies_s=keep_copies_s,
                 accept_destination=accept_destination,
+                table=table,
                 on_step=tell,
             ),
         )
@@ -127,6 +170,7 @@ def spark_archive(
                     destination,
                     keep_copies_s=keep_copies_s,
                     accept_destination=accept_destination,
+                    table=table,
                     on_progress=partial(_move, bar),
                 )
     if merge:
@@ -138,6 +182,7 @@ def spark_archive(
                 name,
                 destination,
                 bytes_max=merge_bytes or ARCHIVE_MERGE_BYTES,
+                table=table and attrs.evolve(table, is_anew=False),
                 on_step=tell,
             ),
         )
@@ -167,6 +212,7 @@ def spark_archive(
     callback=parsed(_age),
     help="Age at which these records go as well, or 'none': never.",
 )
+@_table_options
 @_master_option
 @uri_option
 @json_option
@@ -176,6 +222,7 @@ def spark_compact(
     key: str,
     tombstones: str | None,
     tombstones_after: float | None,
+    table: TableOptions | None,
     master: str,
     uri: str,
     as_json: bool,
@@ -193,7 +240,13 @@ def spark_compact(
             uri,
             name,
             lambda cluster, tell: compact_log(
-                cluster.client, name, destination, rule=rule, tombstones_after_s=after_s, on_step=tell
+                cluster.client,
+                name,
+                destination,
+                rule=rule,
+                tombstones_after_s=after_s,
+                table=table,
+                on_step=tell,
             ),
         )
     else:
@@ -209,6 +262,7 @@ def spark_compact(
                     key=key,
                     tombstones=tombstones,
                     tombstones_after_s=after_s,
+                    table=table,
                     on_progress=partial(_move, bar),
                 )
     _report(name, steps, as_json)

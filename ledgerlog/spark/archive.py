@@ -26,6 +26,7 @@ from ledgerlog.archive.core.compaction import KeyRule, key_digest, parse_key_rul
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, guarded
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import open_archiver, retire_gone
+from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
 from ledgerlog.archive.jobs.rewrite import (
     Group,
     finish_group,
@@ -139,6 +140,7 @@ def archive_on_spark(
     *,
     keep_copies_s: float = ARCHIVE_KEEP_COPIES_S,
     accept_destination: bool = False,
+    table: TableOptions | None = None,
     on_progress: Progress | None = None,
 ) -> list[ArchiveStep]:
     """Do all archive work that is possible now for one log, with Spark tasks.
@@ -154,6 +156,8 @@ def archive_on_spark(
             in this run.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
+        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
+            Give all jobs of a log the same.
         on_progress: Called with two numbers: the tasks that are done, and all tasks.
 
     Returns:
@@ -161,8 +165,10 @@ def archive_on_spark(
 
     Raises:
         LogNotFound: There is no log of this name.
-        InvalidArgument: pyarrow cannot find files at ``destination``.
-        ArchiveSupportMissing: pyarrow is not installed.
+        InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
+            there for this log (``archive.jobs.publishing.open_publisher``).
+        ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
+        ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination failed or did not answer in time, or its marker is missing and
             ``accept_destination`` is not set.
         NotEnoughBookies: No bookie has ever served this cluster.
@@ -172,10 +178,12 @@ def archive_on_spark(
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 
     async def begin(client: LedgerClient) -> tuple[_Where, list[ArchiveStep], list[tuple[str, int]]]:
-        steps = await retire_gone(client, destination, accept_destination=accept_destination)
+        steps = await retire_gone(client, destination, accept_destination=accept_destination, table=table)
         archiver = await _open(where, client, accept_destination=accept_destination)
-        plan = archiver.plan(await archiver.look())
-        steps += [await guarded(archiver.retire(record), record.ledger_id) for record in plan.retire]
+        async with open_publisher(archiver, table) as publisher:
+            plan = archiver.plan(await archiver.look())
+            if plan.retire and await publisher.publish(steps.append):
+                steps += [await guarded(archiver.retire(record), record.ledger_id) for record in plan.retire]
         return where.pinned_by(archiver), steps, _items(plan)
 
     where, steps, items = _run(uri, begin)
@@ -191,10 +199,14 @@ def archive_on_spark(
         # Copy withdrawn ledgers again. If there is no delay, give up the ledgers that were just copied.
         items = _run(uri, look_again)
 
-    async def end(client: LedgerClient) -> list[ArchiveStep]:
-        return await clean(await _open(where, client))
+    async def end(client: LedgerClient) -> None:
+        archiver = await _open(where, client)
+        async with open_publisher(archiver, table) as publisher:
+            if await publisher.publish(steps.append):
+                steps.extend(await clean(archiver))
 
-    return steps + _run(uri, end)
+    _run(uri, end)
+    return steps
 
 
 def _items(plan: Any) -> list[tuple[str, int]]:
@@ -263,6 +275,7 @@ def compact_on_spark(
     tombstones: str | None = None,
     tombstones_after_s: float | None = None,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
+    table: TableOptions | None = None,
     on_progress: Progress | None = None,
 ) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log, with tasks of Spark.
@@ -281,6 +294,8 @@ def compact_on_spark(
             record is a tombstone.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
+        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
+            Give all jobs of a log the same.
         on_progress: Called with two numbers: the tasks that are done, and all tasks.
 
     Returns:
@@ -288,9 +303,10 @@ def compact_on_spark(
 
     Raises:
         InvalidArgument: ``key`` or ``tombstones`` is malformed, or pyarrow cannot find files at
-            ``destination``.
+            ``destination``, or the table or its catalog is not there for this log.
         LogNotFound: There is no log of this name.
-        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
+        ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
@@ -303,6 +319,8 @@ def compact_on_spark(
 
     async def begin(client: LedgerClient) -> tuple[_Where, int, list[Group], int]:
         archiver = await _open(where, client)
+        async with open_publisher(archiver, table):
+            pass  # Refuse a table that is not this log's before anything is read.
         now_ms = client.environment.now_ms()
         groups = await groups_to_compact(archiver, bytes_max=bytes_max)
         return where.pinned_by(archiver), archiver.incarnation, groups, now_ms
@@ -330,16 +348,18 @@ def compact_on_spark(
         if by_part[0]["unread"]:
             return [ArchiveStep(what="failed", ledger_id=None, why=why) for why in by_part[0]["unread"]]
         archiver = await _open(where, client)
-        steps = []
-        for part, group in enumerate(groups):
-            row = by_part[part]
-            if row["record"] is None:
-                steps.append(ArchiveStep(what="failed", ledger_id=group[0].ledger_id, why=row["why"]))
-            else:
-                record = ArchivedFile.decode_untrusted(bytes(row["record"]), incarnation)
-                steps.append(await finish_group(archiver, group, record))
-            if steps[-1].what in ("failed", "skipped"):
-                break  # A tombstone may go only after all records that it deletes.
+        steps: list[ArchiveStep] = []
+        async with open_publisher(archiver, table) as publisher:
+            for part, group in enumerate(groups):
+                row = by_part[part]
+                if row["record"] is None:
+                    steps.append(ArchiveStep(what="failed", ledger_id=group[0].ledger_id, why=row["why"]))
+                else:
+                    record = ArchivedFile.decode_untrusted(bytes(row["record"]), incarnation)
+                    steps.append(await finish_group(archiver, group, record))
+                if steps[-1].what in ("failed", "skipped"):
+                    break  # A tombstone may go only after all records that it deletes.
+            await publisher.publish(steps.append)
         return steps
 
     return _run(uri, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,16 @@ def files(where: Path) -> list[Path]:
     return sorted(path for path in found if not path.name.startswith("_ledgerlog-archive-"))
 
 
-def crash_at(client: Client, step: int) -> list[str]:
-    """Let the job that ``client`` runs end at the step of that number; the list of steps that it comes to."""
+def crash_at(client: Client, step: int, *, among: Container[str] | None = None) -> list[str]:
+    """Let the job that ``client`` runs end at the step of that number; the list of steps that it comes to.
+
+    ``among``: the names of the steps that count."""
     seen: list[str] = []
 
     def mark(name: str) -> None:
-        if name.startswith("archive: "):
-            seen.append(name.removeprefix("archive: "))
+        what = name.removeprefix("archive: ")
+        if what != name and (among is None or what in among):
+            seen.append(what)
             if len(seen) - 1 == step:
                 raise Crash(name)
 

@@ -31,7 +31,7 @@ def test_a_destination_without_its_marker_is_refused_until_it_is_accepted(tmp_pa
     commands.lines("log", "create", "orders")
     for _ in range(2):  # Each leader has a ledger of its own.
         assert commands.run("log", "append", "orders", stdin=b"one\ntwo\n").exit_code == 0
-    assert commands.lines(*archive)[-1]["steps"] == {"copied": 2}
+    assert commands.lines(*archive)[-1]["steps"] == {"copied": 2, "published": 1}
     (marker,) = where.glob("_ledgerlog-archive-*")
     marker.unlink()
     refused = commands.run(*archive)
@@ -56,7 +56,7 @@ def test_a_destination_that_is_accepted_again_keeps_its_marker(tmp_path: Path) -
     archive = ("spark", "archive", "orders", "--to", str(where), "--master", "none")
     commands.lines("log", "create", "orders")
     assert commands.run("log", "append", "orders", stdin=b"one\n").exit_code == 0
-    assert commands.lines(*archive, "--accept-destination")[-1]["steps"] == {"copied": 1}
+    assert commands.lines(*archive, "--accept-destination")[-1]["steps"] == {"copied": 1, "published": 1}
     (marker,) = where.glob("_ledgerlog-archive-*")
     assert commands.lines(*archive, "--accept-destination")[-1]["steps"] == {}
     assert list(where.glob("_ledgerlog-archive-*")) == [marker]

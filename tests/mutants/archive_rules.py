@@ -11,9 +11,66 @@ _PLACES = "tests/archive/test_archive_destinations.py"
 _NAMES = "tests/archive/test_archive_names.py"
 _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
+_TABLE = "tests/archive/test_archive_table.py"
 _OVER_ROT = "tests/archive/test_archive_over_damage.py"
 
 MUTANTS = (
+    mutant(
+        "a_commit_of_older_records_passes_over_a_newer_one",
+        "A.6",
+        "LogTable._translated",
+        "raise TableChanged(self.name) from cause",
+        "pass",
+        f"{_TABLE}::test_a_commit_after_that_of_another_job_is_planned_anew_with_newer_records",
+    ),
+    mutant(
+        "a_file_is_retired_while_the_table_names_it",
+        "A.6",
+        "archive_log",
+        "plan.retire and await publisher.publish(tell)",
+        "plan.retire",
+        f"{_TABLE}::test_if_other_jobs_always_come_first_it_fails_and_deletes_no_file",
+    ),
+    mutant(
+        "files_that_the_log_lacks_stay_in_the_table",
+        "A.6",
+        "Publisher._publish",
+        "url not in files",
+        "False",
+        f"{_TABLE}::test_the_table_shows_the_log_after_each_job_which_commits_one_snapshot",
+    ),
+    mutant(
+        "what_another_program_wrote_into_the_table_stays",
+        "A.6",
+        "LogTable.load",
+        "ours != head",
+        "False",
+        f"{_TABLE}::test_a_table_that_another_program_changed_is_refused_until_it_is_made_anew",
+    ),
+    mutant(
+        "snapshots_are_kept_for_ever",
+        "A.6",
+        "LogTable.commit",
+        "_moment(each) < expire_before",
+        "False",
+        f"{_TABLE}::test_a_day_later_old_snapshots_and_what_only_they_need_are_gone",
+    ),
+    mutant(
+        "a_file_that_the_table_needs_is_cleaned_away",
+        "A.6",
+        "LogTable.forget_files",
+        "base_name(file.name) not in kept",
+        "True",
+        f"{_TABLE}::test_a_day_later_old_snapshots_and_what_only_they_need_are_gone",
+    ),
+    mutant(
+        "the_table_of_another_log_is_taken_over",
+        "A.6",
+        "LogTable._expect_superseded",
+        "any(found.get(key) != self._mine[key] for key in (_LOG, _CLUSTER))",
+        "False",
+        f"{_TABLE}::test_the_table_of_another_log_or_cluster_is_refused_and_stays",
+    ),
     mutant(
         "a_file_without_columns_for_keys_takes_records_with_keys",
         "A.6",
@@ -229,12 +286,16 @@ MUTANTS = (
         "compact_log",
         """
         for group in groups:
-            if not tell(await _guarded(archiver, group, latest.keeps)):
+            step = await _guarded(archiver, group, latest.keeps)
+            tell(step)
+            if step.what in ("failed", "skipped"):
                 break
         """,
         """
         for group in reversed(groups):
-            if not tell(await _guarded(archiver, group, latest.keeps)):
+            step = await _guarded(archiver, group, latest.keeps)
+            tell(step)
+            if step.what in ("failed", "skipped"):
                 break
         """,
         f"{_REWRITING}::test_a_compaction_that_crashes_anywhere_leaves_the_latest_of_each_key",

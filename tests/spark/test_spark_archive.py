@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
+from ledgerlog.archive.jobs.publishing import TableOptions
+from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME
 from ledgerlog.model.record import Record
 from ledgerlog.spark.archive import archive_on_spark, compact_on_spark
 from tests.spark.conftest import SparkOnLogs
 from tests.waiting import PATIENCE_S
+
+TABLE = TableOptions()
 
 pytestmark = pytest.mark.processes
 
@@ -47,6 +52,14 @@ def command(on_spark: SparkOnLogs, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def rows_of_table(where: Path, log: str) -> list[tuple[int, bytes]]:
+    """What a program that knows only Iceberg reads."""
+    catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{where / CATALOG_FILE}")
+    found = catalog.load_table(("ledgerlog", log)).scan().to_arrow().sort_by("offset")
+    catalog.close()
+    return list(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
+
+
 def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     on_spark: SparkOnLogs, log_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,15 +73,17 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
         log_name,
         "archive",
         keep_copies_s=0,
+        table=TABLE,
         on_progress=lambda done, total: told.append((done, total)),
     )
-    assert sorted(step.what for step in steps) == ["copied"] * 4 + ["given up"] * 3
+    assert sorted(step.what for step in steps) == ["copied"] * 4 + ["given up"] * 3 + ["published"]
     assert sum(step.records for step in steps if step.what == "copied") == 800
     assert told
     assert records_of(on_spark, log_name) == before
     assert rows_of(on_spark, log_name) == [(record.offset, record.data) for record in before]
-    table = on_spark.spark.read.parquet(*map(str, (tmp_path / "archive").iterdir()))
-    assert table.count() == 800, "any program that reads Parquet reads an archive"
+    assert rows_of_table(tmp_path / "archive", log_name) == [
+        (record.offset, record.data) for record in before
+    ]
     files = sorted((tmp_path / "archive").glob("*/*.parquet"))
     for file in files[:2]:
         file.rename(file.with_suffix(".away"))
@@ -78,8 +93,8 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     for file in files[:2]:
         file.with_suffix(".away").rename(file)
     assert records_of(on_spark, log_name) == before
-    steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2")
-    assert [step.what for step in steps] == ["compacted"]
+    steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2", table=TABLE)
+    assert [step.what for step in steps] == ["compacted", "published"]
     left = [record for record in before if record.offset >= 560]
     assert records_of(on_spark, log_name) == left, "the last forty of the archive, one a key, and the tail"
     assert rows_of(on_spark, log_name) == [(record.offset, record.data) for record in left]
@@ -89,7 +104,9 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
             on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2", bytes_max=1
         )
     ] == ["unchanged"]
-    assert archive_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", keep_copies_s=0) == []
+    again = archive_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", keep_copies_s=0, table=TABLE)
+    assert again == []
+    assert rows_of_table(tmp_path / "archive", log_name) == [(record.offset, record.data) for record in left]
 
 
 @pytest.mark.soak
@@ -123,13 +140,13 @@ def test_the_commands_archive_merge_and_compact_and_others_tell_of_it(
     before = records_of(on_spark, log_name)
     where = ("--to", str(tmp_path), "--master", "none")
     *steps, summary = command(on_spark, "spark", "archive", log_name, *where)
-    assert summary == {"log": log_name, "steps": {"copied": 4}}
-    assert [step["records"] for step in steps] == [200] * 4
+    assert summary == {"log": log_name, "steps": {"copied": 4, "published": 1}}
+    assert [step["records"] for step in steps] == [200] * 4 + [800]
     shown = command(on_spark, "log", "show", log_name)[0]["ledgers"]
     assert [ledger["state"] for ledger in shown] == ["CLOSED"] * 4
     assert all(ledger["archive"]["file"].startswith("file:///") for ledger in shown)
     summary = command(on_spark, "spark", "archive", log_name, *where, "--keep-copies", "0", "--merge")[-1]
-    assert summary == {"log": log_name, "steps": {"given up": 3, "merged": 1}}
+    assert summary == {"log": log_name, "steps": {"given up": 3, "merged": 1, "published": 1}}
     merged, last = command(on_spark, "log", "show", log_name)[0]["ledgers"]
     assert (merged["state"], last["state"]) == ("ARCHIVED", "CLOSED")
     assert merged["records"] == 600
@@ -146,5 +163,5 @@ def test_the_commands_archive_merge_and_compact_and_others_tell_of_it(
     assert merged["archive"]["file"] in told.stderr.decode()
     assert records_of(on_spark, log_name) == before
     *_, summary = command(on_spark, "spark", "compact", log_name, *where, "--key", "prefix:2")
-    assert summary["steps"] == {"compacted": 1}
+    assert summary["steps"] == {"compacted": 1, "published": 1}
     assert [record.offset for record in records_of(on_spark, log_name)] == list(range(560, 800))

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 import ledgerlog
+from ledgerlog.archive.table import CATALOG_FILE
 from tests.integration.pages import compiled, run_block
 from tests.spark.conftest import SparkOnLogs
 from tests.waiting import PATIENCE_S
@@ -66,5 +67,10 @@ async def test_the_page_on_archives_runs(on_spark: SparkOnLogs, log_name: str, t
         names: dict[str, Any] = {"ledgerlog": ledgerlog, "uri": on_spark.uri}
         with trio.fail_after(PATIENCE_S):
             await eval(compiled("docs/ARCHIVE.md", 0, archive=str(tmp_path / "archive")), names)
-        assert [step.what for step in names["steps"]] == ["copied"]
+        assert [step.what for step in names["steps"]] == ["copied", "published"]
+        run_block(
+            "docs/ARCHIVE.md", 1, names, **{CATALOG_FILE: f"sqlite:///{tmp_path}/archive/{CATALOG_FILE}"}
+        )
+        assert names["table"].scan().to_arrow().column("value").to_pylist() == [log_name.encode()]
+        names["catalog"].close()
         await cluster.delete_log("orders")

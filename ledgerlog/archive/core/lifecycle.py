@@ -39,7 +39,7 @@ from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import LogSegment
 
-__all__ = ["ArchivePlan", "compactable", "merge_groups", "plan_archive"]
+__all__ = ["ArchivePlan", "compactable", "in_the_log", "merge_groups", "plan_archive"]
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +54,14 @@ class ArchivePlan:
     """Archived ledgers whose copies on bookies stay for now."""
     retire: tuple[ArchivedFile, ...]
     """Records of files whose ledgers the list does not name."""
+
+
+def in_the_log(metadata: LogMetadata | None, records: Sequence[ArchivedFile]) -> list[ArchivedFile]:
+    """Return the records of files whose ledgers the log's list names. The arguments: see ``plan_archive``."""
+    if metadata is None:
+        return []
+    listed = {segment.ledger_id for segment in metadata.segments if segment.record_count}
+    return [record for record in records if record.ledger_id in listed]
 
 
 def plan_archive(
@@ -78,14 +86,12 @@ def plan_archive(
         return ArchivePlan(copy=(), give_up=(), waiting=(), retire=tuple(records))
     counted = [segment for segment in metadata.segments if segment.record_count]
     newest = counted[-1].ledger_id if counted and not metadata.sealed else None
-    listed = {segment.ledger_id for segment in counted}
     archived = {ledger.ledger_id for record in records for ledger in record.ledgers}
     give_up: list[tuple[ArchivedFile, int]] = []
     waiting: list[ArchivedFile] = []
-    retire: list[ArchivedFile] = []
+    staying = {record.ledger_id for record in in_the_log(metadata, records)}
     for record in records:
-        if record.ledger_id not in listed:
-            retire.append(record)
+        if record.ledger_id not in staying:
             continue
         standing = [each.ledger_id for each in record.ledgers if each.ledger_id in with_copies]
         # If the clock is set back in the meantime, the wait gets longer. If it is set forward, the wait gets
@@ -103,7 +109,7 @@ def plan_archive(
         ),
         give_up=tuple(give_up),
         waiting=tuple(waiting),
-        retire=tuple(retire),
+        retire=tuple(record for record in records if record.ledger_id not in staying),
     )
 
 

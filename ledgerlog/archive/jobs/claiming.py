@@ -87,7 +87,7 @@ class Markers:
 
         self._marker = marker
         self._client = client
-        self._cluster = cluster
+        self.cluster = cluster
         self._places = DestinationRegistry(client.store)
 
     async def claim(self, destination: Destination, *, accept: bool = False) -> None:
@@ -152,7 +152,7 @@ class Markers:
         candidates = [known] if known is not None else await self._places.all()
         for place in candidates:
             if await in_thread(
-                partial(self._marker.has_marker, destination, self._cluster, place.marker),
+                partial(self._marker.has_marker, destination, self.cluster, place.marker),
                 file=destination.url,
             ):
                 return True
@@ -163,7 +163,7 @@ class Markers:
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
         place = ArchiveDestination(where=where, marker=marker, made_ms=environment.now_ms())
-        cluster = self._cluster
+        cluster = self.cluster
         await in_thread(lambda: self._marker.make_marker(destination, cluster, marker), file=destination.url)
         environment.mark("archive: marker made")
         name = self._marker.marker_name(cluster, marker)
@@ -191,7 +191,7 @@ class Markers:
         if known is None:
             lacks = "no marker of this cluster's archives is there"
         else:
-            lacks = f"its marker, {self._marker.marker_name(self._cluster, known.marker)}, is not there"
+            lacks = f"its marker, {self._marker.marker_name(self.cluster, known.marker)}, is not there"
         return ArchiveUnavailable(
             file,
             f"its destination is {destination.url}, and {lacks}. Is it mounted, and the right place? Mount "

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, guarded
 from ledgerlog.archive.jobs.claiming import load_destination
 from ledgerlog.archive.jobs.cleaning import clean
+from ledgerlog.archive.jobs.publishing import TableOptions, drop_table, open_publisher
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.errors import LogNotFound, NotEnoughBookies
 from ledgerlog.ledger.client import LedgerClient
@@ -75,6 +76,7 @@ async def archive_log(
     *,
     keep_copies_s: float = ARCHIVE_KEEP_COPIES_S,
     accept_destination: bool = False,
+    table: TableOptions | None = None,
     on_step: OnStep | None = None,
 ) -> list[ArchiveStep]:
     """Do all archive work that is possible now for one log.
@@ -91,6 +93,8 @@ async def archive_log(
             in this run.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
+        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
+            Give all jobs of a log the same.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -98,10 +102,13 @@ async def archive_log(
 
     Raises:
         LogNotFound: There is no log of this name.
-        InvalidArgument: pyarrow cannot find files at ``destination``.
-        ArchiveSupportMissing: pyarrow is not installed.
+        InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
+            there for this log (``archive.jobs.publishing.open_publisher``).
+        ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
+        ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination failed or did not answer in time. Or it has files of this cluster,
-            its marker is missing, and ``accept_destination`` is not set: it may not be mounted.
+            its marker is missing, and ``accept_destination`` is not set: it may not be mounted. Or the
+            catalog of the table did not answer.
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
 
@@ -123,20 +130,23 @@ async def archive_log(
         if on_step is not None:
             on_step(step)
 
-    plan = archiver.plan(await archiver.look())
-    for record in plan.retire:
-        tell(await guarded(archiver.retire(record), record.ledger_id))
-    for record, ledger_id in plan.give_up:
-        tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
-    if any(step.what == "withdrawn" for step in steps):
+    async with open_publisher(archiver, table) as publisher:
         plan = archiver.plan(await archiver.look())
-    for segment in plan.copy:
-        tell(await guarded(archiver.copy(segment), segment.ledger_id))
-    if keep_copies_s <= 0:
-        for record, ledger_id in archiver.plan(await archiver.look()).give_up:
+        if plan.retire and await publisher.publish(tell):
+            for record in plan.retire:
+                tell(await guarded(archiver.retire(record), record.ledger_id))
+        for record, ledger_id in plan.give_up:
             tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
-    for step in await clean(archiver):
-        tell(step)
+        if any(step.what == "withdrawn" for step in steps):
+            plan = archiver.plan(await archiver.look())
+        for segment in plan.copy:
+            tell(await guarded(archiver.copy(segment), segment.ledger_id))
+        if keep_copies_s <= 0:
+            for record, ledger_id in archiver.plan(await archiver.look()).give_up:
+                tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
+        if await publisher.publish(tell):
+            for step in await clean(archiver):
+                tell(step)
     return steps
 
 
@@ -145,6 +155,7 @@ async def retire_gone(
     destination: str,
     *,
     accept_destination: bool = False,
+    table: TableOptions | None = None,
     on_step: OnStep | None = None,
 ) -> list[ArchiveStep]:
     """Delete the files, and then their records, of all logs that were deleted.
@@ -155,6 +166,7 @@ async def retire_gone(
             is there are deleted too.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
+        table: Where the tables of archives are; those of these logs are dropped first. None: there are none.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -193,7 +205,8 @@ async def retire_gone(
             keep_copies_s=ARCHIVE_KEEP_COPIES_S,
         )
         await archiver.markers.claim(archiver.destination, accept=accept_destination)
-        # First delete the files that no record names, whatever their age. After the last record is deleted,
+        await drop_table(archiver, table)
+        # Now delete the files that no record names, whatever their age. After the last record is deleted,
         # no job looks here again. If a job is about to make a record, it finds no log and deletes its file.
         for step in await clean(archiver, min_age_s=0):
             tell(step)

@@ -27,6 +27,7 @@ from ledgerlog.archive.core.compaction import KeyRule, Latest, own_rule, survivo
 from ledgerlog.archive.core.lifecycle import compactable, merge_groups
 from ledgerlog.archive.jobs.archiver import LATE, Archiver, ArchiveStep, OnStep, done
 from ledgerlog.archive.jobs.job import open_archiver
+from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.errors import (
     ArchiveCorrupt,
@@ -173,6 +174,7 @@ async def merge_log(
     destination: str,
     *,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
+    table: TableOptions | None = None,
     on_step: OnStep | None = None,
 ) -> list[ArchiveStep]:
     """Merge the log's archived files into fewer and larger ones, and shorten the log's list of ledgers.
@@ -185,6 +187,8 @@ async def merge_log(
         name: The name of the log.
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
+        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
+            Give all jobs of a log the same.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -192,9 +196,12 @@ async def merge_log(
 
     Raises:
         LogNotFound: There is no log of this name.
-        InvalidArgument: pyarrow cannot find files at ``destination``.
-        ArchiveSupportMissing: pyarrow is not installed.
-        ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+        InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
+            there for this log (``archive.jobs.publishing.open_publisher``).
+        ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
+        ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
+        ArchiveUnavailable: The destination or the catalog of the table failed or did not answer in time, or
+            the destination's marker is missing.
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
 
@@ -211,12 +218,17 @@ async def merge_log(
         bytes_max=bytes_max,
         ledgers_max=ARCHIVE_MERGE_LEDGERS_MAX,
     )
-    steps = []
-    for group in groups:
-        step = await _guarded(archiver, group, None)
+    steps: list[ArchiveStep] = []
+
+    def tell(step: ArchiveStep) -> None:
         steps.append(step)
         if on_step is not None:
             on_step(step)
+
+    async with open_publisher(archiver, table) as publisher:
+        for group in groups:
+            tell(await _guarded(archiver, group, None))
+        await publisher.publish(tell)
     return steps
 
 
@@ -247,6 +259,7 @@ async def compact_log(
     rule: KeyRule | None = None,
     tombstones_after_s: float | None = None,
     bytes_max: int = ARCHIVE_MERGE_BYTES,
+    table: TableOptions | None = None,
     on_step: OnStep | None = None,
 ) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log.
@@ -266,6 +279,8 @@ async def compact_log(
             that it was appended with.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
+        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
+            Give all jobs of a log the same.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -275,9 +290,12 @@ async def compact_log(
         TooManyKeys: The archive has more keys than one process can hold. Nothing was changed; compact it on
             Spark.
         LogNotFound: There is no log of this name.
-        InvalidArgument: pyarrow cannot find files at ``destination``.
-        ArchiveSupportMissing: pyarrow is not installed.
-        ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+        InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
+            there for this log (``archive.jobs.publishing.open_publisher``).
+        ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
+        ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
+        ArchiveUnavailable: The destination or the catalog of the table failed or did not answer in time, or
+            the destination's marker is missing.
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
 
@@ -291,22 +309,25 @@ async def compact_log(
     latest = Latest(rule or own_rule(), tombstones_before_ms=before_ms)
     steps: list[ArchiveStep] = []
 
-    def tell(step: ArchiveStep) -> bool:
+    def tell(step: ArchiveStep) -> None:
         steps.append(step)
         if on_step is not None:
             on_step(step)
-        return step.what not in ("failed", "skipped")
 
-    for group in groups:
-        for record in group:
-            failed = await _feed(latest, record)
-            if failed is not None:
-                tell(failed)
-    if steps:
-        return steps  # A file that cannot be read may hold the latest record of any key.
-    for group in groups:
-        if not tell(await _guarded(archiver, group, latest.keeps)):
-            break
+    async with open_publisher(archiver, table) as publisher:
+        for group in groups:
+            for record in group:
+                failed = await _feed(latest, record)
+                if failed is not None:
+                    tell(failed)
+        if steps:
+            return steps  # A file that cannot be read may hold the latest record of any key.
+        for group in groups:
+            step = await _guarded(archiver, group, latest.keeps)
+            tell(step)
+            if step.what in ("failed", "skipped"):
+                break
+        await publisher.publish(tell)
     return steps
 
 

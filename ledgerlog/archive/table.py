@@ -1,0 +1,431 @@
+"""The archive of a log as an Iceberg table, which names the files that the log has there now.
+
+The metadata store decides which files belong to a log. The table shows them to programs that do not know
+ledgerlog: each commit makes the table name exactly the files that the records name. So a merge or a
+compaction is one snapshot that exchanges old files for new ones, and a reader of the table sees no record
+twice. ``archive.jobs.publishing`` says when a job commits.
+
+    namespace, table   "ledgerlog" and the log's name, with ``__`` for each slash
+    columns            those of ``archive.parquet``; ``key`` and ``headers`` are null where a file lacks them
+    location           the log's directory; the table's own files are in ``metadata/`` below it
+    snapshots          have ``ledgerlog.first-offset`` and ``ledgerlog.end-offset`` as properties
+
+**The catalog.** By default it is an SQLite file in the destination, which must be a local directory then. Any
+other catalog of pyiceberg is named by its name in pyiceberg's configuration. Its credentials stay there.
+
+**Two jobs at once.** A commit requires that the table still has the snapshot that ``load`` found. A job loads
+the table before it reads the records. So of two jobs the one with the older records cannot commit last.
+
+**Changed by others.** Programs may rewrite the table's manifests. If another program changed which files it
+names, ``load`` refuses: the table may say something now that the log does not.
+
+Everything here blocks; ``archive.jobs.publishing`` runs it in threads. pyiceberg's errors, and those of the
+libraries below it, become ``ArchiveUnavailable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from ledgerlog.archive.destinations import (
+    Destination,
+    StoredFile,
+    base_name,
+    files_as_errors,
+    name_of_record,
+    open_input,
+    recorded,
+)
+from ledgerlog.archive.footer import digest_of, read_end
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument, LedgerLogError
+from ledgerlog.model.archive import ArchivedFile
+
+__all__ = ["CATALOG_FILE", "CATALOG_NAME", "LogTable", "TableChanged", "table_name"]
+
+CATALOG_NAME = "ledgerlog"
+"""The name of the catalog in ``CATALOG_FILE``."""
+CATALOG_FILE = "_ledgerlog-catalog.sqlite"
+"""The default catalog, in the destination. Readers of directories of Parquet skip names with ``_``."""
+
+_HOW_TO_MAKE_ANEW = "`ledgerlog spark archive ... --new-table`, or TableOptions(is_anew=True) from Python"
+_DAMAGED = (FileNotFoundError, ValidationError, ValueError)
+"""What pyiceberg raises if it finds no table in the file that the catalog names."""
+_METADATA = "metadata"
+_FIRST = "ledgerlog.first-offset"
+_END = "ledgerlog.end-offset"
+_LOG = "ledgerlog.log"
+_CLUSTER = "ledgerlog.cluster"
+_INCARNATION = "ledgerlog.incarnation"
+
+_SCHEMA = Schema(
+    NestedField(1, "offset", LongType(), required=True),
+    NestedField(2, "timestamp", TimestamptzType(), required=True),
+    NestedField(3, "value", BinaryType(), required=True),
+    NestedField(4, "ledger_id", LongType(), required=True),
+    NestedField(5, "entry_id", LongType(), required=True),
+    NestedField(6, "slot", IntegerType(), required=True),
+    NestedField(7, "epoch", LongType(), required=True),
+    NestedField(8, "key", BinaryType(), required=False),
+    NestedField(
+        9,
+        "headers",
+        ListType(
+            10,
+            StructType(
+                NestedField(11, "name", StringType(), required=True),
+                NestedField(12, "value", BinaryType(), required=True),
+            ),
+            element_required=True,
+        ),
+        required=False,
+    ),
+)
+
+_PROPERTIES = {
+    # A commit that finds another snapshot than the job did is decided anew, by ``archive.jobs.publishing``.
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # The files have no statistics of these.
+    "write.metadata.metrics.column.value": "none",
+    "write.metadata.metrics.column.headers.element.name": "none",
+    "write.metadata.metrics.column.headers.element.value": "none",
+    # The files have no ids of columns.
+    "schema.name-mapping.default": _SCHEMA.name_mapping.model_dump_json(),
+}
+
+
+class TableChanged(Exception):
+    """The table has another snapshot than ``LogTable.load`` found. Nothing was committed."""
+
+
+def table_name(log: str) -> str:
+    """Return the name of a log's table in its namespace."""
+    return log.replace("/", "__")
+
+
+class LogTable:
+    """The table of one log. For one thread at a time.
+
+    Args:
+        destination: The destination of the archive. The table's own files go there.
+        catalog: The name of a catalog in pyiceberg's configuration; None: the SQLite file in the destination.
+        namespace: The namespace of the table.
+        directory: The log's directory at the destination.
+        log: The name of the log.
+        incarnation: The incarnation of the log.
+        cluster: The cluster's id.
+        is_anew: The first ``commit`` makes the table anew, whatever it names or if it is damaged.
+
+    Raises:
+        InvalidArgument: pyiceberg has no catalog of this name, or the destination is not a local directory
+            and no catalog is named.
+        ArchiveUnavailable: The catalog did not answer.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        *,
+        catalog: str | None,
+        namespace: str,
+        directory: str,
+        log: str,
+        incarnation: int,
+        cluster: str,
+        is_anew: bool = False,
+    ) -> None:
+        self._destination = destination
+        self._directory = directory
+        self._namespace = namespace
+        self._identifier = (namespace, table_name(log))
+        self._mine = {_LOG: log, _CLUSTER: cluster, _INCARNATION: f"{incarnation}"}
+        self.name = ".".join(self._identifier)
+        """The namespace and the name of the table."""
+        self._table: Table | None = None
+        self._is_anew = is_anew
+        with self._translated():
+            self._catalog = self._open_catalog(catalog)
+
+    def _open_catalog(self, name: str | None) -> Catalog:
+        if name is not None:
+            try:
+                return load_catalog(name)
+            except ValueError as cause:
+                raise InvalidArgument(f"pyiceberg has no catalog {name!r}: {cause}") from None
+        path = self._destination.local_path(CATALOG_FILE)
+        if path is None:
+            raise InvalidArgument(
+                f"{self._destination!r} is no local directory, so the catalog of its tables cannot be a file "
+                "there: name a catalog of pyiceberg's configuration"
+            )
+        return SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{path}")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (LedgerLogError, TableChanged):
+            raise
+        except CommitFailedException as cause:
+            raise TableChanged(self.name) from cause
+        except Exception as cause:  # pyiceberg's errors have no base, and its catalogs raise others' too.
+            raise ArchiveUnavailable(
+                f"of table {self.name}", f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+            ) from cause
+
+    def close(self) -> None:
+        """Give the connections of the catalog back."""
+        self._catalog.close()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def load(self) -> dict[str, DataFile]:
+        """Read the table, and make it the base of the next ``commit``.
+
+        Returns:
+            The files that the table names, by their URLs as ``url_of`` makes them. It is empty if there is no
+            table, or if ``commit`` has to make it anew.
+
+        Raises:
+            InvalidArgument: The table belongs to another log or another cluster.
+            ArchiveCorrupt: The table is damaged, or another program changed which files it names.
+            ArchiveUnavailable: The catalog or the destination did not answer.
+        """
+        with self._translated():
+            self._table = None
+            try:
+                table = self._catalog.load_table(self._identifier)
+            except NoSuchTableError:
+                return {}
+            except _DAMAGED as cause:
+                if self._is_anew:
+                    return {}
+                raise self._refusal(f"it is damaged: {' '.join(str(cause).split())}") from cause
+            if not self._is_of(table):
+                self._expect_superseded(table)
+                return {}
+            if self._is_anew:
+                return {}
+            self._table = table
+            head = table.current_snapshot()
+            if head is None:
+                return {}
+            files, has_deletes = _files_in(table, head)
+            ours = next(filter(_is_ours, ancestors_of(head, table.metadata)), None)
+            if ours != head and (
+                ours is None or has_deletes or files.keys() != _files_in(table, ours)[0].keys()
+            ):
+                raise self._refusal(
+                    f"another program changed it: snapshot {head.snapshot_id} does not name what the log "
+                    "has. Roll it back to the snapshot before"
+                )
+            return files
+
+    def _refusal(self, why: str) -> ArchiveCorrupt:
+        return ArchiveCorrupt(f"of table {self.name}", f"{why}; or make it anew: {_HOW_TO_MAKE_ANEW}")
+
+    def _expect_superseded(self, table: Table) -> None:
+        """Check that a table is that of an earlier log of this name, which was deleted."""
+        found = table.properties
+        earlier = found.get(_INCARNATION, "")
+        if (
+            any(found.get(key) != self._mine[key] for key in (_LOG, _CLUSTER))
+            or not earlier.isdecimal()
+            or int(earlier) > int(self._mine[_INCARNATION])
+        ):
+            raise InvalidArgument(
+                f"table {self.name} belongs to log {found.get(_LOG)!r}, incarnation {earlier or None}, of "
+                f"cluster {found.get(_CLUSTER)}: choose another namespace or another catalog"
+            )
+
+    def url_of(self, record: ArchivedFile) -> str:
+        """Return the URL of a record's file as tables name it: without options and passwords.
+
+        Raises:
+            ArchiveUnavailable: pyarrow on this machine does not know the place of the file.
+            ArchiveCorrupt: The record names a file that cannot be its own.
+        """
+        where, name = name_of_record(record)
+        with recorded(record.file):
+            return Destination(where).table_url(name)
+
+    def data_file(self, record: ArchivedFile) -> DataFile:
+        """Describe a record's file for the table, by the file's checked end.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        """
+        with open_input(record) as stream, files_as_errors(record.file):
+            try:
+                end = read_end(stream)
+            except ValueError as cause:
+                raise ArchiveCorrupt(record.file, f"it is damaged: {cause}") from cause
+        if digest_of(end) != record.footer:
+            raise ArchiveCorrupt(record.file, "its end is damaged, or it is not the file that was archived")
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=pq.read_metadata(pa.BufferReader(end)),
+            stats_columns=compute_statistics_plan(_SCHEMA, _PROPERTIES),
+            parquet_column_mapping=parquet_path_to_id_mapping(_SCHEMA),
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.url_of(record),
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            file_size_in_bytes=record.file_bytes,
+            sort_order_id=None,
+            spec_id=0,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    # --- changing -----------------------------------------------------------------------------
+
+    def commit(
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        *,
+        first_offset: int,
+        end_offset: int,
+        expire_before: datetime,
+    ) -> None:
+        """Add and remove files in one snapshot. If there is no table yet, make it first.
+
+        Args:
+            added: The new files.
+            removed: Files that ``load`` returned.
+            first_offset: The first offset of the log.
+            end_offset: The offset after the last one that the files cover.
+            expire_before: Snapshots from before this moment are forgotten, because files that they name may
+                be gone.
+
+        Raises:
+            TableChanged: Another job committed since ``load``. Nothing was committed.
+            ArchiveUnavailable: The catalog or the destination did not answer. The commit may have happened or
+                not; the next ``load`` shows it.
+        """
+        properties = self._mine | {_FIRST: f"{first_offset}", _END: f"{end_offset}"}
+        with self._translated():
+            table = self._table or self._make()
+            with table.transaction() as transaction:
+                old = [each.snapshot_id for each in table.snapshots() if _moment(each) < expire_before]
+                head = table.current_snapshot()
+                if old := [each for each in old if head is None or each != head.snapshot_id]:
+                    ExpireSnapshots(transaction).by_ids(old).commit()
+                update = transaction.update_snapshot(snapshot_properties=properties)
+                with update.overwrite() if removed else update.merge_append() as producer:
+                    for file in removed:
+                        producer.delete_data_file(file)
+                    for file in added:
+                        producer.append_data_file(file)
+            self._table, self._is_anew = table, False
+
+    def _make(self) -> Table:
+        with suppress(NoSuchTableError):  # ``load`` found none that is to stay.
+            self._catalog.drop_table(self._identifier)
+        self._catalog.create_namespace_if_not_exists(self._namespace)
+        location = self._destination.table_url(self._directory)
+        try:
+            return self._catalog.create_table(
+                self._identifier,
+                _SCHEMA,
+                location=location,
+                properties=_PROPERTIES | self._mine | {"write.metadata.path": f"{location}/{_METADATA}"},
+            )
+        except TableAlreadyExistsError as cause:
+            raise TableChanged(self.name) from cause
+
+    def forget_files(self, before: datetime) -> None:
+        """Delete the table's own files that it does not need any more, if they were made before a moment.
+
+        Raises:
+            ArchiveUnavailable: The catalog or the destination did not answer.
+        """
+        with self._translated():
+            assert self._table is not None, "a table that was loaded"
+            old = [file for file in self._list_own_files() if file.modified < before]
+            kept = _own_files(self._table) if old else ()
+            for file in old:
+                if base_name(file.name) not in kept:
+                    self._destination.delete(file.name)
+
+    def drop(self) -> None:
+        """Drop the table, if it is this log's, and delete its own files. The files of the archive stay.
+
+        Raises:
+            ArchiveUnavailable: The catalog or the destination did not answer.
+        """
+        with self._translated():
+            with suppress(NoSuchTableError, *_DAMAGED):  # If it is damaged, nobody can say whose it is.
+                if self._is_of(self._catalog.load_table(self._identifier)):
+                    self._catalog.drop_table(self._identifier)
+            for file in self._list_own_files():
+                self._destination.delete(file.name)
+
+    def _list_own_files(self) -> list[StoredFile]:
+        return self._destination.list(f"{self._directory}/{_METADATA}")
+
+    def _is_of(self, table: Table) -> bool:
+        return all(table.properties.get(key) == value for key, value in self._mine.items())
+
+
+def _moment(snapshot: Snapshot) -> datetime:
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+
+
+def _is_ours(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and _INCARNATION in snapshot.summary.additional_properties
+
+
+def _files_in(table: Table, snapshot: Snapshot) -> tuple[dict[str, DataFile], bool]:
+    """Return the files that a snapshot names, and whether it deletes rows of them."""
+    tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+    return {task.file.file_path: task.file for task in tasks}, any(task.delete_files for task in tasks)
+
+
+def _own_files(table: Table) -> set[str]:
+    """Return the names of the files that the table and its snapshots consist of."""
+    urls = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
+    for snapshot in table.metadata.snapshots:
+        urls.add(snapshot.manifest_list)
+        urls.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
+    return {base_name(url) for url in urls}

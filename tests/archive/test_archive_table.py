@@ -1,0 +1,427 @@
+"""The Iceberg table of an archive names what the log has there, before, during and after each job."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+
+from ledgerlog.archive.core.compaction import prefix_rule
+from ledgerlog.archive.jobs.archiver import ArchiveStep
+from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
+from ledgerlog.archive.jobs.publishing import TableOptions
+from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
+from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME, LogTable
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from ledgerlog.log.log import Log, delete_log
+from ledgerlog.model.record import Record
+from ledgerlog.testing.memory_cluster import Client, open_cluster
+from tests.archive.archived_logs import (
+    Crash,
+    archived,
+    crash_at,
+    files,
+    fill,
+    fill_with_keys,
+    new_log,
+    path_of,
+    records_of,
+    remove,
+)
+from tests.waiting import PATIENCE_S
+
+TABLE = TableOptions()
+CHANGING = ("recorded", "copies given up", "merged", "table planned", "table published")
+"""The steps after which the archive or its table is another."""
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+Row = tuple[int, int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]
+
+
+def catalog_of(where: Path) -> SqlCatalog:
+    return SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{where / CATALOG_FILE}")
+
+
+def table_of(where: Path, name: str = "log") -> Table:
+    return catalog_of(where).load_table(("ledgerlog", name))
+
+
+def shown(where: Path) -> list[Row]:
+    """What a program that knows only Iceberg reads."""
+    found = table_of(where).scan().to_arrow().sort_by("offset").to_pylist()
+    return [
+        (
+            row["offset"],
+            round(1000 * row["timestamp"].timestamp()),
+            row["value"],
+            row["key"],
+            tuple((pair["name"], pair["value"]) for pair in row["headers"] or ()),
+        )
+        for row in found
+    ]
+
+
+def rows_of(records: Sequence[Record]) -> list[Row]:
+    return [
+        (
+            record.offset,
+            round(1000 * record.timestamp.timestamp()),
+            record.data,
+            record.key,
+            tuple(record.headers),
+        )
+        for record in records
+    ]
+
+
+def parquet_in(where: Path) -> list[Path]:
+    return [path for path in files(where) if path.suffix == ".parquet"]
+
+
+def snapshots(where: Path) -> int:
+    return len(table_of(where).snapshots())
+
+
+async def run(job: Any, client: Client, where: Path, **options: Any) -> list[ArchiveStep]:
+    with trio.fail_after(PATIENCE_S):
+        steps: list[ArchiveStep] = await job(client.opened, "log", str(where), **{"table": TABLE, **options})
+    assert not [step.why for step in steps if step.what == "failed"]
+    return steps
+
+
+async def archive(client: Client, where: Path, **options: Any) -> list[ArchiveStep]:
+    return await run(archive_log, client, where, **{"keep_copies_s": 0.0, **options})
+
+
+async def merge(client: Client, where: Path) -> list[ArchiveStep]:
+    return await run(merge_log, client, where)
+
+
+async def compact(client: Client, where: Path) -> list[ArchiveStep]:
+    return await run(compact_log, client, where, rule=prefix_rule(1))
+
+
+async def full_log(client: Client) -> Log:
+    log = await new_log(client)
+    await fill(log, 4, 3)
+    await fill_with_keys(log, 9)
+    await fill(log, 5, 2, 6)
+    return log
+
+
+async def test_the_table_shows_the_log_after_each_job_which_commits_one_snapshot(tmp_path: Path) -> None:
+    where = tmp_path / "a place with spaces, 100%"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        steps = await archive(client, where)
+        assert [step.what for step in steps].count("published") == 1
+        assert shown(where) == rows_of(await records_of(log))
+        assert snapshots(where) == 1
+        assert await archive(client, where) == []
+        assert snapshots(where) == 1, "nothing to do"
+        assert [step.what for step in await merge(client, where)] == ["merged", "published"]
+        assert shown(where) == rows_of(await records_of(log))
+        assert snapshots(where) == 2
+        before = await records_of(log)
+        await compact(client, where)
+        after = await records_of(log)
+        assert len(after) < len(before)
+        assert shown(where) == rows_of(after)
+        assert snapshots(where) == 3
+        await fill(log, 3, 2)
+        await log.truncate((await log.info()).segments[1].first_offset)
+        steps = await archive(client, where)
+        assert [step.what for step in steps if step.what in ("published", "retired")] == [
+            "published",
+            "retired",
+            "published",
+        ]
+        assert shown(where) == rows_of(await records_of(log))
+        head = table_of(where).current_snapshot()
+        assert head is not None
+        assert head.summary is not None
+        assert head.summary["ledgerlog.first-offset"] == f"{(await log.info()).first_offset}"
+        assert head.summary["ledgerlog.end-offset"] == f"{(await records_of(log))[-1].offset + 1}"
+
+
+async def test_duckdb_and_pandas_read_the_table_and_filters_leave_files_out(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        records = await records_of(log)
+        table = table_of(tmp_path)
+        found = (
+            table.scan()
+            .to_duckdb("records")
+            .execute("SELECT count(*), count(key), sum(octet_length(value)), max(timestamp) FROM records")
+            .fetchone()
+        )
+        assert found is not None
+        assert found[:3] == (
+            len(records),
+            sum(record.key is not None for record in records),
+            sum(len(record.data) for record in records),
+        )
+        assert found[3].timestamp() == records[-1].timestamp.timestamp()
+        assert list(table.scan().to_pandas()["offset"].sort_values()) == [each.offset for each in records]
+        last = [record for record in records if record.offset >= 23]
+        late = table.scan(row_filter=f"offset >= {last[0].offset}")
+        assert len(list(late.plan_files())) == 1
+        assert late.to_arrow().num_rows == len(last)
+        moment = records[12].timestamp
+        since = table.scan(row_filter=f"timestamp >= '{moment.isoformat()}'")
+        assert since.to_arrow().num_rows == sum(record.timestamp >= moment for record in records)
+        keyed = table.scan(row_filter=EqualTo("key", b"1"))
+        assert keyed.to_arrow().num_rows == sum(record.key == b"1" for record in records)
+
+
+async def test_a_job_that_ends_at_any_step_leaves_a_table_of_one_moment_and_the_next_mends_it(
+    tmp_path: Path,
+) -> None:
+    """The rows are those of the log before the crash, or after it. Every file that it names is there."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 4, 3)
+        await archive(client, tmp_path)
+        for number in itertools.count():
+            earlier = shown(tmp_path)
+            await fill(log, 2, 1)
+            filled = rows_of(await records_of(log))
+            seen = crash_at(other, number, among=CHANGING)
+            try:
+                for job in (archive, merge, compact):
+                    await job(other, tmp_path)
+                is_over = True
+            except Crash:
+                is_over = False
+            assert shown(tmp_path) in (earlier, filled, rows_of(await records_of(log))), seen[-1]
+            if is_over:
+                break
+            await archive(client, tmp_path)
+            assert shown(tmp_path) == rows_of(await records_of(log)), seen[-1]
+    assert number > 10
+    assert seen.count("table published") == 3
+
+
+async def open_table(client: Client, where: Path, **options: Any) -> LogTable:
+    archiver = await open_archiver(client.opened, "log", str(where))
+    return LogTable(
+        archiver.destination,
+        catalog=None,
+        namespace="ledgerlog",
+        directory=archiver.directory,
+        log="log",
+        incarnation=archiver.incarnation,
+        cluster=archiver.markers.cluster,
+        **options,
+    )
+
+
+def commit_nothing(table: LogTable) -> None:
+    table.load()
+    table.commit([], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+
+
+async def test_a_commit_after_that_of_another_job_is_planned_anew_with_newer_records(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        await fill(log, 3)
+        table = await open_table(client, tmp_path)
+        planned = 0
+
+        def mark(step: str) -> None:
+            nonlocal planned
+            if step == "archive: table planned":
+                planned += 1
+                if planned < 3:
+                    commit_nothing(table)
+
+        client.opened.environment.mark = mark
+        await archive(client, tmp_path)
+        assert planned == 3
+        assert shown(tmp_path) == rows_of(await records_of(log))
+        table.close()
+
+
+async def test_if_other_jobs_always_come_first_it_fails_and_deletes_no_file(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        (first, *_) = await archived(client, log)
+        await log.truncate(first.end_offset)
+        table = await open_table(client, tmp_path)
+
+        def mark(step: str) -> None:
+            if step == "archive: table planned":
+                commit_nothing(table)
+
+        client.opened.environment.mark = mark
+        steps = await archive_log(client.opened, "log", str(tmp_path), keep_copies_s=0, table=TABLE)
+        assert [step.what for step in steps] == ["failed", "failed"], (
+            "before it retires, and before it cleans"
+        )
+        assert "other jobs" in steps[0].why
+        assert path_of(first).exists(), "the table still names it"
+        client.opened.environment.mark = lambda step: None
+        assert "retired" in [step.what for step in await archive(client, tmp_path)]
+        assert not path_of(first).exists()
+        table.close()
+
+
+async def test_a_table_that_another_program_changed_is_refused_until_it_is_made_anew(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        table = table_of(tmp_path)
+        table.append(table.scan(limit=3).to_arrow())
+        await fill(log, 2)
+        before = parquet_in(tmp_path)
+        for job, options in ((archive_log, {}), (merge_log, {}), (compact_log, {"rule": prefix_rule(1)})):
+            with pytest.raises(ArchiveCorrupt, match=r"another program changed it: snapshot .*--new-table"):
+                await job(client.opened, "log", str(tmp_path), table=TABLE, **options)
+        assert parquet_in(tmp_path) == before
+        await archive(client, tmp_path, table=TableOptions(is_anew=True))
+        assert shown(tmp_path) == rows_of(await records_of(log))
+        assert await archive(client, tmp_path) == []
+
+
+async def test_a_snapshot_of_another_program_that_names_the_same_files_is_no_change(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        with table_of(tmp_path).transaction() as change, change.update_snapshot().merge_append():
+            pass
+        await fill(log, 2)
+        await archive(client, tmp_path)
+        assert shown(tmp_path) == rows_of(await records_of(log))
+
+
+async def test_a_table_whose_metadata_are_damaged_or_gone_is_refused_until_it_is_made_anew(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        for damage in (lambda path: path.write_bytes(b"{"), remove):
+            damage(Path(table_of(tmp_path).metadata_location.removeprefix("file://")))
+            with pytest.raises(ArchiveCorrupt, match=r"of table ledgerlog\.log.*--new-table"):
+                await archive(client, tmp_path)
+            await archive(client, tmp_path, table=TableOptions(is_anew=True))
+            assert shown(tmp_path) == rows_of(await records_of(log))
+
+
+async def test_the_table_of_another_log_or_cluster_is_refused_and_stays(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await full_log(client)
+        await archive(client, tmp_path)
+        before = shown(tmp_path)
+        for key, value in (("ledgerlog.cluster", "another"), ("ledgerlog.log", "a/b")):
+            mine = table_of(tmp_path).properties[key]
+            with table_of(tmp_path).transaction() as change:
+                change.set_properties({key: value})
+            for options in (TABLE, TableOptions(is_anew=True)):
+                with pytest.raises(InvalidArgument, match=f"belongs to .*{value}.* another namespace"):
+                    await archive(client, tmp_path, table=options)
+            assert shown(tmp_path) == before
+            with table_of(tmp_path).transaction() as change:
+                change.set_properties({key: mine})
+        await archive(client, tmp_path, table=TableOptions(namespace="mine"))
+        assert len(catalog_of(tmp_path).load_table(("mine", "log")).scan().to_arrow()) == len(before)
+
+
+async def test_the_table_of_a_deleted_log_is_dropped_and_a_new_log_of_its_name_gets_its_own(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await full_log(client)
+        await archive(client, tmp_path)
+        await delete_log(client.opened, "log")
+        log = await new_log(client)
+        await fill(log, 2, 2)
+        await archive(client, tmp_path)
+        assert shown(tmp_path) == rows_of(await records_of(log)), "before the old one is removed"
+        await retire_gone(client.opened, str(tmp_path), table=TABLE)
+        assert shown(tmp_path) == rows_of(await records_of(log)), "and after it"
+        await delete_log(client.opened, "log")
+        await retire_gone(client.opened, str(tmp_path), table=TABLE)
+        assert catalog_of(tmp_path).list_tables("ledgerlog") == []
+        assert files(tmp_path) == [tmp_path / CATALOG_FILE], "nothing of theirs is left"
+
+
+async def test_a_day_later_old_snapshots_and_what_only_they_need_are_gone(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        await merge(client, tmp_path)
+        assert snapshots(tmp_path) == 2
+        tomorrow_ms = round(1000 * (time.time() + ARCHIVE_STRAY_AGE_S + 60))  # Snapshots have real times.
+        client.opened.environment.now_ms = lambda: tomorrow_ms
+        await fill(log, 2, 2)
+        await archive(client, tmp_path)
+        table = table_of(tmp_path)
+        assert len(table.snapshots()) == 2, "the new one, and the one before it"
+        assert {Path(path).name for path in own_files(table)} == {
+            path.name for path in files(tmp_path) if path.parent.name == "metadata"
+        }
+        assert shown(tmp_path) == rows_of(await records_of(log))
+        assert len(parquet_in(tmp_path)) == len(await archived(client, log))
+
+
+def own_files(table: Table) -> list[str]:
+    found = [table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)]
+    for snapshot in table.snapshots():
+        found += [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+    return found
+
+
+async def test_a_catalog_that_is_not_configured_or_does_not_answer_is_said_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def configure(**properties: str) -> None:
+        for name, value in properties.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__COMPANY__{name}", value)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    configure()
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        with pytest.raises(InvalidArgument, match="no catalog 'company'"):
+            await archive(client, tmp_path, table=TableOptions(catalog="company"))
+        configure(TYPE="sql", URI=f"sqlite:///{tmp_path}/missing/catalog.sqlite")
+        with pytest.raises(ArchiveUnavailable, match=r"of table ledgerlog\.log"):
+            await archive(client, tmp_path, table=TableOptions(catalog="company"))
+        assert await archived(client, log) == []
+        (tmp_path / "missing").mkdir()
+        await archive(client, tmp_path, table=TableOptions(catalog="company"))
+        company = SqlCatalog("company", uri=f"sqlite:///{tmp_path}/missing/catalog.sqlite")
+        assert len(company.load_table("ledgerlog.log").scan().to_arrow()) == len(await records_of(log))
+        assert not (tmp_path / CATALOG_FILE).exists()
+
+
+async def test_a_recorded_file_that_is_gone_keeps_the_table_at_its_last_state(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path, table=None)
+        (record, *_) = await archived(client, log)
+        kept = path_of(record).read_bytes()
+        remove(path_of(record))
+        (failed,) = await archive_log(client.opened, "log", str(tmp_path), table=TABLE)
+        assert failed.what == "failed"
+        assert path_of(record).name in failed.why
+        assert catalog_of(tmp_path).list_namespaces() == []
+        path_of(record).write_bytes(kept)
+        await archive(client, tmp_path)
+        assert shown(tmp_path) == rows_of(await records_of(log)), "an archive without a table gets one"
