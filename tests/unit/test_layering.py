@@ -128,6 +128,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.meta",
         "ledgerlog.net",
     ),
+    # Spans around what a program does with records. The version names the tracer.
+    "ledgerlog.tracing": ("ledgerlog", "ledgerlog.model"),
     "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files. Readers of logs read through it.
     "ledgerlog.archive": BELOW_LEDGER,

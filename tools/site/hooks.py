@@ -38,6 +38,7 @@ MODULES = {
     "ledgerlog.blocking": "Without an event loop",
     "ledgerlog.spark": "Spark",
     "ledgerlog.testing": "Tests in the simulator",
+    "ledgerlog.tracing": "Traces",
 }
 """Public modules beside ``ledgerlog`` itself, with the titles of their pages."""
 
