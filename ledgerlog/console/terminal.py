@@ -18,7 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Header, Static, TabbedContent, TabPane
 
 from ledgerlog.console.core.picture import Picture, Row
-from ledgerlog.console.core.words import BOOKIES, CURSORS, LOGS, TASKS, Column, summary
+from ledgerlog.console.core.words import BOOKIES, CURSORS, LOGS, TASKS, Column, summary, takeover_text
 from ledgerlog.console.observer import ClusterObserver, Subject, View
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import CONSOLE_ALIVE_S
@@ -27,6 +27,8 @@ __all__ = ["Terminal"]
 
 _LINES = 8
 """How many of the last happenings are shown."""
+_TAKEOVERS = 3
+"""How many of the last takeovers of a log are shown."""
 
 
 class Terminal(App[None]):
@@ -42,7 +44,7 @@ class Terminal(App[None]):
     # The tables share what the lines above and below them leave of the screen.
     CSS = """
     TabbedContent, ContentSwitcher, TabPane, DataTable { height: 1fr; }
-    #summary, #happenings, #log-words { height: auto; padding: 0 1; }
+    #summary, #happenings, #log-words, #takeovers { height: auto; padding: 0 1; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -84,6 +86,7 @@ class Terminal(App[None]):
                 yield DataTable(id="log-list", cursor_type="row")
             with TabPane("One log", id="log"):
                 yield Static("choose one on the page of logs", id="log-words", markup=False)
+                yield Static("", id="takeovers", markup=False)
                 yield DataTable(id="cursors", cursor_type="row")
             with TabPane("Repair", id="repair"):
                 yield DataTable(id="tasks", cursor_type="row")
@@ -200,6 +203,10 @@ class Terminal(App[None]):
                 if row is not None:
                     text = "\n".join(f"{title}: {show(row)}" for title, show in LOGS)
                     self.query_one("#log-words", Static).update(text)
+                takeovers = sorted(rows("takeovers").items(), key=lambda item: -int(item[0]))
+                self.query_one("#takeovers", Static).update(
+                    "\n".join(f"Takeover: {takeover_text(row)}" for _, row in takeovers[:_TAKEOVERS])
+                )
                 self._fill("cursors", CURSORS, rows("cursors"))
             case "repair":
                 self._fill("tasks", TASKS, rows("tasks"))

@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+import trio
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 import ledgerlog
-from ledgerlog.console.core.words import line_text
+from ledgerlog.console.core.words import line_text, takeover_text
 from ledgerlog.console.terminal import Terminal
 from ledgerlog.errors import ClusterNotFound
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.log.log import open_log
 from tests.waiting import PATIENCE_S
 
 RECORDS = 30
@@ -64,6 +67,67 @@ def test_it_shows_bookies_logs_and_cursors_and_is_used_by_keys() -> None:
         assert app.failure is None
 
     asyncio.run(use())
+
+
+def test_a_takeover_shows_with_its_steps_and_its_end() -> None:
+    take_over = trio.Event()
+
+    @asynccontextmanager
+    async def led() -> AsyncIterator[LedgerClient]:
+        async with connect() as client, trio.open_nursery() as nursery:
+
+            async def next_leader() -> None:
+                await take_over.wait()
+                log = await open_log(client, "orders")
+                async with log.writer() as writer:
+                    await writer.append(b"y")
+                    await trio.sleep_forever()
+
+            nursery.start_soon(next_leader)
+            yield client
+            nursery.cancel_scope.cancel()
+
+    async def use() -> None:
+        app = Terminal(led, now_s=time.time)
+        async with app.run_test(size=(140, 40)) as pilot:
+            await pilot.press("2")
+            await sees(pilot, lambda: table(app, "log-list"), "orders", str(RECORDS))
+            app.query_one("#log-list", DataTable).focus()
+            await pilot.press("enter")
+            await sees(pilot, lambda: words(app, "log-words"), "Log: orders")
+            assert words(app, "takeovers") == ""
+            take_over.set()
+            await sees(
+                pilot, lambda: words(app, "takeovers"), "✓ fence epoch 1", "✓ lead on in epoch 2, ledger"
+            )
+            await pilot.press("q")
+        assert app.failure is None
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        ({}, "▲ fence epoch 1"),
+        ({"fenced": [7]}, "▲ fence epoch 1 (7)  ▲ find the end"),
+        (
+            {"fenced": [7], "closed": [[7, 1041]]},
+            "✓ fence epoch 1 (7)  ✓ find the end (7 ends at 1,041)  ▲ lead on",
+        ),
+        ({"fenced": [6, 7], "closed": [[6, -1]]}, "✓ fence epoch 1 (6, 7)  ▲ find the end (6 ends empty)"),
+        (
+            {"fenced": [7], "closed": [[7, 3]], "is_over": True, "epoch": 2, "ledger": 9, "seconds": 0.031},
+            "✓ fence epoch 1 (7)  ✓ find the end (7 ends at 3)  ✓ lead on in epoch 2, ledger 9, after 0.03 s",
+        ),
+        ({"is_over": True, "epoch": 2}, "✓ fence epoch 1  ✓ find the end  ✓ lead on in epoch 2"),
+    ],
+)
+def test_a_takeover_in_a_line_says_what_is_done_and_what_is_under_way(
+    seen: dict[str, Any], text: str
+) -> None:
+    row = {"epoch_before": 1, "epoch": None, "ledger": None, "fenced": [], "closed": [], "is_over": False}
+    assert takeover_text({**row, "seconds": None, **seen}) == text
 
 
 def test_a_cluster_that_cannot_be_opened_ends_it_with_the_reason() -> None:

@@ -125,8 +125,7 @@ CASES = (
 
 def minutes(duration: str) -> int:
     """Return the minutes of a ``for``."""
-    number, unit = re.fullmatch(r"(\d+)([mh])", duration).groups()  # type: ignore[union-attr]
-    return int(number) * {"m": 1, "h": 60}[unit]
+    return int(duration[:-1]) * {"m": 1, "h": 60}[duration[-1]]
 
 
 def values(before: str, during: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ledgerlog.console.core.picture import Row
 
-__all__ = ["BOOKIES", "CURSORS", "LOGS", "TASKS", "Column", "line_text", "summary"]
+__all__ = ["BOOKIES", "CURSORS", "LOGS", "TASKS", "Column", "line_text", "summary", "takeover_text"]
 
 Column = tuple[str, Callable[[Row], str]]
 """The title of a column, and what it says of a row."""
@@ -103,6 +103,29 @@ TASKS: tuple[Column, ...] = (
     ("Worker", lambda row: str(row["worker"] or "-")),
     ("What is done, or why it is not", lambda row: str(row["doing"] or row["trouble"] or "waits")),
 )
+
+
+def takeover_text(row: Row) -> str:
+    """Return a takeover in one line: its steps so far, each with ``✓`` (done) or ``▲`` (under way)."""
+    fenced = ", ".join(map(str, row["fenced"]))
+    ends = ", ".join(
+        f"{ledger} ends {'empty' if last < 0 else f'at {_count(last)}'}" for ledger, last in row["closed"]
+    )
+    is_closed = row["is_over"] or (fenced and len(row["closed"]) >= len(row["fenced"]))
+    steps = [f"{'✓' if ends or row['is_over'] else '▲'} fence epoch {row['epoch_before']}"]
+    if fenced:
+        steps[-1] += f" ({fenced})"
+    if fenced or is_closed:
+        steps.append(f"{'✓' if is_closed else '▲'} find the end{f' ({ends})' if ends else ''}")
+    if is_closed:
+        steps.append(f"{'✓' if row['is_over'] else '▲'} lead on")
+    if row["is_over"]:
+        steps[-1] += f" in epoch {row['epoch']}"
+        if row["ledger"] is not None:
+            steps[-1] += f", ledger {row['ledger']}"
+        if row["seconds"] is not None:
+            steps[-1] += f", after {row['seconds']:.2f} s"
+    return "  ".join(steps)
 
 
 def summary(bookies: Sequence[Row], repair: Row | None, troubles: Sequence[Row]) -> str:
