@@ -69,7 +69,15 @@ _EVERYWHERE = (
     "maxBytesPerPartition",
 )
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "cursorName")
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "cursorName",
+)
+_TRIGGER_DELAY_S = 15 * 60.0
+"""The default of ``maxTriggerDelay``, as Kafka's source has it."""
 
 _WRITE = ("uri", "path", "log", "producerId")
 _WRITE_BATCH = ("batchSeq",)
@@ -77,6 +85,7 @@ _WRITE_STREAM = ("failOnDataLoss", "checkpointLocation", "queryName")
 """The last two are Spark's own options, which it passes together with ours."""
 
 _NUMBER_MAX = 2**63 - 1
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 _AUDIT = (
     "uri",
@@ -130,6 +139,10 @@ class ReadOptions:
     """The most records that a micro-batch reads; None: any number."""
     max_bytes_per_trigger: int | None
     """About the most bytes that a micro-batch reads; None: any number."""
+    min_offsets_per_trigger: int | None
+    """How many records a micro-batch waits for; None: it takes what there is."""
+    max_trigger_delay_s: float
+    """How long it waits for them at most, in seconds."""
     cursor_name: str | None
     """The cursor that the stream moves in each log; None: no cursor."""
 
@@ -188,6 +201,11 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         if unknown:
             raise InvalidArgument(f"{name} names {sorted(unknown)}, which are not among the logs to read")
     includes_headers(options)
+    least, most = _count(given, "minOffsetsPerTrigger"), _count(given, "maxOffsetsPerTrigger")
+    if least is None and "maxTriggerDelay" in given:
+        raise InvalidArgument("maxTriggerDelay says how long minOffsetsPerTrigger waits: give that, too")
+    if least is not None and most is not None and least > most:
+        raise InvalidArgument(f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}")
     cursor_name = given.get("cursorName")
     return ReadOptions(
         uri=_uri(given),
@@ -201,8 +219,10 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         min_partitions=_count(given, "minPartitions") or 1,
         max_records_per_partition=_count(given, "maxRecordsPerPartition"),
         max_bytes_per_partition=_count(given, "maxBytesPerPartition") or PARTITION_BYTES,
-        max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
         max_bytes_per_trigger=_count(given, "maxBytesPerTrigger"),
+        min_offsets_per_trigger=least,
+        max_trigger_delay_s=_duration_s(given, "maxTriggerDelay", _TRIGGER_DELAY_S),
         cursor_name=None if cursor_name is None else check_cursor_name(cursor_name),
     )
 
@@ -471,6 +491,17 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     if not number:
         raise InvalidArgument(f"{name} is a positive number, not {text!r}")
     return number
+
+
+def _duration_s(given: Mapping[str, str], name: str, default_s: float) -> float:
+    """Return a duration such as ``30s``, ``15m`` or ``1h``, in seconds."""
+    text = given.get(name)
+    if text is None:
+        return default_s
+    number, unit = _number(text[:-1]), _UNITS_S.get(text[-1:])
+    if not number or unit is None:
+        raise InvalidArgument(f"{name} is a duration such as 30s, 15m or 1h, not {text!r}")
+    return float(number * unit)
 
 
 def _number(text: str) -> int | None:

@@ -21,6 +21,10 @@ If the log was truncated in between, records would be lost silently.
 **Available now** fixes the ends of the logs when the query starts. A log that is made later waits for the
 next run.
 
+**Waiting for more.** With ``minOffsetsPerTrigger`` Spark is told that there is nothing new, until the logs
+have so many new records, or until ``maxTriggerDelay`` has passed since the last batch. An available-now run
+does not wait. Neither does a stream that sees a new log: its position must get into the checkpoint.
+
 **The cursor** named by ``cursorName`` follows the stream in each log. It stands at the committed position and
 pins the records from there on, so retention keeps the records that the stream has not read. It moves only
 forward. If a query starts over, the cursor does not move back, because earlier records may be gone."""
@@ -28,10 +32,11 @@ forward. If a query starts over, the cursor does not move back, because earlier 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
+import trio
 
 from ledgerlog.errors import CursorConflict, InvalidArgument, LedgerLogError, LogNotFound, Truncated
 from ledgerlog.ledger.client import LedgerClient
@@ -104,7 +109,9 @@ def decode_offsets(value: object) -> dict[str, StreamOffset]:
 
 
 class LogStream:
-    """Answers Spark's questions about one stream. It keeps only the target of an available-now run.
+    """Answers Spark's questions about one stream.
+
+    It keeps only the target of an available-now run, and when the last micro-batch was.
 
     Args:
         client: The cluster.
@@ -115,6 +122,7 @@ class LogStream:
         self._client = client
         self._options = options
         self._target: dict[str, StreamOffset] | None = None
+        self._last_batch_s: float | None = None
 
     async def initial(self) -> dict[str, StreamOffset]:
         """Return the position at which a new query begins. Make the stream's cursors.
@@ -188,8 +196,26 @@ class LogStream:
                 ends[name] = view.first
             else:
                 backlogs[name] = self._backlog(view, begun.offset)
+        if not ends and self._waits(backlogs.values()):
+            return dict(start)
         ends |= admit(backlogs, max_records=max_records, max_bytes=max_bytes)
         return {name: StreamOffset(view.incarnation, ends[name]) for name, view in views.items()}
+
+    def _waits(self, backlogs: Iterable[Backlog]) -> bool:
+        """Whether the next micro-batch waits for more records. If not, it begins now."""
+        options = self._options
+        now_s = trio.current_time()
+        if self._last_batch_s is None:  # The query has just started.
+            self._last_batch_s = now_s
+        if (
+            self._target is None
+            and options.min_offsets_per_trigger is not None
+            and sum(backlog.records for backlog in backlogs) < options.min_offsets_per_trigger
+            and now_s - self._last_batch_s < options.max_trigger_delay_s
+        ):
+            return True
+        self._last_batch_s = now_s
+        return False
 
     def _backlog(self, view: LogView, start: int) -> Backlog:
         end = view.end

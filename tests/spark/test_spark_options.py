@@ -72,6 +72,7 @@ def test_a_pattern_selects_whole_names() -> None:
         ({"colour": "red"}, "there is no option 'colour'"),
         ({"maxOffsetsPerTrigger": "5"}, "for a stream"),
         ({"cursorName": "c"}, "for a stream"),
+        ({"minOffsetsPerTrigger": "5"}, "for a stream"),
         ({"log": "x"}, "path and log are given"),
         ({"startingOffsets": "latest"}, "would be empty"),
         ({"endingOffsets": "earliest"}, "would be empty"),
@@ -111,6 +112,10 @@ def test_what_is_wrong_is_said(options: dict[str, str], words: str) -> None:
         ({"uri": URI, "path": "x", "endingOffsets": "5"}, "for a batch"),
         ({"uri": URI, "path": "x", "cursorName": "//"}, "not the name of a cursor"),
         ({"uri": URI, "path": "a b"}, "a b"),
+        ({"uri": URI, "path": "x", "maxTriggerDelay": "5m"}, "give that, too"),
+        ({"uri": URI, "path": "x", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "5"}, "such as 30s"),
+        ({"uri": URI, "path": "x", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "0s"}, "such as 30s"),
+        ({"uri": URI, "path": "x", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is more than"),
     ],
 )
 def test_a_stream_says_so_as_well(options: dict[str, str], words: str) -> None:

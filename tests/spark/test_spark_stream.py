@@ -312,3 +312,48 @@ async def test_a_query_does_not_end_because_its_lag_cannot_be_told(autojump_cloc
         assert await stream.newest() is None
         with pytest.raises(MetadataUnavailable):
             await stream.pin()
+
+
+async def test_a_batch_waits_for_the_least_records_and_no_longer_than_the_delay(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        other = await create_log(client.opened, "other")
+        options = stream_options(
+            logs="log,other", minOffsetsPerTrigger="10", maxTriggerDelay="5m", maxOffsetsPerTrigger="12"
+        )
+        stream = LogStream(client.opened, options)
+        at = await stream.initial()
+        await append(log, [b"x"] * 6)
+        assert await stream.latest(at, max_records=12) == at
+        await append(other, [b"y"] * 4)
+        end = await stream.latest(at, max_records=12)
+        assert (end["log"].offset, end["other"].offset) == (6, 4), "together they are enough"
+        await append(log, [b"x"])
+        assert await stream.latest(end, max_records=12) == end
+        await trio.sleep(299)
+        assert await stream.latest(end, max_records=12) == end
+        await trio.sleep(1)
+        late = await stream.latest(end, max_records=12)
+        assert late["log"].offset == 7, "the delay is over"
+        await append(log, [b"x"])
+        assert await stream.latest(late, max_records=12) == late, "and begins anew with this batch"
+
+
+async def test_a_run_up_to_the_present_end_does_not_wait_and_a_new_log_is_noted_at_once(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"x"] * 3)
+        options = stream_options(logPattern="log.*", minOffsetsPerTrigger="10")
+        stream = LogStream(client.opened, options)
+        at = await stream.initial()
+        assert await stream.latest(at) == at
+        await append(await create_log(client.opened, "log2"), [b"y"] * 2)
+        found = await stream.latest(at)
+        assert found["log2"].offset == 0, "its position gets into the checkpoint"
+        pinned = LogStream(client.opened, options)
+        await pinned.pin()
+        assert (await pinned.latest(at))["log"].offset == 3
