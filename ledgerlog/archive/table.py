@@ -84,6 +84,7 @@ CATALOG_FILE = "_ledgerlog-catalog.sqlite"
 _HOW_TO_MAKE_ANEW = "`ledgerlog spark archive ... --new-table`, or TableOptions(is_anew=True) from Python"
 _DAMAGED = (FileNotFoundError, ValidationError, ValueError)
 """What pyiceberg raises if it finds no table in the file that the catalog names."""
+_UNREADABLE = "unreadable"
 _METADATA = "metadata"
 _FIRST = "ledgerlog.first-offset"
 _END = "ledgerlog.end-offset"
@@ -178,6 +179,8 @@ class LogTable:
         self.name = ".".join(self._identifier)
         """The namespace and the name of the table."""
         self._table: Table | None = None
+        self._replaced: str | None = None
+        """Where the metadata of the table are that ``commit`` replaces, or ``_UNREADABLE``. None: none."""
         self._is_anew = is_anew
         with self._translated():
             self._catalog = self._open_catalog(catalog)
@@ -228,34 +231,45 @@ class LogTable:
             ArchiveUnavailable: The catalog or the destination did not answer.
         """
         with self._translated():
-            self._table = None
+            self._table, self._replaced = None, None
             try:
                 table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
                 return {}
             except _DAMAGED as cause:
                 if self._is_anew:
+                    self._replaced = _UNREADABLE
                     return {}
-                raise self._refusal(f"it is damaged: {' '.join(str(cause).split())}") from cause
+                raise self._damage(cause) from cause
             if not self._is_of(table):
                 self._expect_superseded(table)
-                return {}
-            if self._is_anew:
-                return {}
-            self._table = table
-            head = table.current_snapshot()
-            if head is None:
-                return {}
-            files, has_deletes = _files_in(table, head)
-            ours = next(filter(_is_ours, ancestors_of(head, table.metadata)), None)
-            if ours != head and (
-                ours is None or has_deletes or files.keys() != _files_in(table, ours)[0].keys()
-            ):
-                raise self._refusal(
-                    f"another program changed it: snapshot {head.snapshot_id} does not name what the log "
-                    "has. Roll it back to the snapshot before"
-                )
-            return files
+            elif not self._is_anew:
+                self._table = table
+                try:
+                    return self._files()
+                except _DAMAGED as cause:
+                    raise self._damage(cause) from cause
+            self._replaced = table.metadata_location
+            return {}
+
+    def _files(self) -> dict[str, DataFile]:
+        """Return the files of the table that was loaded. Refuse it if another program changed them."""
+        table = self._table
+        assert table is not None
+        head = table.current_snapshot()
+        if head is None:
+            return {}
+        files, has_deletes = _files_in(table, head)
+        ours = next(filter(_is_ours, ancestors_of(head, table.metadata)), None)
+        if ours != head and (ours is None or has_deletes or files.keys() != _files_in(table, ours)[0].keys()):
+            raise self._refusal(
+                f"another program changed it: snapshot {head.snapshot_id} does not name what the log has. "
+                "Roll it back to the snapshot before"
+            )
+        return files
+
+    def _damage(self, cause: Exception) -> ArchiveCorrupt:
+        return self._refusal(f"it is damaged: {' '.join(str(cause).split())}")
 
     def _refusal(self, why: str) -> ArchiveCorrupt:
         return ArchiveCorrupt(f"of table {self.name}", f"{why}; or make it anew: {_HOW_TO_MAKE_ANEW}")
@@ -357,11 +371,10 @@ class LogTable:
                         producer.delete_data_file(file)
                     for file in added:
                         producer.append_data_file(file)
-            self._table, self._is_anew = table, False
+            self._table, self._replaced, self._is_anew = table, None, False
 
     def _make(self) -> Table:
-        with suppress(NoSuchTableError):  # ``load`` found none that is to stay.
-            self._catalog.drop_table(self._identifier)
+        self._drop_replaced()
         self._catalog.create_namespace_if_not_exists(self._namespace)
         location = self._destination.table_url(self._directory)
         try:
@@ -373,6 +386,18 @@ class LogTable:
             )
         except TableAlreadyExistsError as cause:
             raise TableChanged(self.name) from cause
+
+    def _drop_replaced(self) -> None:
+        """Drop the table that is to be replaced. Refuse if another job has made one since ``load``."""
+        try:
+            now = self._catalog.load_table(self._identifier).metadata_location
+        except NoSuchTableError:
+            return
+        except _DAMAGED:
+            now = _UNREADABLE
+        if now != self._replaced:
+            raise TableChanged(self.name)
+        self._catalog.drop_table(self._identifier)
 
     def forget_files(self, before: datetime) -> None:
         """Delete the table's own files that it does not need any more, if they were made before a moment.

@@ -21,7 +21,7 @@ from ledgerlog.archive.jobs.archiver import ArchiveStep
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archive.jobs.publishing import TableOptions
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
-from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME, LogTable
+from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME, LogTable, TableChanged
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
@@ -255,6 +255,25 @@ async def test_a_commit_after_that_of_another_job_is_planned_anew_with_newer_rec
         table.close()
 
 
+async def test_of_two_jobs_that_make_a_table_at_once_neither_drops_that_of_the_other(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await full_log(client)
+        await archive(client, tmp_path, table=None)
+        one, other = [await open_table(client, tmp_path) for _ in range(2)]
+        assert one.load() == other.load() == {}
+        commit_nothing(one)
+        with pytest.raises(TableChanged):
+            other.commit([], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+        anew, rival = [await open_table(client, tmp_path, is_anew=True) for _ in range(2)]
+        rival.load()
+        commit_nothing(anew)
+        with pytest.raises(TableChanged):
+            rival.commit([], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+        assert snapshots(tmp_path) == 1
+        for table in (one, other, anew, rival):
+            table.close()
+
+
 async def test_if_other_jobs_always_come_first_it_fails_and_deletes_no_file(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await full_log(client)
@@ -314,8 +333,16 @@ async def test_a_table_whose_metadata_are_damaged_or_gone_is_refused_until_it_is
     async with open_cluster() as cluster, cluster.client() as client:
         log = await full_log(client)
         await archive(client, tmp_path)
-        for damage in (lambda path: path.write_bytes(b"{"), remove):
-            damage(Path(table_of(tmp_path).metadata_location.removeprefix("file://")))
+        for damage, what in (
+            (lambda path: path.write_bytes(b"{"), "metadata"),
+            (remove, "metadata"),
+            (remove, "list"),
+        ):
+            table = table_of(tmp_path)
+            head = table.current_snapshot()
+            assert head is not None
+            url = table.metadata_location if what == "metadata" else head.manifest_list
+            damage(Path(url.removeprefix("file://")))
             with pytest.raises(ArchiveCorrupt, match=r"of table ledgerlog\.log.*--new-table"):
                 await archive(client, tmp_path)
             await archive(client, tmp_path, table=TableOptions(is_anew=True))

@@ -24,6 +24,14 @@ MUTANTS = (
         f"{_TABLE}::test_a_commit_after_that_of_another_job_is_planned_anew_with_newer_records",
     ),
     mutant(
+        "a_table_that_was_made_anew_meanwhile_is_replaced_again",
+        "A.6",
+        "LogTable._drop_replaced",
+        "now != self._replaced",
+        "False",
+        f"{_TABLE}::test_of_two_jobs_that_make_a_table_at_once_neither_drops_that_of_the_other",
+    ),
+    mutant(
         "a_file_is_retired_while_the_table_names_it",
         "A.6",
         "archive_log",
@@ -42,7 +50,7 @@ MUTANTS = (
     mutant(
         "what_another_program_wrote_into_the_table_stays",
         "A.6",
-        "LogTable.load",
+        "LogTable._files",
         "ours != head",
         "False",
         f"{_TABLE}::test_a_table_that_another_program_changed_is_refused_until_it_is_made_anew",
