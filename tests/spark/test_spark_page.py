@@ -13,6 +13,7 @@ import pytest
 import trio
 
 import ledgerlog
+from ledgerlog.archive.jobs.job import retire_gone
 from ledgerlog.archive.table import CATALOG_FILE
 from tests.integration.pages import compiled, run_block
 from tests.spark.conftest import SparkOnLogs
@@ -74,3 +75,4 @@ async def test_the_page_on_archives_runs(on_spark: SparkOnLogs, log_name: str, t
         assert names["table"].scan().to_arrow().column("value").to_pylist() == [log_name.encode()]
         names["catalog"].close()
         await cluster.delete_log("orders")
+        await retire_gone(cluster.client, str(tmp_path / "archive"))  # The other tests share the cluster.
