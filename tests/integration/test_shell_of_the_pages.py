@@ -44,7 +44,7 @@ NOT_RUN = {
     },
     "docs/SECURITY.md": {"installs from a package index": 1},
     "docs/SPARK.md": {"installs from a package index": 1, "a cluster of machines": 1},
-    "docs/deploy/README.md": {"systemd": 2, "docker": 1},
+    "docs/deploy/README.md": {"systemd": 2, "docker": 1, "Kubernetes": 1},
     "docs/tutorial/1-first-log.md": {"installs from a package index": 1},
 }
 """How many blocks of each page do not run, by the reason that the page gives."""
