@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from ledgerlog.archive.destinations import Destination
     from ledgerlog.archive.parquet import ArchiveWriter, Facts
 
-__all__ = ["Archiver", "LogState", "OnStep", "ArchiveStep", "done", "guarded"]
+__all__ = ["Archiver", "LogState", "OnStep", "ArchiveStep", "Steps", "done", "guarded"]
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,25 @@ class LogState:
 
 OnStep = Callable[[ArchiveStep], None]
 """Called with each step when it is done."""
+
+
+class Steps(list[ArchiveStep]):
+    """The steps of a job, in order.
+
+    Args:
+        on_step: Called with each step; None: nobody wants to know.
+    """
+
+    def __init__(self, on_step: OnStep | None) -> None:
+        super().__init__()
+        self._on_step = on_step
+
+    def tell(self, step: ArchiveStep) -> None:
+        """Add a step that is done."""
+        self.append(step)
+        if self._on_step is not None:
+            self._on_step(step)
+
 
 LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
 _STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24

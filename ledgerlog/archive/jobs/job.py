@@ -3,7 +3,7 @@ steps)."""
 
 from __future__ import annotations
 
-from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, guarded
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, Steps, guarded
 from ledgerlog.archive.jobs.claiming import load_destination
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.publishing import TableOptions, drop_table, open_publisher
@@ -123,30 +123,24 @@ async def archive_log(
     archiver = await open_archiver(
         client, name, destination, keep_copies_s=keep_copies_s, accept_destination=accept_destination
     )
-    steps: list[ArchiveStep] = []
-
-    def tell(step: ArchiveStep) -> None:
-        steps.append(step)
-        if on_step is not None:
-            on_step(step)
-
+    steps = Steps(on_step)
     async with open_publisher(archiver, table) as publisher:
         plan = archiver.plan(await archiver.look())
-        if plan.retire and await publisher.publish(tell):
+        if plan.retire and await publisher.publish(steps.tell):
             for record in plan.retire:
-                tell(await guarded(archiver.retire(record), record.ledger_id))
+                steps.tell(await guarded(archiver.retire(record), record.ledger_id))
         for record, ledger_id in plan.give_up:
-            tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
+            steps.tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
         if any(step.what == "withdrawn" for step in steps):
             plan = archiver.plan(await archiver.look())
         for segment in plan.copy:
-            tell(await guarded(archiver.copy(segment), segment.ledger_id))
+            steps.tell(await guarded(archiver.copy(segment), segment.ledger_id))
         if keep_copies_s <= 0:
             for record, ledger_id in archiver.plan(await archiver.look()).give_up:
-                tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
-        if await publisher.publish(tell):
+                steps.tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
+        if await publisher.publish(steps.tell):
             for step in await clean(archiver):
-                tell(step)
+                steps.tell(step)
     return steps
 
 
@@ -179,13 +173,7 @@ async def retire_gone(
             ``accept_destination`` is not set.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
     """
-    steps: list[ArchiveStep] = []
-
-    def tell(step: ArchiveStep) -> None:
-        steps.append(step)
-        if on_step is not None:
-            on_step(step)
-
+    steps = Steps(on_step)
     archives = ArchiveRegistry(client.store)
     await client.store.sync()
     for incarnation in await archives.incarnations():
@@ -209,7 +197,7 @@ async def retire_gone(
         # Now delete the files that no record names, whatever their age. After the last record is deleted,
         # no job looks here again. If a job is about to make a record, it finds no log and deletes its file.
         for step in await clean(archiver, min_age_s=0):
-            tell(step)
+            steps.tell(step)
         for record, _ in records:
-            tell(await guarded(archiver.retire(record), record.ledger_id))
+            steps.tell(await guarded(archiver.retire(record), record.ledger_id))
     return steps

@@ -25,7 +25,7 @@ import trio
 
 from ledgerlog.archive.core.compaction import KeyRule, Latest, own_rule, survivors
 from ledgerlog.archive.core.lifecycle import compactable, merge_groups
-from ledgerlog.archive.jobs.archiver import LATE, Archiver, ArchiveStep, OnStep, done
+from ledgerlog.archive.jobs.archiver import LATE, Archiver, ArchiveStep, OnStep, Steps, done
 from ledgerlog.archive.jobs.job import open_archiver
 from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
 from ledgerlog.archive.reader import open_archive
@@ -218,17 +218,11 @@ async def merge_log(
         bytes_max=bytes_max,
         ledgers_max=ARCHIVE_MERGE_LEDGERS_MAX,
     )
-    steps: list[ArchiveStep] = []
-
-    def tell(step: ArchiveStep) -> None:
-        steps.append(step)
-        if on_step is not None:
-            on_step(step)
-
+    steps = Steps(on_step)
     async with open_publisher(archiver, table) as publisher:
         for group in groups:
-            tell(await _guarded(archiver, group, None))
-        await publisher.publish(tell)
+            steps.tell(await _guarded(archiver, group, None))
+        await publisher.publish(steps.tell)
     return steps
 
 
@@ -307,27 +301,21 @@ async def compact_log(
     if tombstones_after_s is not None:
         before_ms = max(0, client.environment.now_ms() - round(1000 * tombstones_after_s))
     latest = Latest(rule or own_rule(), tombstones_before_ms=before_ms)
-    steps: list[ArchiveStep] = []
-
-    def tell(step: ArchiveStep) -> None:
-        steps.append(step)
-        if on_step is not None:
-            on_step(step)
-
+    steps = Steps(on_step)
     async with open_publisher(archiver, table) as publisher:
         for group in groups:
             for record in group:
                 failed = await _feed(latest, record)
                 if failed is not None:
-                    tell(failed)
+                    steps.tell(failed)
         if steps:
             return steps  # A file that cannot be read may hold the latest record of any key.
         for group in groups:
             step = await _guarded(archiver, group, latest.keeps)
-            tell(step)
+            steps.tell(step)
             if step.what in ("failed", "skipped"):
                 break
-        await publisher.publish(tell)
+        await publisher.publish(steps.tell)
     return steps
 
 
