@@ -15,8 +15,8 @@ A destination is a path on this machine, or a URL that pyarrow knows (``file:``,
 **Names never leave their destination.** A record from the metadata store is data, and is not trusted. Its
 file name is split into a destination and a name below it. The name must be one that the file of this very
 record can have (``name_of_record``). One method turns every name into a path (``Destination._path``). It
-refuses every name that is not a plain name of one or two parts. On a local disk it also refuses a name that
-leads elsewhere through a symbolic link.
+refuses every name that is not a plain name of one or two parts, or of a file in ``metadata/`` of a log's
+directory. On a local disk it also refuses a name that leads elsewhere through a symbolic link.
 
 **Whole or not there.** A file is written under a name that begins with a dot and ends with ``.tmp``; readers
 of directories skip such names. On a local disk the file is then synced and moved to its name, and the

@@ -25,7 +25,7 @@ libraries below it, become ``ArchiveUnavailable``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
@@ -172,6 +172,8 @@ class LogTable:
         is_anew: bool = False,
     ) -> None:
         self._destination = destination
+        self._places: dict[str, Destination] = {}
+        """The destinations of files, by their URLs in records."""
         self._directory = directory
         self._namespace = namespace
         self._identifier = (namespace, table_name(log))
@@ -222,7 +224,7 @@ class LogTable:
         """Read the table, and make it the base of the next ``commit``.
 
         Returns:
-            The files that the table names, by their URLs as ``url_of`` makes them. It is empty if there is no
+            The files that the table names, by their URLs as ``by_url`` makes them. It is empty if there is no
             table, or if ``commit`` has to make it anew.
 
         Raises:
@@ -288,16 +290,21 @@ class LogTable:
                 f"cluster {found.get(_CLUSTER)}: choose another namespace or another catalog"
             )
 
-    def url_of(self, record: ArchivedFile) -> str:
-        """Return the URL of a record's file as tables name it: without options and passwords.
+    def by_url(self, records: Iterable[ArchivedFile]) -> dict[str, ArchivedFile]:
+        """Return the records by the URLs of their files as tables name them: without options and passwords.
 
         Raises:
-            ArchiveUnavailable: pyarrow on this machine does not know the place of the file.
-            ArchiveCorrupt: The record names a file that cannot be its own.
+            ArchiveUnavailable: pyarrow on this machine does not know the place of a file.
+            ArchiveCorrupt: A record names a file that cannot be its own.
         """
+        return {self._url_of(record): record for record in records}
+
+    def _url_of(self, record: ArchivedFile) -> str:
         where, name = name_of_record(record)
-        with recorded(record.file):
-            return Destination(where).table_url(name)
+        if where not in self._places:  # To find a store of objects may take a request to it.
+            with recorded(record.file):
+                self._places[where] = Destination(where)
+        return self._places[where].table_url(name)
 
     def data_file(self, record: ArchivedFile) -> DataFile:
         """Describe a record's file for the table, by the file's checked end.
@@ -320,7 +327,7 @@ class LogTable:
         )
         return DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=self.url_of(record),
+            file_path=self._url_of(record),
             file_format=FileFormat.PARQUET,
             partition=Record(),
             file_size_in_bytes=record.file_bytes,

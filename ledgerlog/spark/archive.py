@@ -24,7 +24,6 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from ledgerlog.archive.core.compaction import KeyRule, key_digest, parse_key_rule
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, guarded
-from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import open_archiver, retire_gone
 from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
 from ledgerlog.archive.jobs.rewrite import (
@@ -182,8 +181,7 @@ def archive_on_spark(
         archiver = await _open(where, client, accept_destination=accept_destination)
         async with open_publisher(archiver, table) as publisher:
             plan = archiver.plan(await archiver.look())
-            if plan.retire and await publisher.publish(steps.append):
-                steps += [await guarded(archiver.retire(record), record.ledger_id) for record in plan.retire]
+            await publisher.retire(plan.retire, steps.append)
         return where.pinned_by(archiver), steps, _items(plan)
 
     where, steps, items = _run(uri, begin)
@@ -202,8 +200,7 @@ def archive_on_spark(
     async def end(client: LedgerClient) -> None:
         archiver = await _open(where, client)
         async with open_publisher(archiver, table) as publisher:
-            if await publisher.publish(steps.append):
-                steps.extend(await clean(archiver))
+            await publisher.clean_up(steps.append)
 
     _run(uri, end)
     return steps

@@ -19,7 +19,7 @@ from pyiceberg.utils.config import Config
 from ledgerlog.archive.core.compaction import prefix_rule
 from ledgerlog.archive.jobs.archiver import ArchiveStep
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
-from ledgerlog.archive.jobs.publishing import TableOptions
+from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME, LogTable, TableChanged
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
@@ -272,6 +272,29 @@ async def test_of_two_jobs_that_make_a_table_at_once_neither_drops_that_of_the_o
         assert snapshots(tmp_path) == 1
         for table in (one, other, anew, rival):
             table.close()
+
+
+async def test_a_job_with_older_records_does_not_undo_a_commit_that_came_before_its_own(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        await log.truncate((await log.info()).segments[1].first_offset)
+        archiver: Any = await open_archiver(client.opened, "log", str(tmp_path))
+        read = archiver.logs.read
+        steps: list[ArchiveStep] = []
+
+        async def other_job_comes_first(incarnation: int) -> Any:
+            archiver.logs.read = read
+            await fill(log, 3, 2)
+            await archive(other, tmp_path)
+            return await read(incarnation)
+
+        async with open_publisher(archiver, TABLE) as publisher:
+            archiver.logs.read = other_job_comes_first
+            assert await publisher.publish(steps.append)
+        assert shown(tmp_path) == rows_of(await records_of(log)), [step.why for step in steps]
 
 
 async def test_if_other_jobs_always_come_first_it_fails_and_deletes_no_file(tmp_path: Path) -> None:

@@ -112,22 +112,33 @@ def test_a_takeover_shows_with_its_steps_and_its_end() -> None:
         ({}, "▲ fence epoch 1"),
         ({"fenced": [7]}, "▲ fence epoch 1 (7)  ▲ find the end"),
         (
-            {"fenced": [7], "closed": [[7, 1041]]},
+            {"fenced": [7], "closed": [[7, 1041]], "is_closed": True},
             "✓ fence epoch 1 (7)  ✓ find the end (7 ends at 1,041)  ▲ lead on",
         ),
         ({"fenced": [6, 7], "closed": [[6, -1]]}, "✓ fence epoch 1 (6, 7)  ▲ find the end (6 ends empty)"),
         (
-            {"fenced": [7], "closed": [[7, 3]], "is_over": True, "epoch": 2, "ledger": 9, "seconds": 0.031},
+            {
+                "fenced": [7],
+                "closed": [[7, 3]],
+                "is_closed": True,
+                "is_over": True,
+                "epoch": 2,
+                "ledger": 9,
+                "seconds": 0.031,
+            },
             "✓ fence epoch 1 (7)  ✓ find the end (7 ends at 3)  ✓ lead on in epoch 2, ledger 9, after 0.03 s",
         ),
-        ({"is_over": True, "epoch": 2}, "✓ fence epoch 1  ✓ find the end  ✓ lead on in epoch 2"),
+        (
+            {"is_closed": True, "is_over": True, "epoch": 2},
+            "✓ fence epoch 1  ✓ find the end  ✓ lead on in epoch 2",
+        ),
     ],
 )
 def test_a_takeover_in_a_line_says_what_is_done_and_what_is_under_way(
     seen: dict[str, Any], text: str
 ) -> None:
-    row = {"epoch_before": 1, "epoch": None, "ledger": None, "fenced": [], "closed": [], "is_over": False}
-    assert takeover_text({**row, "seconds": None, **seen}) == text
+    row = {"epoch_before": 1, "epoch": None, "ledger": None, "fenced": [], "closed": [], "seconds": None}
+    assert takeover_text({**row, "is_closed": False, "is_over": False, **seen}) == text
 
 
 def test_a_cluster_that_cannot_be_opened_ends_it_with_the_reason() -> None:

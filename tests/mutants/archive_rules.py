@@ -34,9 +34,9 @@ MUTANTS = (
     mutant(
         "a_file_is_retired_while_the_table_names_it",
         "A.6",
-        "archive_log",
-        "plan.retire and await publisher.publish(tell)",
-        "plan.retire",
+        "Publisher.retire",
+        "records and await self.publish(tell)",
+        "records",
         f"{_TABLE}::test_if_other_jobs_always_come_first_it_fails_and_deletes_no_file",
     ),
     mutant(
@@ -295,14 +295,14 @@ MUTANTS = (
         """
         for group in groups:
             step = await _guarded(archiver, group, latest.keeps)
-            tell(step)
+            steps.tell(step)
             if step.what in ("failed", "skipped"):
                 break
         """,
         """
         for group in reversed(groups):
             step = await _guarded(archiver, group, latest.keeps)
-            tell(step)
+            steps.tell(step)
             if step.what in ("failed", "skipped"):
                 break
         """,

@@ -126,9 +126,7 @@ async def archive_log(
     steps = Steps(on_step)
     async with open_publisher(archiver, table) as publisher:
         plan = archiver.plan(await archiver.look())
-        if plan.retire and await publisher.publish(steps.tell):
-            for record in plan.retire:
-                steps.tell(await guarded(archiver.retire(record), record.ledger_id))
+        await publisher.retire(plan.retire, steps.tell)
         for record, ledger_id in plan.give_up:
             steps.tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
         if any(step.what == "withdrawn" for step in steps):
@@ -138,9 +136,7 @@ async def archive_log(
         if keep_copies_s <= 0:
             for record, ledger_id in archiver.plan(await archiver.look()).give_up:
                 steps.tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
-        if await publisher.publish(steps.tell):
-            for step in await clean(archiver):
-                steps.tell(step)
+        await publisher.clean_up(steps.tell)
     return steps
 
 

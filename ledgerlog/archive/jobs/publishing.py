@@ -16,7 +16,7 @@ the files that they name may be gone.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ledgerlog.archive.core.lifecycle import in_the_log
-from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, guarded
+from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.reader import in_thread
 from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.optional_packages import how_to_install
 
 if TYPE_CHECKING:
@@ -88,6 +90,24 @@ class Publisher:
             tell(step)
         return True
 
+    async def retire(self, records: Sequence[ArchivedFile], tell: OnStep) -> None:
+        """Publish, and then delete the files of records that the log does not name any more.
+
+        If publishing fails, the files stay. The errors are those of ``publish`` and ``Archiver.retire``.
+        """
+        if records and await self.publish(tell):
+            for record in records:
+                tell(await guarded(self._archiver.retire(record), record.ledger_id))
+
+    async def clean_up(self, tell: OnStep) -> None:
+        """Publish, and then delete old files that no record names (``archive.jobs.cleaning``).
+
+        If publishing fails, the files stay. The errors are those of ``publish`` and ``clean``.
+        """
+        if await self.publish(tell):
+            for step in await clean(self._archiver):
+                tell(step)
+
     async def _publish(self, table: LogTable) -> ArchiveStep | None:
         from ledgerlog.archive.table import TableChanged
 
@@ -97,10 +117,7 @@ class Publisher:
             await archiver.client.store.sync()
             records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
             metadata, _ = await archiver.logs.read(archiver.incarnation)
-            files = {
-                await in_thread(partial(table.url_of, record), file=record.file): record
-                for record in in_the_log(metadata, records)
-            }
+            files = await in_thread(partial(table.by_url, in_the_log(metadata, records)), file=table.name)
             removed = [file for url, file in named.items() if url not in files]
             new = [record for url, record in files.items() if url not in named]
             if not removed and not new:

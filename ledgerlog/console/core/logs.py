@@ -102,6 +102,7 @@ class _Takeover:
             "closed": [[ledger_id, last] for ledger_id, last in self.closed.items()],
             "began_s": round(self.began_s, 3),
             "seconds": round(ended - self.began_s, 3) if ended is not None and self.was_watched else None,
+            "is_closed": ended is not None or 0 < len(self.fenced) <= len(self.closed),
             "is_over": ended is not None,
         }
 

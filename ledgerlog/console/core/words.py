@@ -111,7 +111,7 @@ def takeover_text(row: Row) -> str:
     ends = ", ".join(
         f"{ledger} ends {'empty' if last < 0 else f'at {_count(last)}'}" for ledger, last in row["closed"]
     )
-    is_closed = row["is_over"] or (fenced and len(row["closed"]) >= len(row["fenced"]))
+    is_closed = row["is_closed"]
     steps = [f"{'✓' if ends or row['is_over'] else '▲'} fence epoch {row['epoch_before']}"]
     if fenced:
         steps[-1] += f" ({fenced})"

@@ -431,7 +431,7 @@ function takeoversOf(rows) {
   const box = document.createDocumentFragment();
   if (!rows.length) box.append(make("p", { class: "faint" }, "None yet. One is drawn here as it happens."));
   for (const [, row] of rows) {
-    const isClosed = row.is_over || (row.fenced.length && row.closed.length >= row.fenced.length);
+    const isClosed = row.is_closed;
     const steps = [
       ["Fence the last leader", row.fenced.length ? `ledger ${row.fenced.join(", ")} of epoch ${row.epoch_before}` : `epoch ${row.epoch_before}`, row.closed.length || row.is_over ? "done" : "now"],
       ["Find where its records end", row.closed.length ? row.closed.map(([ledger, last]) => `ledger ${ledger} ends ${last < 0 ? "empty" : `at entry ${count(last)}`}`).join(", ") : isClosed ? "done" : "copies what its last entries lack", isClosed ? "done" : row.closed.length || row.fenced.length ? "now" : ""],
