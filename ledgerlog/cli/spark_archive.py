@@ -12,7 +12,7 @@ import click
 
 from ledgerlog.archive.core.compaction import parse_key_rule
 from ledgerlog.archive.jobs.job import archive_log, retire_gone
-from ledgerlog.archive.jobs.publishing import TableOptions
+from ledgerlog.archive.jobs.publishing import TableOptions, has_default_catalog
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.cli.log_retention import parse_age, parse_bytes
 from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
@@ -68,8 +68,7 @@ def _table_options(command: Any) -> Any:
     def with_table(
         *, destination: str, catalog: str | None, namespace: str, new_table: bool, **others: Any
     ) -> Any:
-        is_local = "://" not in destination or destination.startswith("file:")
-        has_table = catalog != _NO_TABLE and (catalog is not None or is_local)
+        has_table = has_default_catalog(destination) if catalog is None else catalog != _NO_TABLE
         if new_table and not has_table:
             raise click.UsageError("--new-table: name a catalog")
         table = TableOptions(catalog=catalog, namespace=namespace, is_anew=new_table) if has_table else None

@@ -60,3 +60,23 @@ def test_a_destination_that_is_accepted_again_keeps_its_marker(tmp_path: Path) -
     (marker,) = where.glob("_ledgerlog-archive-*")
     assert commands.lines(*archive, "--accept-destination")[-1]["steps"] == {}
     assert list(where.glob("_ledgerlog-archive-*")) == [marker]
+
+
+def test_a_table_can_be_left_out_and_one_that_is_damaged_is_made_anew_by_an_option(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    where = tmp_path / "archive"
+    archive = ("spark", "archive", "orders", "--destination", str(where), "--master", "none")
+    commands.lines("log", "create", "orders")
+    assert commands.run("log", "append", "orders", stdin=b"one\n").exit_code == 0
+    assert commands.lines(*archive, "--catalog", "none")[-1]["steps"] == {"copied": 1}
+    assert not list(where.rglob("metadata"))
+    refused = commands.run(*archive, "--catalog", "none", "--new-table")
+    assert refused.exit_code == 2
+    assert "--new-table: name a catalog" in refused.output
+    assert commands.lines(*archive)[-1]["steps"] == {"published": 1}
+    for path in where.rglob("*.metadata.json"):
+        path.write_bytes(b"{")
+    refused = commands.run(*archive)
+    assert refused.exit_code == 1
+    assert "--new-table" in refused.output
+    assert commands.lines(*archive, "--new-table")[-1]["steps"] == {"published": 1}

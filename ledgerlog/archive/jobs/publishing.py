@@ -36,7 +36,7 @@ from ledgerlog.optional_packages import how_to_install
 if TYPE_CHECKING:
     from ledgerlog.archive.table import LogTable
 
-__all__ = ["Publisher", "TableOptions", "drop_table", "open_publisher"]
+__all__ = ["Publisher", "TableOptions", "drop_table", "has_default_catalog", "open_publisher"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,11 @@ class TableOptions:
     """The namespace of the tables."""
     is_anew: bool = False
     """Make the log's table anew, although it is damaged, or another program changed it."""
+
+
+def has_default_catalog(destination: str) -> bool:
+    """Whether the catalog can be a file in a destination, by its URL or path: if it is a local directory."""
+    return "://" not in destination or destination.startswith("file:")
 
 
 class Publisher:
