@@ -185,6 +185,7 @@ class Connection:
             if self._access is not None:
                 self._access.close()
             self._requests.close()
+            self._outbox.close()
             self._release_large()
             self._shared.fair.leave(self._party, is_greeted=self.is_greeted)
 
