@@ -291,6 +291,9 @@ HELLO_BYTES_MAX = 4 * KIB
 JOURNAL_GATHER_BYTES = 2 * MIB
 """While a connection has more adds to read, a sync waits until this many bytes have gathered."""
 
+PARTY_UNSYNCED_BYTES = 512 * KIB
+"""While several parties use a bookie, a party may add only if fewer bytes of its adds wait for their sync."""
+
 PARTY_WORKING = 64
 PARTY_URGENT = 16
 """How many requests of one party a bookie works on at the same time, long polls not counted: fences and
@@ -336,6 +339,12 @@ ACCESS_PRINCIPALS = 4 * KIB
 BOOKIE_THREAD_SWITCH_S = 0.0005
 """How long a thread of a bookie waits for one that computes. A sync in a thread waits twice so long, once
 before it begins and once after it has ended."""
+
+BOOKIE_COLLECTOR = (700, 10, 1000)
+"""The thresholds of the garbage collector in a bookie. A full collection visits all objects in one go, in
+50 ms and more if many small entries are in memory. Everything that comes and goes often is free of cycles, so
+it is freed without the collector. Python's own thresholds would have a hundred times as many full
+collections."""
 
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 32

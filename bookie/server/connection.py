@@ -11,10 +11,10 @@ It runs no checkpoint between an add and its verdict:
 **Numbers.** Both ends count the ADDs of a connection from 1. An add does not carry its number, because the
 same bytes go to every bookie of a write set. Every ADD that arrives whole has a number and one outcome: a
 refusal, or an acknowledgement of its number or of a later one. ``_pending`` holds the adds under way as
-(position, number): once this position of the journal is durable, so are the adds up to this number. Adds with
-the same position share one item of ``_pending``, so it is as long as the number of syncs to wait for. Some
-adds are durable at once: a duplicate, or an add that only brings the LAC. Their acknowledgement waits for the
-earlier adds.
+(position, number, bytes): once this position of the journal is durable, so are the adds up to this number.
+Adds with the same position share one item of ``_pending``, so it is as long as the number of syncs to wait
+for. Some adds are durable at once: a duplicate, or an add that only brings the LAC. Their acknowledgement
+waits for the earlier adds.
 
 **Before HELLO** the bookie answers nothing and takes only one small frame (``limits.HELLO_BYTES_MAX``). If a
 peer announces a larger frame, it is cut off at once. If a HELLO names another bookie, or another instance of
@@ -48,9 +48,10 @@ ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. 
 frames is bounded for all connections together. A few buffers of this size are kept for the next such frames.
 
 **Back-pressure.** Before an add, the task waits until the engine has room for it (memory, or bytes that are
-not durable). Between two chunks, it waits while the client leaves too many bytes of answers unread
-(``limits.BOOKIE_CONNECTION_ANSWER_BYTES``). While it waits it reads nothing, and TCP slows the client down.
-If a client leaves replies with data unread, only its other requests wait (``requests``).
+not durable), and until few bytes of its party's adds wait for their sync (``fair``). Between two chunks, it
+waits while the client leaves too many bytes of answers unread (``limits.BOOKIE_CONNECTION_ANSWER_BYTES``).
+While it waits it reads nothing, and TCP slows the client down. If a client leaves replies with data unread,
+only its other requests wait (``requests``).
 
 **Ends.** A connection ends in one of these ways:
 
@@ -147,8 +148,8 @@ class Connection:
         self._adds = 0
         """How many ADDs the client has sent. This is also the number of the last one."""
         self._pending: deque[list[int]] = deque()
-        """[position, number], both increasing: once ``position`` is durable, so is every add up to
-        ``number``, except refused ones."""
+        """[position, number, bytes], the first two increasing: once ``position`` is durable, so is every add
+        up to ``number``, except refused ones. ``bytes`` is the size of the adds of this item."""
         self._all_durable = trio.Event()
         self.is_greeted = False
         """Whether the client has sent a HELLO that names this bookie."""
@@ -187,6 +188,7 @@ class Connection:
             self._requests.close()
             self._outbox.close()
             self._release_large()
+            self._party.on_synced(sum(size for _, _, size in self._pending))
             self._shared.fair.leave(self._party, is_greeted=self.is_greeted)
 
     def drop(self, why: str) -> None:
@@ -276,7 +278,7 @@ class Connection:
 
     async def _receive_frames(self) -> None:
         """Handle frames until the peer closes its side."""
-        buffer, stream, engine, turns = self._buffer, self._stream, self._shared.engine, self._turns
+        buffer, stream, turns = self._buffer, self._stream, self._turns
         assert self._access is not None, "nothing is served before HELLO"
         writable = self._access.writable
         was_mid_frame = False
@@ -288,7 +290,7 @@ class Connection:
                     len(frames) == 1
                     and frames[0].header.kind == Kind.ADD
                     and frames[0].header.ledger_id in writable
-                    and engine.has_room_for(len(frames[0].raw))
+                    and self._has_room(len(frames[0].raw))
                     and not buffer.is_mid_frame
                 ):
                     turns.spend(len(frames[0].raw))
@@ -328,7 +330,7 @@ class Connection:
 
     async def _on_frames(self, frames: list[Frame]) -> None:
         """Handle frames whose first turn has begun."""
-        engine, turns = self._shared.engine, self._turns
+        turns = self._turns
         assert self._access is not None
         writable = self._access.writable
         for index, frame in enumerate(frames):
@@ -339,7 +341,7 @@ class Connection:
             if frame.header.kind == Kind.ADD:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
                     continue
-                while not engine.has_room_for(len(frame.raw)) and await self._wait_room():
+                while not self._has_room(len(frame.raw)) and await self._wait_room():
                     # All that waited go on now. So wait for a turn again, and look whether room is left.
                     await self._take_share(_cost_of_turn(frames, index))
                 self._on_add(frame)
@@ -413,14 +415,21 @@ class Connection:
         if self._pending and self.on_durable(self._shared.engine.durable_position):
             self._shared.await_sync(self)
 
-    async def _wait_room(self) -> bool:
-        """Wait until the engine has room. Return False if it refuses adds instead.
+    def _has_room(self, size: int) -> bool:
+        """Whether the engine and the party have room for an add of ``size`` bytes now.
 
-        Its room is checked before each add, with no checkpoint between the check and the add. So no add is
-        refused for lack of room, however many connections wait."""
+        It is asked before each add, with no checkpoint between the question and the add. So no add is refused
+        for lack of room, however many connections wait."""
+        return self._shared.engine.has_room_for(size) and self._shared.fair.may_add(self._party)
+
+    async def _wait_room(self) -> bool:
+        """Wait until there may be room again. Return False if the engine refuses adds instead."""
         self._await_sync()
         self._expect(_NEVER)  # The bookie does not read now, so the peer's time does not count.
-        return await self._shared.engine.wait_room()
+        if self._shared.fair.may_add(self._party):
+            return await self._shared.engine.wait_room()
+        await self._party.synced.park()
+        return True
 
     async def _wait_until_read(self) -> None:
         self._expect(_NEVER)
@@ -526,11 +535,14 @@ class Connection:
         if type(verdict) is Status:
             self._refuse(number, verdict, frame.header)
             return
+        size = len(frame.raw)
+        self._party.unsynced_bytes += size
         pending = self._pending
         if pending and verdict <= pending[-1][0]:
             pending[-1][1] = number
+            pending[-1][2] += size
         else:
-            pending.append([verdict, number])
+            pending.append([verdict, number, size])
 
     def _refuse(self, number: int, status: Status, header: Header) -> None:
         shared = self._shared
@@ -546,10 +558,12 @@ class Connection:
     def on_durable(self, position: int) -> bool:
         """Acknowledge the adds that are durable now. Return whether others are still under way."""
         pending = self._pending
-        number = 0
+        number = synced = 0
         while pending and pending[0][0] <= position:
-            number = pending.popleft()[1]
+            _, number, size = pending.popleft()
+            synced += size
         if number:
+            self._party.on_synced(synced)
             self._outbox.acknowledge(number)
         if pending:
             return True

@@ -15,6 +15,10 @@ connection's requests and its sending wait in lanes of their own.
 piece of work on a request (``requests``), and the sending of replies that waited for the client. Work without
 a turn would delay the other clients as much as the client likes.
 
+**The journal.** All adds go into one queue, and leave it in the order in which they came. So while several
+parties use the bookie, a party adds no more while ``limits.PARTY_UNSYNCED_BYTES`` of its bytes wait for their
+sync. The add of another party waits for these bytes, and not for all that a fast client can send.
+
 **Places.** A party gets only a part of what the bookie has, and so does a principal at all its addresses
 together. So the other clients always find some places:
 
@@ -119,6 +123,10 @@ class Party:
     working: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_WORKING))
     urgent: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_URGENT))
     """The places for fences and recovery reads that are worked on."""
+    unsynced_bytes: int = 0
+    """The bytes of its adds that are in the journal and not acknowledged yet."""
+    synced: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
+    """Where connections wait until fewer bytes are unsynced."""
     scrubbing: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
     """The place for a scrub. A bookie scrubs for one request after the other, so each party has one in that
     line."""
@@ -132,6 +140,11 @@ class Party:
     def __attrs_post_init__(self) -> None:
         self.group = None if self.principal is None else str(self.principal)
         self.name = f"{self.group or ''}@{self.address}"
+
+    def on_synced(self, count: int) -> None:
+        """Note that ``count`` bytes of its adds are acknowledged, or that their connection has ended."""
+        self.unsynced_bytes -= count
+        self.synced.unpark_all()
 
     def shared_places(self) -> tuple[Places, ...]:
         """Return all places that a connection of the party counts for."""
@@ -295,6 +308,10 @@ class FairShares:
     def pay(self, party: Party, cost: int) -> None:
         """Count work that turned out to cost ``cost`` bytes more than ``take`` or ``turn`` was told."""
         self._shares.pay(party.name, cost, group=party.group)
+
+    def may_add(self, party: Party) -> bool:
+        """Whether the party may add to the journal now. If not, wait in ``party.synced``, and ask again."""
+        return party.unsynced_bytes < limits.PARTY_UNSYNCED_BYTES or self.is_alone
 
     async def turn(self, party: Party, cost: int, lane: Hashable) -> None:
         """Wait until the party may do ``cost`` bytes of work. Call this after ``take`` has returned False.

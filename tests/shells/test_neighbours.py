@@ -22,11 +22,14 @@ from bookie.core.examining import Examination
 from bookie.core.reading import RangeLister, RangeReader
 from bookie.server.connection import Connection
 from bookie.server.requests import Requests
+from bookie.storage.disk.disk import Disk
+from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
-from ledgerlog.limits import KIB, MIB, TURN_BYTES, TURN_FRAMES
+from ledgerlog.limits import KIB, MIB, PARTY_UNSYNCED_BYTES, TURN_BYTES, TURN_FRAMES
 from ledgerlog.model.principal import Principal
 from ledgerlog.net.local import LocalNetwork
+from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
 from ledgerlog.wire.frame import FrameBuffer, Kind, Status, encode_head
 
 GREEDY, NEIGHBOUR = map(Principal.parse, ("admin/greedy", "admin/neighbour"))
@@ -79,8 +82,8 @@ async def connection(machine: Machine, bookie: Bookie, principal: Principal) -> 
 
 
 @asynccontextmanager
-async def scene() -> AsyncIterator[Scene]:
-    machine = Machine(network=LocalNetwork(buffer_bytes=8 * MIB))
+async def scene(disk: Disk | None = None) -> AsyncIterator[Scene]:
+    machine = Machine(disk=disk or MemoryDisk(), network=LocalNetwork(buffer_bytes=8 * MIB))
     async with machine.bookie() as bookie:
         filler = await bookie.client()
         for number in range(RUNS):
@@ -211,6 +214,64 @@ async def test_connections_that_waited_for_room_go_on_a_turn_at_a_time(
         passes = await it.passes()
         assert sum(passes) == 32 * 64
         assert max(passes) <= 2 * 2 * TURN_FRAMES
+
+
+async def test_a_party_that_shares_the_bookie_puts_few_unsynced_bytes_before_its_neighbours_add(
+    clock: MockClock,
+) -> None:
+    """However many connections add as fast as they can, while the disk does not answer."""
+    disk = FaultyDisk()
+    async with scene(disk) as it:
+        clients = [await it.greedy() for _ in range(8)]
+        disk.faults.append(gate := Gate("write_sync"))
+        await it.neighbour.add(MINE, it.added, [b"n"], lac=it.added - 1)  # The bookie is shared from now on.
+        for number, client in enumerate(clients):
+            for n in range(20):
+                client.stream.send_nowait([bytes(part) for part in add(20 + number, n, [bytes(64 * KIB)])])
+        await wait_all_tasks_blocked()
+        party = it.bookie.node.server._shared.fair.enter(it.neighbour.stream.peer, GREEDY)
+        engine = it.bookie.node.server._shared.engine
+        waiting = engine.statistics()["pending_bytes"]
+        assert PARTY_UNSYNCED_BYTES <= waiting < PARTY_UNSYNCED_BYTES + 64 * KIB + 8 * KIB
+        gate.open()
+        for client in clients:
+            await client.acknowledged(20)
+        await it.neighbour.acknowledged(it.added + 1)
+        assert not party.unsynced_bytes
+
+
+async def test_a_party_alone_fills_the_journal(clock: MockClock) -> None:
+    disk = FaultyDisk()
+    async with scene(disk) as it:
+        client = await it.greedy()
+        await trio.sleep(10)
+        disk.faults.append(gate := Gate("write_sync"))
+        for n in range(64):
+            client.stream.send_nowait([bytes(part) for part in add(20, n, [bytes(64 * KIB)])])
+        await wait_all_tasks_blocked()
+        assert it.bookie.node.server._shared.engine.statistics()["pending_bytes"] > 64 * 64 * KIB
+        gate.open()
+        await client.acknowledged(64)
+
+
+async def test_a_connection_that_ends_leaves_its_unsynced_bytes_to_nobody(clock: MockClock) -> None:
+    disk = FaultyDisk()
+    async with scene(disk) as it:
+        first, second = await it.greedy(), await it.greedy()
+        disk.faults.append(gate := Gate("write_sync"))
+        await it.neighbour.add(MINE, it.added, [b"n"], lac=it.added - 1)
+        for n in range(20):
+            first.stream.send_nowait([bytes(part) for part in add(20, n, [bytes(64 * KIB)])])
+        await wait_all_tasks_blocked()
+        for served in list(it.bookie.node.server._connections):
+            if served.principal == GREEDY and served._pending:
+                served.drop("the test says so")
+        await wait_all_tasks_blocked()
+        await it.neighbour.add(MINE, it.added + 1, [b"n"], lac=it.added - 1)
+        second.stream.send_nowait([bytes(part) for part in add(21, 0, [bytes(64 * KIB)])])
+        await wait_all_tasks_blocked()
+        gate.open()
+        await second.acknowledged(1)
 
 
 async def test_a_neighbour_waits_for_a_few_turns_of_a_flood_on_many_connections(
