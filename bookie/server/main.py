@@ -61,7 +61,7 @@ from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.event_log import log_to_stderr
-from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
+from ledgerlog.limits import BOOKIE_COLLECTOR, BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
@@ -306,6 +306,7 @@ def run(
             # again.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*BOOKIE_COLLECTOR)
             if is_announced:
                 logger.warning("bookie=%s: it serves again", node.bookie_id)
             elif as_json:
