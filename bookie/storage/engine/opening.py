@@ -473,7 +473,7 @@ async def _running(engine: Engine, tasks: Sequence[Task], ground: _Ground) -> As
                 nursery.cancel_scope.cancel()
 
         for task in tasks:
-            nursery.start_soon(guard, task)
+            nursery.start_soon(guard, task, name=task)
         ground.index.is_patient = True
         try:
             yield
