@@ -2,15 +2,16 @@
 
     python -m tests.bench.hostile [--bookies 1,3] [--seconds S] [--only NAME,...] [--identity] [--json]
 
-A neighbour appends records of 1 KiB, 200 a second, each due at its time whatever became of the others. Its
-latency counts from then. It is measured alone, then beside each attack, and then alone again, each time on
-a new cluster: the two figures alone show the noise of the machine. The attacker is a process of its own on
-the same machine, so a part of what the neighbour loses is the attacker's use of the processors, not the
-bookie's answer to it. The attacker's address is 127.0.0.2, and the neighbour's 127.0.0.1.
+A neighbour makes a ledger, connects and appends a first record. Then it appends records of 1 KiB, 200 a
+second, each due at its time whatever became of the others. Its latency counts from then. It is measured
+alone, then beside each attack, and then alone again, each time on a new cluster: the two figures alone show
+the noise of the machine. The attacker is a process of its own on the same machine, so a part of what the
+neighbour loses is the attacker's use of the processors, not the bookie's answer to it. The attacker's address
+is 127.0.0.2, and the neighbour's 127.0.0.1.
 
-For each attack: the neighbour's p50 and p99, the p99 as a multiple of the p99 alone, what failed of its
-appends (and of the one ledger that it makes after the attack has begun), and the memory of the largest
-bookie.
+For each attack: how long the first append takes, connecting included; the neighbour's p50 and p99, the p99 as
+a multiple of the p99 alone, what failed of its appends (and of the one ledger that it makes after the attack
+has begun), and the memory of the largest bookie.
 
 If the machine is busy, the latencies say more about the other work than about the bookie. So the neighbour
 also notes how much time of a processor the busiest bookie used between each append and its answer: ``cpu``.
@@ -94,8 +95,14 @@ async def _neighbour(uri: str, seconds: float, bookies: list[int]) -> None:
         try:
             writer = await cluster.ledgers.create(replication=quorum)
         except LedgerLogError as cause:
-            print(json.dumps({"taken": [], "cpu": [], "failed": [repr(cause)]}))
+            print(json.dumps({"first": [], "taken": [], "cpu": [], "failed": [repr(cause)]}))
             return
+        began = trio.current_time()
+        try:
+            await writer.append(RECORD)
+        except LedgerLogError as cause:
+            failed.append(repr(cause))
+        first_s = trio.current_time() - began
         async with trio.open_nursery() as nursery:
             began = trio.current_time()
 
@@ -115,7 +122,7 @@ async def _neighbour(uri: str, seconds: float, bookies: list[int]) -> None:
                 nursery.start_soon(append, due)
         with suppress(LedgerLogError):  # Each append has said so.
             await writer.close()
-    print(json.dumps({"taken": taken, "cpu": cpu, "failed": failed}))
+    print(json.dumps({"first": [first_s], "taken": taken, "cpu": cpu, "failed": failed}))
 
 
 # --- the attacks ----------------------------------------------------------------------------------
@@ -517,6 +524,8 @@ async def questions(target: Target) -> None:
 class Seen:
     """What the neighbour saw."""
 
+    first_ms: float
+    """Until the first append was acknowledged: connecting, saying who it is, and the append."""
     p50_ms: float
     p99_ms: float
     cpu_p50_ms: float
@@ -531,6 +540,7 @@ def _seen(said: dict[str, Any]) -> Seen:
         return values[min(len(values) - 1, int(len(values) * share))] * 1000 if values else math.inf
 
     return Seen(
+        at("first", 0),
         at("taken", 0.5),
         at("taken", 0.99),
         at("cpu", 0.5),
@@ -696,7 +706,8 @@ def _tell(
     verdict = "" if times <= BAR and not seen.failed else "  <-- over the bar"
     why = f"  {seen.failed[0][:100]}" if seen.failed else ""
     print(
-        f"{bookies} {name:22} p50 {seen.p50_ms:8.1f} ms  p99 {seen.p99_ms:8.1f} ms  {times:6.1f}x  "
+        f"{bookies} {name:22} first {seen.first_ms:7.1f} ms  "
+        f"p50 {seen.p50_ms:8.1f} ms  p99 {seen.p99_ms:8.1f} ms  {times:6.1f}x  "
         f"cpu p50 {seen.cpu_p50_ms:6.1f} ms  p99 {seen.cpu_p99_ms:6.1f} ms  {cpu_times:5.1f}x  "
         f"failed {len(seen.failed):4}  {memory_mib:6.0f} MiB{verdict}{why}",
         flush=True,
