@@ -842,10 +842,43 @@ SHARES = (
         "all_that_waited_for_room_go_on_in_one_pass",
         "SECURITY, fair shares",
         "Connection._on_frames",
-        "while not engine.has_room_for(len(frame.raw)) and await self._wait_room():\n"
+        "while not self._has_room(len(frame.raw)) and await self._wait_room():\n"
         "    await self._take_share(_cost_of_turn(frames, index))",
-        "if not engine.has_room_for(len(frame.raw)):\n    await self._wait_room()",
+        "if not self._has_room(len(frame.raw)):\n    await self._wait_room()",
         "tests/shells/test_neighbours.py::test_connections_that_waited_for_room_go_on_a_turn_at_a_time",
+    ),
+    mutant(
+        "a_party_that_shares_the_bookie_fills_the_journal",
+        "SECURITY, fair shares",
+        "FairShares.may_add",
+        "party.unsynced_bytes < limits.PARTY_UNSYNCED_BYTES or self.is_alone",
+        "True",
+        "tests/shells/test_neighbours.py"
+        "::test_a_party_that_shares_the_bookie_puts_few_unsynced_bytes_before_its_neighbours_add",
+    ),
+    mutant(
+        "a_party_alone_waits_for_each_sync",
+        "SECURITY, fair shares",
+        "FairShares.may_add",
+        "party.unsynced_bytes < limits.PARTY_UNSYNCED_BYTES or self.is_alone",
+        "party.unsynced_bytes < limits.PARTY_UNSYNCED_BYTES",
+        "tests/shells/test_neighbours.py::test_a_party_alone_fills_the_journal",
+    ),
+    mutant(
+        "an_ended_connection_leaves_unsynced_bytes_to_its_party",
+        "SECURITY, fair shares",
+        "Connection.run",
+        "self._party.on_synced(sum(size for _, _, size in self._pending))",
+        "pass",
+        "tests/shells/test_neighbours.py::test_a_connection_that_ends_leaves_its_unsynced_bytes_to_nobody",
+    ),
+    mutant(
+        "an_ended_connection_waits_for_the_garbage_collector",
+        "SECURITY, fair shares",
+        "Connection.run",
+        "self._outbox.close()",
+        "pass",
+        "tests/shells/test_closed_connections.py",
     ),
     mutant(
         "each_connection_is_its_own_party",
