@@ -25,6 +25,10 @@ from ledgerlog.wire.frame import HEADER_BYTES, SPARSE, Kind, encode_head
 FRAME_BYTES = 64 * KIB
 """The approximate size of a merged run. Reading one entry from the disk costs as much as reading this."""
 
+PARTS_MAX = 512
+"""The most runs that become one. Merging them takes the bookie's event loop about a millisecond, and
+adds wait for that. Compaction merges the results again."""
+
 _GAP_MAX = 2 * ENSEMBLE_MAX
 """With striping, each bookie stores at least one of this many successive entries."""
 
@@ -75,6 +79,7 @@ def merge_runs(runs: Iterable[EntryRun]) -> Iterator[Merged]:
             or payload + size + 12 * (count + run.entry_count) > FRAME_BYTES
             or count + run.entry_count > FRAME_ENTRIES_MAX
             or run.last - parts[0].first >= _SPAN_MAX
+            or len(parts) >= PARTS_MAX
         ):
             yield _merged(parts, payload, count)
             parts, payload, count = [], 0, 0

@@ -14,7 +14,7 @@ from bookie.core.block import PAGE_BYTES
 from bookie.core.entry_log import LoggedLedger, LogHeader, RecordHead
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import EntryRun
-from bookie.core.merging import FRAME_BYTES, merge_frames, merge_runs
+from bookie.core.merging import FRAME_BYTES, PARTS_MAX, merge_frames, merge_runs
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import entry_digests
 from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, encode_add
@@ -151,6 +151,11 @@ def test_a_merged_frame_is_about_as_large_as_it_may_be() -> None:
     assert len(merged) == 4
     assert max(run.length for run, _ in merged) <= FRAME_BYTES + 1000
     assert [e for _, entries in merged for e in entries.ids] == list(range(200))
+
+
+def test_of_tiny_runs_so_many_become_one_that_merging_them_is_a_short_step() -> None:
+    merged = merge([frame_of([at], [b"x"]) for at in range(2 * PARTS_MAX + 1)])
+    assert [run.entry_count for run, _ in merged] == [PARTS_MAX, PARTS_MAX, 1]
 
 
 @given(st.sets(st.integers(0, 60), min_size=1), st.lists(st.integers(1, 7), min_size=60, max_size=60))

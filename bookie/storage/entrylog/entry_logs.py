@@ -54,10 +54,10 @@ _UNFINISHED = ".new"
 _UNFINISHED_NAME = re.compile(r"[0-9a-f]{16}\.new\Z")
 _PIECE_BYTES = MIB
 _STEP_BYTES = 64 * KIB
-_STEP_RUNS = 1024
+_STEP_RUNS = 512
 _STEP_RECORDS = 128
 _FETCH_BYTES = MIB
-_FETCH_RUNS = 2048
+_FETCH_RUNS = 512
 
 Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
 """Returns the verified frames of some runs, in order. Raises UnreadableSource if one cannot be read."""
@@ -391,7 +391,7 @@ async def _write_ledgers(
             )
             used += len(merged.parts)
             offsets.append(await output.record(ADD, frame))
-            done += len(frame) + 64 * len(merged.parts)
+            done += len(frame) + 128 * len(merged.parts)
             if done >= _STEP_BYTES:
                 done = 0
                 await trio.lowlevel.checkpoint()

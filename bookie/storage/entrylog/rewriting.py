@@ -48,8 +48,8 @@ from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
 from ledgerlog.concurrency.pace import Pace
 
-_PIECE_ROWS = 1024
-_STEP_RUNS = 1024
+_PIECE_ROWS = 512
+_STEP_RUNS = 512
 _STEP_LEDGERS = 128
 """How many ledgers are handled between two checkpoints. Adds wait about a millisecond during that time."""
 

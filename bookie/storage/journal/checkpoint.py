@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _LENGTH = attrgetter("length")
 
-_PIECE_ROWS = 1024
+_PIECE_ROWS = 512
 
 
 class Checkpointer:
