@@ -8,34 +8,50 @@ becomes a task only when it may begin:
 * It begins no request of a client that does not read its replies. A client whose replies cannot be sent could
   otherwise have the bookie read for nothing.
 
-*Urgent* requests, fences and recovery reads, have places of their own, so a new leader never waits for the
-reads of its own connection.
+Requests stand in three lines (``Line``), and each line has places of its own. So the fence of a new leader
+never waits for the reads of its own connection, and who follows a ledger does not wait for reads of old
+entries.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from typing import Generic, TypeVar
 
-__all__ = ["RequestQueue"]
+__all__ = ["Line", "RequestQueue"]
 
 T = TypeVar("T")
+
+
+class Line(Enum):
+    """A line of requests. If requests of several lines may begin, those of the first line begin first."""
+
+    URGENT = "urgent"
+    """Fences and recovery reads."""
+    POLL = "poll"
+    """Long polls. While one waits for its ledger, it stands in no line."""
+    USUAL = "usual"
 
 
 class RequestQueue(Generic[T]):
     """The requests of one connection. ``T`` is the caller's type of a request.
 
     Args:
-        working_max: The most requests that are worked on at the same time.
-        urgent_max: The most urgent requests that are worked on besides.
+        urgent_max: The most urgent requests that are worked on at the same time.
+        polls_max: The most long polls that are worked on besides.
+        usual_max: The most other requests that are worked on besides.
         unread_bytes_max: If more bytes of replies wait for the client, no request begins.
     """
 
-    __slots__ = ("_unread_bytes", "_unread_bytes_max", "_urgent", "_usual")
+    __slots__ = ("_lines", "_unread_bytes", "_unread_bytes_max")
 
-    def __init__(self, *, working_max: int, urgent_max: int, unread_bytes_max: int) -> None:
-        self._usual: _Line[T] = _Line(working_max)
-        self._urgent: _Line[T] = _Line(urgent_max)
+    def __init__(self, *, urgent_max: int, polls_max: int, usual_max: int, unread_bytes_max: int) -> None:
+        self._lines: dict[Line, _Places[T]] = {
+            Line.URGENT: _Places(urgent_max),
+            Line.POLL: _Places(polls_max),
+            Line.USUAL: _Places(usual_max),
+        }
         self._unread_bytes_max = unread_bytes_max
         self._unread_bytes = 0
 
@@ -44,20 +60,23 @@ class RequestQueue(Generic[T]):
         """The bytes of replies that wait for the client to read."""
         return self._unread_bytes
 
-    def add(self, request: T, *, is_urgent: bool) -> None:
+    def add(self, request: T, line: Line) -> None:
         """Queue a request. ``begin`` returns it when it may begin."""
-        (self._urgent if is_urgent else self._usual).waiting.append(request)
+        self._lines[line].waiting.append(request)
 
     def begin(self) -> T | None:
         """Return the next request that may begin, and count it; None if none may."""
         if self._unread_bytes > self._unread_bytes_max:
             return None
-        request = self._urgent.begin()
-        return self._usual.begin() if request is None else request
+        for places in self._lines.values():
+            request = places.begin()
+            if request is not None:
+                return request
+        return None
 
-    def end(self, *, is_urgent: bool) -> None:
-        """Say that the work on a request is over."""
-        (self._urgent if is_urgent else self._usual).end()
+    def end(self, line: Line) -> None:
+        """Say that the work on a request of this line is over."""
+        self._lines[line].end()
 
     def hold(self, count: int) -> None:
         """Say that ``count`` bytes of a reply wait for the client."""
@@ -70,10 +89,10 @@ class RequestQueue(Generic[T]):
 
     def clear(self) -> list[T]:
         """Remove and return the requests that wait: the connection has ended."""
-        return [*self._urgent.clear(), *self._usual.clear()]
+        return [request for places in self._lines.values() for request in places.clear()]
 
 
-class _Line(Generic[T]):
+class _Places(Generic[T]):
     __slots__ = ("_most", "_working", "waiting")
 
     def __init__(self, most: int) -> None:

@@ -200,7 +200,7 @@ class Connection:
     def drain(self) -> None:
         """Stop reading, finish the requests that were begun, and return. The caller sets a deadline."""
         self._is_draining = True
-        self._requests.end_polls()
+        self._requests.stop_waiting()
         self._timeout.cancel()
 
     # --- sending --------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ class Connection:
         while self._pending:
             self._all_durable = trio.Event()
             await self._all_durable.wait()
-        await self._requests.wait_none()
+        await self._requests.wait_all_answered()
         await self._outbox.wait_all_sent()
 
     # --- frames ---------------------------------------------------------------------------------

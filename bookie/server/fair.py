@@ -41,11 +41,12 @@ keeps a new leader from taking over. Fences and recovery reads still count for t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import attrs
 import trio
 
+from bookie.core.request_queue import Line
 from bookie.core.shares import Shares
 from bookie.server.budget import ByteBudget
 from ledgerlog import limits
@@ -106,6 +107,11 @@ def _of_principal() -> Places:
     )
 
 
+def _of_lines() -> dict[Line, trio.CapacityLimiter]:
+    most = dict.fromkeys(Line, limits.PARTY_WORKING) | {Line.URGENT: limits.PARTY_URGENT}
+    return {line: trio.CapacityLimiter(each) for line, each in most.items()}
+
+
 @attrs.define(eq=False)
 class Party:
     """The places of all connections of one principal from one address. ``FairShares`` makes it."""
@@ -120,9 +126,8 @@ class Party:
     reserve: Places
     """The places for urgent requests if ``everybody`` has none left."""
     own: Places = attrs.Factory(_of_party)
-    working: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_WORKING))
-    urgent: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(limits.PARTY_URGENT))
-    """The places for fences and recovery reads that are worked on."""
+    working: Mapping[Line, trio.CapacityLimiter] = attrs.Factory(_of_lines)
+    """The places for requests that are worked on."""
     unsynced_bytes: int = 0
     """The bytes of its adds that are in the journal and not acknowledged yet."""
     synced: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)

@@ -8,61 +8,57 @@ little longer than the client asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from heapq import heapify, heappop, heappush
-from itertools import count
+from typing import Protocol
 
 import trio
 
-__all__ = ["AT_ONCE", "Polls"]
+from bookie.core.due_items import DueItems
+
+__all__ = ["AT_ONCE", "Polls", "Timed"]
 
 AT_ONCE = 16
 
-_FEW = 64
+
+class Timed(Protocol):
+    """A long poll that waits."""
+
+    def on_time(self) -> None:
+        """Learn that the time is up. It must not raise."""
+        ...
 
 
 class Polls:
-    """The long polls of one bookie. ``run`` must run while any poll waits."""
+    """The long polls of one bookie that wait. ``run`` must run while any poll waits."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[float, int, trio.CancelScope]] = []
-        """A heap with the end of each poll, a unique number, and the scope of its wait."""
-        self._waiting: dict[int, None] = {}
-        """The numbers of the polls that still wait. Any other poll in the heap has ended already."""
-        self._numbers = count()
+        self._ends: DueItems[Timed] = DueItems()
         self._wanted = trio.Event()
 
-    @contextmanager
-    def lasting(self, seconds: float) -> Iterator[trio.CancelScope]:
-        """Bound the wait in the body to about this many seconds. Cancel the scope to end the wait earlier."""
-        number = next(self._numbers)
-        with trio.CancelScope() as poll:
-            heappush(self._ends, (trio.current_time() + seconds, number, poll))
-            self._waiting[number] = None
+    def add(self, poll: Timed, seconds: float) -> None:
+        """Tell ``poll``, once, when about this many seconds have passed."""
+        end = trio.current_time() + seconds
+        if end < self._ends.next_due():
             self._wanted.set()
-            try:
-                yield poll
-            finally:
-                self._waiting.pop(number, None)
-                if len(self._ends) > _FEW + 2 * len(self._waiting):
-                    self._ends = [end for end in self._ends if end[1] in self._waiting]
-                    heapify(self._ends)
+        self._ends.add(poll, end)
+
+    def remove(self, poll: Timed) -> None:
+        """Tell ``poll`` nothing any more. If it was told already, do nothing."""
+        self._ends.remove(poll)
 
     async def run(self) -> None:
-        """End the polls whose time is up. This never returns."""
+        """Tell the polls whose time is up. This never returns."""
         while True:
             await self._wait_for_next()
-            now, left = trio.current_time(), AT_ONCE
-            while left and self._ends and self._ends[0][0] <= now:
-                _, number, poll = heappop(self._ends)
-                if self._waiting.pop(number, number) is None:
-                    poll.cancel()
-                    left -= 1
+            now = trio.current_time()
+            for _ in range(AT_ONCE):
+                poll = self._ends.take(now)
+                if poll is None:
+                    break
+                poll.on_time()
             await trio.lowlevel.checkpoint()
 
     async def _wait_for_next(self) -> None:
-        while not self._ends or self._ends[0][0] > trio.current_time():
+        while (end := self._ends.next_due()) > trio.current_time():
             self._wanted = trio.Event()
-            with trio.move_on_at(self._ends[0][0] if self._ends else float("inf")):
+            with trio.move_on_at(end):
                 await self._wanted.wait()

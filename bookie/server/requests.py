@@ -6,8 +6,7 @@ the number of their request and leave in any order.
 
 **The queue** (``bookie.core.request_queue``). The bookie works on ``limits.BOOKIE_CONNECTION_WORKING``
 requests of a connection at the same time, and begins none while the client leaves more than
-``limits.BOOKIE_CONNECTION_UNREAD_BYTES`` of replies unread. The others wait as values. Long polls are tasks
-at once, because they mostly wait.
+``limits.BOOKIE_CONNECTION_UNREAD_BYTES`` of replies unread. The others wait as values.
 
 **Turns.** A request works in pieces, and waits for a turn of its party before each piece (``fair``): before
 looking for runs of entries, and before each run that it reads, lists or checks. So another client waits for
@@ -30,8 +29,11 @@ state. So "nothing new" is an ordinary answer, not an error. A recovery read nev
 decides about the ledger's end and needs to know which entries are here now. In an answer to READ_LAC,
 ``last`` is the last entry that is durable here, confirmed or not. A client that asks for the end may wait
 until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the bookie was told this LAC after
-its loss, and may have known a higher one before. An answer waits for a turn of its party, so thousands of
-polls that end together delay no other client.
+its loss, and may have known a higher one before.
+
+While a poll waits, it is a value like the requests of the queue. The news of a LAC, or the clock (``polls``),
+puts it into the queue again. So a client may leave thousands of polls behind, and there are no tasks to end.
+An answer waits for a turn of its party, so thousands of polls that end together delay no other client.
 
 **Access.** The bookie answers a request only if the client has the right (``access``). It checks a long poll
 once more before the answer. If the client's rights change, the long poll ends at once.
@@ -50,7 +52,7 @@ from types import TracebackType
 
 import trio
 
-from bookie.core.request_queue import RequestQueue
+from bookie.core.request_queue import Line, RequestQueue
 from bookie.core.results import ReadResult
 from bookie.server.access import Access
 from bookie.server.budget import ByteBudget
@@ -135,13 +137,44 @@ def _is_urgent(header: Header) -> bool:
     return header.kind == Kind.FENCE or bool(header.flags & RECOVERY)
 
 
+def _line_of(header: Header) -> Line:
+    if _is_urgent(header):
+        return Line.URGENT
+    may_wait = header.wait_ms and header.kind in (Kind.READ, Kind.READ_LAC)
+    return Line.POLL if may_wait else Line.USUAL
+
+
+class _Request:
+    """A request under way. If a long poll has waited, ``on_lac`` or ``on_time`` is called."""
+
+    __slots__ = ("_on_over", "header", "is_over", "line", "places")
+
+    def __init__(
+        self, header: Header, line: Line, places: tuple[Places, ...], on_over: Callable[[_Request], None]
+    ) -> None:
+        self.header = header
+        self.line = line
+        self.places = places
+        """Where the request counts."""
+        self.is_over = False
+        """Whether this is a long poll that has waited."""
+        self._on_over = on_over
+
+    def on_lac(self) -> None:
+        self._on_over(self)
+
+    def on_time(self) -> None:
+        self._on_over(self)
+
+
 class Requests:
     """The requests under way of one connection."""
 
     __slots__ = (
+        "_all_answered",
         "_budget",
-        "_changed",
         "_held",
+        "_is_draining",
         "_nursery",
         "_outbox",
         "_peer",
@@ -164,15 +197,18 @@ class Requests:
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
         self._held: dict[_Held, None] = {}
         """The bytes of budgets that replies hold."""
-        self._polls: dict[trio.CancelScope, None] = {}
-        self._changed = trio.Event()
-        self._queue: RequestQueue[tuple[Header, tuple[Places, ...]]] = RequestQueue(
-            working_max=limits.BOOKIE_CONNECTION_WORKING,
+        self._polls: dict[_Request, None] = {}
+        """The long polls that wait."""
+        self._is_draining = False
+        self._all_answered = trio.Event()
+        self._queue: RequestQueue[_Request] = RequestQueue(
             urgent_max=limits.BOOKIE_CONNECTION_URGENT,
+            polls_max=limits.BOOKIE_CONNECTION_WORKING,
+            usual_max=limits.BOOKIE_CONNECTION_WORKING,
             unread_bytes_max=limits.BOOKIE_CONNECTION_UNREAD_BYTES,
         )
         self._nursery: trio.Nursery | None = None
-        """Where requests of the queue begin. None before the first one and after the connection's end."""
+        """Where requests of the queue begin. None before the first one, and when the connection ends."""
         self.under_way = 0
 
     def begin(self, frame: Frame, nursery: trio.Nursery) -> None:
@@ -183,7 +219,8 @@ class Requests:
             raise WireError(f"a message of kind {header.kind} is not a request")
         if len(frame.raw) != HEADER_BYTES:
             raise WireError(f"a request of kind {header.kind} has a body")
-        is_poll = bool(header.wait_ms)
+        line = _line_of(header)
+        is_poll = line is Line.POLL
         bound = limits.BOOKIE_CONNECTION_REQUESTS - (limits.BOOKIE_CONNECTION_REQUESTS // 4 if is_poll else 0)
         places = self.party.request_places(is_poll=is_poll, is_urgent=_is_urgent(header))
         if self.under_way >= bound or places is None:
@@ -193,11 +230,8 @@ class Requests:
         for each in places:
             each.requests += 1
         self._nursery = nursery
-        if is_poll:
-            nursery.start_soon(self._answer, header, places)
-        else:
-            self._queue.add((header, places), is_urgent=_is_urgent(header))
-            self._begin_waiting()
+        self._queue.add(_Request(header, line, places, self._on_poll_over), line)
+        self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """Begin the requests of the queue that may begin now."""
@@ -205,22 +239,29 @@ class Requests:
         if nursery is None or nursery.cancel_scope.cancel_called:
             return  # The connection ends: ``close`` forgets what waits.
         while (request := self._queue.begin()) is not None:
-            nursery.start_soon(self._answer_queued, *request)
+            nursery.start_soon(self._work_on, request)
 
-    async def _answer_queued(self, header: Header, places: tuple[Places, ...]) -> None:
+    async def _work_on(self, request: _Request) -> None:
+        """Answer a request, or let a long poll wait."""
         try:
-            await self._answer(header, places)
+            await self._answer(request)
+        except BaseException:
+            self._nursery = None  # The connection ends, perhaps because somebody cancelled all of the bookie.
+            raise
         finally:
-            self._queue.end(is_urgent=_is_urgent(header))
-            self._begin_waiting()
+            self._queue.end(request.line)
+        self._begin_waiting()
 
-    async def _answer(self, header: Header, places: tuple[Places, ...]) -> None:
+    async def _answer(self, request: _Request) -> None:
+        header = request.header
+        waits = False
         try:
-            await self._check(header)
-            if header.wait_ms:
-                await _ANSWERS[header.kind](self, header)
-            else:
-                async with self.party.urgent if _is_urgent(header) else self.party.working:
+            if request.is_over:
+                await self._pace(limits.TURN_REQUEST_BYTES)
+            await self._check(header)  # Of a long poll again: the client may have lost the right meanwhile.
+            waits = request.line is Line.POLL and self._begin_wait(request)
+            if not waits:
+                async with self.party.working[request.line]:
                     await _ANSWERS[header.kind](self, header)
         except _Refused as refusal:
             self._refuse(header, refusal.status)
@@ -231,14 +272,15 @@ class Requests:
             is_damage = isinstance(error, StorageCorrupt)
             self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
         finally:
-            self._forget(places)
+            if not waits:
+                self._forget(request)
 
-    def _forget(self, places: tuple[Places, ...]) -> None:
+    def _forget(self, request: _Request) -> None:
         self.under_way -= 1
-        for each in places:
+        for each in request.places:
             each.requests -= 1
-        self._changed.set()
-        self._changed = trio.Event()
+        if not self.under_way:
+            self._all_answered.set()
 
     async def _check(self, header: Header) -> None:
         """Raise _Refused if the client has no right to this request."""
@@ -249,22 +291,59 @@ class Requests:
             self._shared.tell_refused(self._peer, access, header, status)
             raise _Refused(status)
 
+    # --- long polls -----------------------------------------------------------------------------
+
+    def _begin_wait(self, request: _Request) -> bool:
+        """Let a long poll wait for the LAC. Return False if it has nothing to wait for, or has waited."""
+        header = request.header
+        if request.is_over or self._is_draining or not _makes_sense(header):
+            return False
+        entry_id = header.first if header.kind == Kind.READ else header.first + 1
+        if not self._shared.engine.await_lac(header.ledger_id, entry_id, request):
+            return False
+        self._shared.polls.add(request, min(header.wait_ms / 1000, limits.LONG_POLL_S))
+        self._polls[request] = None
+        return True
+
+    def _end_wait(self, request: _Request) -> None:
+        del self._polls[request]
+        self._shared.polls.remove(request)
+        self._shared.engine.forget_lac(request.header.ledger_id, request)
+
+    def _on_poll_over(self, request: _Request) -> None:
+        """The LAC has come, or the time is up."""
+        self._end_wait(request)
+        request.is_over = True
+        self._queue.add(request, request.line)
+        self._begin_waiting()
+
     def end_polls(self) -> None:
         """Let every long poll answer now."""
-        for poll in list(self._polls):
-            poll.cancel()
+        for request in list(self._polls):
+            self._on_poll_over(request)
 
-    async def wait_none(self) -> None:
+    # --- the end --------------------------------------------------------------------------------
+
+    def stop_waiting(self) -> None:
+        """Let every long poll answer now, those too that come later."""
+        self._is_draining = True
+        self.end_polls()
+
+    async def wait_all_answered(self) -> None:
         """Return once no request is under way."""
         while self.under_way:
-            await self._changed.wait()
+            self._all_answered = trio.Event()
+            await self._all_answered.wait()
 
     def close(self) -> None:
         """Give back the places of requests that wait, and the bytes of replies that were not sent. Call it
         when the connection has ended."""
         self._nursery = None
-        for _, places in self._queue.clear():
-            self._forget(places)
+        polls = list(self._polls)
+        for request in polls:
+            self._end_wait(request)
+        for request in (*polls, *self._queue.clear()):
+            self._forget(request)
         held, self._held = self._held, {}
         for each in held:
             each.give()
@@ -272,17 +351,14 @@ class Requests:
     # --- each kind ------------------------------------------------------------------------------
 
     async def _read(self, header: Header) -> None:
-        stride = header.entry_count
-        if not 0 <= header.first <= header.last or stride < 1 or header.argument < 1:
+        if not _makes_sense(header):
             self._refuse(header, Status.BAD_REQUEST)
             return
-        is_recovery = bool(header.flags & RECOVERY)
-        if not is_recovery:
-            await self._wait_lac(header, header.first)
+        stride = header.entry_count
         bytes_max = min(header.argument, limits.READ_REPLY_BYTES_TARGET)
         with await self._take(bytes_max, header) as held:
             engine = self._shared.engine
-            read = partial(engine.recovery_read, key=header.key) if is_recovery else engine.read
+            read = partial(engine.recovery_read, key=header.key) if header.flags & RECOVERY else engine.read
             result = await read(
                 header.ledger_id,
                 first=header.first,
@@ -303,7 +379,6 @@ class Requests:
         self._reply([_encode_reply(header, result.status, lac=result.lac, lafr=result.lafr)])
 
     async def _read_lac(self, header: Header) -> None:
-        await self._wait_lac(header, header.first + 1)
         engine = self._shared.engine
         lac, lafr = engine.lac(header.ledger_id)
         last = engine.last_durable(header.ledger_id)
@@ -361,19 +436,6 @@ class Requests:
 
     # --- parts ----------------------------------------------------------------------------------
 
-    async def _wait_lac(self, header: Header, entry_id: int) -> None:
-        """Wait until the ledger's LAC is at least ``entry_id``, but no longer than the request allows."""
-        if not header.wait_ms:
-            return
-        with self._shared.polls.lasting(min(header.wait_ms / 1000, limits.LONG_POLL_S)) as poll:
-            self._polls[poll] = None
-            try:
-                await self._shared.engine.wait_lac(header.ledger_id, entry_id)
-            finally:
-                del self._polls[poll]
-        await self._pace(limits.TURN_REQUEST_BYTES)
-        await self._check(header)  # The client may have lost the right meanwhile.
-
     async def _pace(self, cost: int) -> None:
         """Wait until the client's party may do ``cost`` bytes of work."""
         fair = self._shared.fair
@@ -428,6 +490,13 @@ _ANSWERS = {
     Kind.SCRUB.value: Requests._scrub,
     Kind.LEDGERS.value: Requests._ledgers,
 }
+
+
+def _makes_sense(header: Header) -> bool:
+    """Whether a READ or a READ_LAC can be answered."""
+    if header.kind == Kind.READ_LAC:
+        return True
+    return 0 <= header.first <= header.last and header.entry_count >= 1 and header.argument >= 1
 
 
 def _encode_reply(

@@ -137,9 +137,9 @@ BOOKIES = (
     mutant(
         "a_long_poll_answers_without_a_second_look",
         "grants",
-        "Requests._wait_lac",
+        "Requests._answer",
         "await self._check(header)",
-        "",
+        "if not request.is_over:\n    await self._check(header)",
         f"{_TEST_BOOKIE}::test_a_revocation_ends_long_polls_at_once",
     ),
     mutant(

@@ -783,7 +783,7 @@ SHARES = (
     mutant(
         "a_thousand_requests_are_a_thousand_tasks",
         "SECURITY, fair shares",
-        "_Line.begin",
+        "_Places.begin",
         "self._working >= self._most",
         "False",
         "tests/unit/test_request_queue.py",
@@ -802,8 +802,8 @@ SHARES = (
         "a_fence_waits_for_the_reads_of_its_connection",
         "SECURITY, fair shares",
         "RequestQueue.add",
-        "self._urgent if is_urgent else self._usual",
-        "self._usual",
+        "self._lines[line]",
+        "self._lines[Line.USUAL]",
         "tests/unit/test_request_queue.py",
     ),
     mutant(
@@ -879,6 +879,15 @@ SHARES = (
         "self._outbox.close()",
         "pass",
         "tests/shells/test_closed_connections.py",
+    ),
+    mutant(
+        "tiny_runs_are_merged_in_one_long_step",
+        "SECURITY, fair shares",
+        "merge_runs",
+        "len(parts) >= PARTS_MAX",
+        "False",
+        "tests/unit/test_entry_log.py"
+        "::test_of_tiny_runs_so_many_become_one_that_merging_them_is_a_short_step",
     ),
     mutant(
         "each_connection_is_its_own_party",
@@ -965,8 +974,8 @@ SHARES = (
         "all_polls_end_in_one_pass",
         "SECURITY, fair shares",
         "Polls.run",
-        "left -= 1",
-        "",
+        "range(AT_ONCE)",
+        "range(1 << 30)",
         "tests/shells/test_polls.py::test_of_thousands_that_run_out_together_few_end_in_a_pass",
     ),
     mutant(
@@ -980,9 +989,9 @@ SHARES = (
     mutant(
         "polls_that_end_together_are_answered_in_one_turn",
         "SECURITY, fair shares",
-        "Requests._wait_lac",
+        "Requests._answer",
         "await self._pace(limits.TURN_REQUEST_BYTES)",
-        "",
+        "pass",
         "tests/shells/test_server.py::test_long_polls_that_end_together_are_answered_in_turns",
     ),
 )

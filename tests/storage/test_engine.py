@@ -369,24 +369,46 @@ async def test_a_lac_for_an_unknown_ledger_is_accepted_and_remembers_nothing(eng
     assert engine.statistics()["ledgers_in_memory"] == 0
 
 
-async def test_waiting_for_the_lac_ends_when_it_is_told(engine: Engine) -> None:
-    async with trio.open_nursery() as nursery:
-        done: list[int] = []
+class LacWaiter:
+    def __init__(self) -> None:
+        self.told = 0
 
-        async def wait(entry_id: int) -> None:
-            await engine.wait_lac(1, entry_id)
-            done.append(entry_id)
+    def on_lac(self) -> None:
+        self.told += 1
 
-        for entry_id in (3, 5):
-            nursery.start_soon(wait, entry_id)
-        await wait_all_tasks_blocked()
-        add(engine, 1, [0], lac=2)
-        await wait_all_tasks_blocked()
-        assert not done
-        engine.add(*lac_frame(1, lac=4))
-        await wait_all_tasks_blocked()
-        assert done == [3]
-        add(engine, 1, [1], lac=5)
+
+async def test_who_waits_for_a_lac_is_told_once_when_it_has_come(engine: Engine) -> None:
+    waiters = {entry_id: LacWaiter() for entry_id in (5, 3, 4)}
+
+    def told() -> list[int]:
+        return sorted(entry_id for entry_id, waiter in waiters.items() if waiter.told)
+
+    for entry_id, waiter in waiters.items():
+        assert engine.await_lac(1, entry_id, waiter)
+    add(engine, 1, [0], lac=2)
+    assert told() == []
+    engine.add(*lac_frame(1, lac=4))
+    assert told() == [3, 4]
+    engine.add(*lac_frame(2, lac=9))
+    assert told() == [3, 4]
+    engine.add(*lac_frame(1, lac=5))
+    engine.add(*lac_frame(1, lac=6))
+    assert [waiter.told for waiter in waiters.values()] == [1, 1, 1]
+    assert not engine._lac_watch._waiters
+
+
+async def test_a_lac_that_has_come_is_not_waited_for_and_what_is_given_up_is_not_told(engine: Engine) -> None:
+    add(engine, 1, [0], lac=2)
+    waiter, other = LacWaiter(), LacWaiter()
+    assert not engine.await_lac(1, 2, waiter)
+    assert engine.await_lac(1, 3, waiter)
+    assert engine.await_lac(1, 3, other)
+    engine.forget_lac(1, waiter)
+    engine.add(*lac_frame(1, lac=3))
+    assert (waiter.told, other.told) == (0, 1)
+    assert engine.await_lac(2, 3, waiter)
+    engine.forget_lac(2, waiter)
+    assert not engine._lac_watch._waiters, "of ledgers for which nobody waits, nothing is kept"
 
 
 async def test_rule_10_a_wrong_key_changes_nothing(engine: Engine) -> None:

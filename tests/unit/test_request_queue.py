@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from bookie.core.request_queue import RequestQueue
+import pytest
+
+from bookie.core.request_queue import Line, RequestQueue
 
 
 def queue(waiting: int = 0) -> RequestQueue[int]:
-    """A queue for two requests at the same time, two urgent ones besides, and 100 unread bytes."""
-    made: RequestQueue[int] = RequestQueue(working_max=2, urgent_max=2, unread_bytes_max=100)
+    """A queue for two requests of each line at the same time, and 100 unread bytes."""
+    made: RequestQueue[int] = RequestQueue(urgent_max=2, polls_max=2, usual_max=2, unread_bytes_max=100)
     for number in range(waiting):
-        made.add(number, is_urgent=False)
+        made.add(number, Line.USUAL)
     return made
 
 
@@ -25,25 +27,33 @@ def test_a_few_requests_are_worked_on_and_the_others_wait_in_order() -> None:
     requests = queue(waiting=5)
     assert begun(requests) == [0, 1]
     assert begun(requests) == []
-    requests.end(is_urgent=False)
+    requests.end(Line.USUAL)
     assert begun(requests) == [2]
 
 
-def test_an_urgent_request_waits_for_no_other() -> None:
+@pytest.mark.parametrize("line", [Line.URGENT, Line.POLL])
+def test_an_urgent_request_and_a_poll_wait_for_no_other(line: Line) -> None:
     requests = queue(waiting=5)
     assert begun(requests) == [0, 1]
     for number in range(10, 13):
-        requests.add(number, is_urgent=True)
+        requests.add(number, line)
     assert begun(requests) == [10, 11]
-    requests.end(is_urgent=True)
+    requests.end(line)
     assert begun(requests) == [12]
-    requests.end(is_urgent=False)
+    requests.end(Line.USUAL)
     assert begun(requests) == [2]
+
+
+def test_urgent_requests_begin_first() -> None:
+    requests = queue(waiting=1)
+    requests.add(20, Line.POLL)
+    requests.add(10, Line.URGENT)
+    assert begun(requests) == [10, 20, 0]
 
 
 def test_nothing_begins_while_the_client_leaves_replies_unread() -> None:
     requests = queue(waiting=5)
-    requests.add(10, is_urgent=True)
+    requests.add(10, Line.URGENT)
     requests.hold(101)
     assert begun(requests) == []
     requests.release(1)
@@ -53,6 +63,7 @@ def test_nothing_begins_while_the_client_leaves_replies_unread() -> None:
 
 def test_a_connection_that_ends_leaves_no_request() -> None:
     requests = queue(waiting=3)
-    requests.add(10, is_urgent=True)
-    assert sorted(requests.clear()) == [0, 1, 2, 10]
+    requests.add(10, Line.URGENT)
+    requests.add(20, Line.POLL)
+    assert sorted(requests.clear()) == [0, 1, 2, 10, 20]
     assert begun(requests) == []

@@ -38,7 +38,7 @@ from bookie.storage.disk.loss_marks import LossMarkStore
 from bookie.storage.engine.adding import Adder
 from bookie.storage.engine.fencing import Fencer
 from bookie.storage.engine.flushing import Flusher
-from bookie.storage.engine.lac_watch import LacWatch
+from bookie.storage.engine.lac_watch import LacWaiter, LacWatch
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.reader import Pace, Reader, at_once
 from bookie.storage.engine.write_cache import WriteCache
@@ -397,16 +397,23 @@ class Engine:
         state = self._living(ledger_id)
         return NO_ENTRY if state is None else state.last_durable(self._commit.durable)
 
-    async def wait_lac(self, ledger_id: int, entry_id: int) -> None:
-        """Wait until the LAC that this bookie was told has reached ``entry_id``.
+    def await_lac(self, ledger_id: int, entry_id: int, waiter: LacWaiter) -> bool:
+        """Tell ``waiter``, once, when the LAC that this bookie was told has reached ``entry_id``.
+
+        Returns:
+            False if it has reached ``entry_id`` already. Then ``waiter`` is told nothing.
 
         Raises:
             StorageError: The index cannot be read.
         """
         if self.lac(ledger_id)[0] >= entry_id:
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._lac_watch.wait(ledger_id, entry_id)
+            return False
+        self._lac_watch.add(ledger_id, entry_id, waiter)
+        return True
+
+    def forget_lac(self, ledger_id: int, waiter: LacWaiter) -> None:
+        """Tell ``waiter`` nothing any more. If it was told already, do nothing."""
+        self._lac_watch.remove(ledger_id, waiter)
 
     def _living(self, ledger_id: int) -> BookieLedger | None:
         """Return the state of a ledger; None if it is unknown or deleted. Raises StorageError if the index

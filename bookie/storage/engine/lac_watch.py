@@ -1,37 +1,52 @@
-"""Long polls: waking the callers that wait for a ledger's LAC to grow.
+"""Long polls: telling those that wait for a ledger's LAC that it has grown.
 
-Every kind of add brings a LAC. The adder puts it into the ledger's state and wakes the callers of
-``Engine.wait_lac``. They are kept by ledger. If a ledger has no waiting callers, an add to it costs one look
-into a dictionary.
+Every kind of add brings a LAC. The adder puts it into the ledger's state and tells those who wait for it.
+They are kept by ledger, in the order of their entries. So an add costs one look into a dictionary, and one
+more if somebody waits for the ledger's LAC, however many wait.
 """
 
 from __future__ import annotations
 
-import trio
+from typing import Protocol
 
+from bookie.core.due_items import DueItems
 from bookie.core.ledger import BookieLedger
 
 
+class LacWaiter(Protocol):
+    """Somebody who waits for a LAC."""
+
+    def on_lac(self) -> None:
+        """Learn that the LAC has reached the entry. It must not raise, and must not add to the engine."""
+        ...
+
+
 class LacWatch:
-    """The callers that wait for LACs, by ledger."""
+    """Those who wait for LACs, by ledger."""
 
     def __init__(self) -> None:
-        self._waiters: dict[int, list[tuple[int, trio.Event]]] = {}
+        self._waiters: dict[int, DueItems[LacWaiter]] = {}
 
     def on_lac(self, state: BookieLedger) -> None:
-        """Wake the callers whose entry this ledger's LAC has reached."""
-        for entry_id, event in self._waiters.get(state.ledger_id, ()):
-            if state.lac >= entry_id:
-                event.set()
+        """Tell those whose entry this ledger's LAC has reached."""
+        waiters = self._waiters.get(state.ledger_id)
+        if waiters is None:
+            return
+        for waiter in waiters.take_all(state.lac):
+            waiter.on_lac()
+        self._forget_empty(state.ledger_id, waiters)
 
-    async def wait(self, ledger_id: int, entry_id: int) -> None:
-        """Wait until the ledger's LAC has reached ``entry_id``. The LAC must be below it now."""
-        waiter = (entry_id, trio.Event())
-        self._waiters.setdefault(ledger_id, []).append(waiter)
-        try:
-            await waiter[1].wait()
-        finally:
-            waiters = self._waiters[ledger_id]
+    def add(self, ledger_id: int, entry_id: int, waiter: LacWaiter) -> None:
+        """Tell ``waiter``, once, when the ledger's LAC has reached ``entry_id``. The LAC must be below it."""
+        self._waiters.setdefault(ledger_id, DueItems()).add(waiter, entry_id)
+
+    def remove(self, ledger_id: int, waiter: LacWaiter) -> None:
+        """Forget ``waiter``. If it was told already, do nothing."""
+        waiters = self._waiters.get(ledger_id)
+        if waiters is not None:
             waiters.remove(waiter)
-            if not waiters:
-                del self._waiters[ledger_id]
+            self._forget_empty(ledger_id, waiters)
+
+    def _forget_empty(self, ledger_id: int, waiters: DueItems[LacWaiter]) -> None:
+        if not waiters:
+            self._waiters.pop(ledger_id, None)
