@@ -431,6 +431,9 @@ class Requests:
             self._reply([_encode_reply(header, status, argument=through, body=body)], taken)
 
     async def _info(self, header: Header) -> None:
+        await self._pace(
+            2 * limits.TURN_REQUEST_BYTES
+        )  # Encoding all figures costs as much as three requests.
         body = encode_record(self._shared.figures())
         self._reply([_encode_reply(header, Status.OK, body=body)])
 

@@ -22,11 +22,12 @@ from bookie.core.examining import Examination
 from bookie.core.reading import RangeLister, RangeReader
 from bookie.server.connection import Connection
 from bookie.server.requests import Requests
+from bookie.server.shared import Shared
 from bookie.storage.disk.disk import Disk
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
-from ledgerlog.limits import KIB, MIB, PARTY_UNSYNCED_BYTES, TURN_BYTES, TURN_FRAMES
+from ledgerlog.limits import KIB, MIB, PARTY_UNSYNCED_BYTES, TURN_BYTES, TURN_FRAMES, TURN_REQUEST_BYTES
 from ledgerlog.model.principal import Principal
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
@@ -141,6 +142,19 @@ async def test_lists_of_many_connections_are_done_a_piece_at_a_time(
         passes = await it.passes()
         assert sum(passes) == 8 * 5 * RUNS
         assert max(passes) <= 2 * 2 * 16, "a turn is sixteen runs, and so is a piece"
+
+
+async def test_infos_of_many_connections_are_paid_for(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene() as it:
+        counted(monkeypatch, it.done, Shared, "figures", lambda *_: 1)
+        for client in [await it.greedy() for _ in range(8)]:
+            client.stream.send_nowait([encode_head(Kind.INFO, request=number) for number in range(1, 21)])
+        passes = await it.passes()
+        assert sum(passes) == 8 * 20
+        # A turn of 64 KiB pays for five, and parts of three turns may come together.
+        assert max(passes) <= 3 * (TURN_BYTES // (3 * TURN_REQUEST_BYTES) + 1)
 
 
 async def test_a_scrub_is_done_a_piece_at_a_time_and_paid_for(
