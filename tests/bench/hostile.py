@@ -18,6 +18,10 @@ also notes how much time of a processor the busiest bookie used between each app
 That is what the attacker made the neighbour wait for. It still grows when the neighbour itself waits for a
 processor, because the bookie goes on with the attacker meanwhile.
 
+Each bookie that is attacked uses up to a processor, and so does the attacker. If the machine has fewer, the
+neighbour waits for them as well. ``busy_processors`` shows that part: it lets as many processes compute,
+without any attack.
+
 **Strangers** say no HELLO, or nothing that makes sense. **Clients** say HELLO and go on as they like; they
 add to ledgers of their own, which exist. In an open cluster both are whoever reaches the bookies. With
 ``--identity`` the cluster is closed by a secret. Then strangers are all that is left to those who know none,
@@ -74,6 +78,9 @@ _UNKNOWN_LEDGER = 1 << 40
 """No cluster of this bench gives such ids out."""
 
 _OWN_LEDGERS = 64
+
+_COMPUTE = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+"""A program that computes as long as the process lives that started it."""
 
 
 # --- the neighbour --------------------------------------------------------------------------------
@@ -259,6 +266,15 @@ def _adds(own: tuple[int, bytes], entries: int, payload: bytes) -> Iterator[byte
     for entry in range(entries):
         built = Entries.build(ledger, entry, [payload])
         yield b"".join(encode_add(built, lac=entry - 1, lafr=-1, key=key, recovery=False))
+
+
+@attack(is_stranger=True)
+async def busy_processors(target: Target) -> None:
+    """No attack, but what one costs on a small machine: one process for the attacker and one for each bookie
+    that it keeps busy compute without end, and leave the bookies alone."""
+    async with await _stream(target.bookies[0]), trio.open_nursery() as nursery:
+        for _ in range(1 + len(target.bookies)):
+            nursery.start_soon(trio.run_process, [sys.executable, "-c", _COMPUTE])
 
 
 @attack(is_stranger=True)
