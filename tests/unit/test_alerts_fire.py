@@ -117,6 +117,11 @@ CASES = (
         labels={"log": "orders", "cursor": "bill"},
     ),
     one("LedgerlogUnknownOutcomes", "ledgerlog_client_unknown_records_total", "0", "12", log="orders"),
+    Case(
+        "LedgerlogNoLeader",
+        {of_bookie("ledgerlog_log_epoch", log="orders"): ("7", "stale")},
+        labels={"log": "orders"},
+    ),
     one("LedgerlogLeadershipLost", "ledgerlog_client_leaderships_lost_total", "1", "2"),
     one("LedgerlogTakeoversFail", "ledgerlog_client_takeovers_failed_total", "0", "+1"),
     one("LedgerlogListGrows", "ledgerlog_log_segments", "20", "8001", log="orders"),
@@ -170,6 +175,21 @@ def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
 
 def test_every_alert_has_a_case() -> None:
     assert {case.alert for case in CASES} == BY_NAME.keys()
+
+
+def test_a_log_that_another_process_leads_has_a_leader(tmp_path: Path) -> None:
+    """And an hour after its last writer has left, nobody expects one."""
+    gone = {"series": of_bookie("ledgerlog_log_epoch", log="orders"), "values": values("7", "stale")}
+    other = 'ledgerlog_log_epoch{instance="b2", job="ledgerlog", log="orders"}'
+    checks = [
+        {"eval_time": f"{at}m", "alertname": "LedgerlogNoLeader", "exp_alerts": []}
+        for at in (BEGINS_MIN + 10, BEGINS_MIN + 61)
+    ]
+    follows = {"series": other, "values": f"_x{BEGINS_MIN} 8+0x{LASTS_MIN}"}
+    assert not promtool(
+        tmp_path, [{"interval": "1m", "input_series": [gone, follows], "alert_rule_test": checks}]
+    )
+    assert not promtool(tmp_path, [{"interval": "1m", "input_series": [gone], "alert_rule_test": checks[1:]}])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
