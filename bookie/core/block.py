@@ -74,6 +74,7 @@ _TABLE_MARK = 1 << 56
 _PAGE = struct.Struct(f"{PAGE_BYTES}s")
 _PAGE_SECTORS = PAGE_BYTES // SECTOR_BYTES
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
+_ZERO_PAGE = bytes(PAGE_BYTES)
 _MASK = 0xFFFFFFFF
 
 _PAGE_CONTENT = PAGE_BYTES - _TABLE_ENTRY_BYTES
@@ -250,11 +251,22 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
 def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
     """Yield the numbers of the sectors within ``view[start:stop]`` that consist of zeros.
 
-    It reads the first byte of every sector in one call, and a whole sector only if that byte is zero.
+    It reads the first byte of every sector in one call, and more only if that byte is zero: the rest of the
+    page if a page begins there, or of the sector.
     """
     heads = bytes(view[::SECTOR_BYTES])
     sector = heads.find(0, -(-start // SECTOR_BYTES))
     while 0 <= sector < stop // SECTOR_BYTES:
+        at = sector * SECTOR_BYTES
+        if (
+            not at % PAGE_BYTES
+            and at + PAGE_BYTES <= stop
+            and bytes(view[at : at + PAGE_BYTES]) == _ZERO_PAGE
+        ):
+            following = sector + _PAGE_SECTORS
+            yield from range(sector, following)
+            sector = heads.find(0, following)
+            continue
         if bytes(view[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]) == _ZERO_SECTOR:
             yield sector
         sector = heads.find(0, sector + 1)

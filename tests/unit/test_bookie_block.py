@@ -7,6 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.core import block
 from bookie.core.block import (
     BLOCK_HEADER_BYTES,
     PAGE_BYTES,
@@ -148,3 +149,15 @@ def test_closing_a_block_takes_no_memory_in_proportion_to_it() -> None:
     finally:
         tracemalloc.stop()
     assert peak < len(content) // 8
+
+
+@given(
+    st.lists(st.sampled_from(("zeros", "first", "last")), max_size=40), st.integers(0, 10), st.integers(0, 40)
+)
+def test_the_sectors_of_zeros_are_found(kinds: list[str], start: int, stop: int) -> None:
+    """In whole pages of them, too, and where a page ends after ``stop``."""
+    sectors = {"zeros": bytes(512), "first": b"x" + bytes(511), "last": bytes(511) + b"x"}
+    data = memoryview(b"".join(sectors[kind] for kind in kinds) + bytes(-len(kinds) % 8 * 512))
+    stop = min(stop * 512 + 100, len(data))
+    found = list(block._zero_sectors(data, start * 512, stop))
+    assert found == [at for at in range(start, stop // 512) if not any(data[at * 512 : (at + 1) * 512])]
