@@ -17,6 +17,7 @@ from ledgerlog.cli.output import (
     print_line,
     print_table,
     printable,
+    progress_bar,
     raw_output,
     to_json,
 )
@@ -258,7 +259,8 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
             await check_archive(record)
             return record
 
-    found = run(body)
+    with progress_bar(f"looking for copies of ledger {ledger_id}", None):
+        found = run(body)
     if isinstance(found, ArchivedFile):
         _print_archived(ledger_id, found, as_json)
         return

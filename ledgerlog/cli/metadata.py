@@ -16,7 +16,7 @@ import attrs
 import click
 
 from ledgerlog.cli.options import check_there, connect, json_option, uri_option
-from ledgerlog.cli.output import print_json, print_line
+from ledgerlog.cli.output import print_json, print_line, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.credential_options import given_credentials
 from ledgerlog.errors import InvalidArgument
@@ -87,7 +87,8 @@ def metadata_backup(file: str, uri: str, as_json: bool) -> None:
     async def body() -> tuple[str, int]:
         return await back_up(where, file, made_ms=_now_ms(), credentials=given_credentials())
 
-    cluster, nodes = run(body)
+    with progress_bar("saving all metadata", None):
+        cluster, nodes = run(body)
     if as_json:
         print_json({"file": file, "cluster": cluster, "nodes": nodes})
     else:
@@ -120,7 +121,10 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     async def bring_back(file: str) -> restoring.Restored:
         return await restore_at(where, file, now_ms=_now_ms(), credentials=given_credentials())
 
-    restored = None if file is None else run(partial(bring_back, file))
+    restored = None
+    if file is not None:
+        with progress_bar(f"restoring {file}", None):
+            restored = run(partial(bring_back, file))
     was_held = run(accept) if accept_loss else False
     if restored is None:
         if as_json:
@@ -200,7 +204,8 @@ def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: boo
                 check = await look_at_metadata(client)
             return check, back, left, await count_other_lists(client.store)
 
-    check, back, left, other_lists = run(body)
+    with progress_bar("comparing metadata with bookies", None):
+        check, back, left, other_lists = run(body)
     is_sound = check.is_sound and not other_lists
     if as_json:
         fields = {**_check_fields(check), "sound": is_sound, "other_lists": other_lists}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import trio
 
 from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
-from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
+from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.repair_administration import serve_administration
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
@@ -279,9 +280,18 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
     async def body() -> list[dict[str, Any]]:
         async with connect(uri) as cluster:
-            return await audit(cluster, entries=entries, per_s=per_second, make_tasks=not dry_run)
+            return await audit(
+                cluster, entries=entries, per_s=per_second, make_tasks=not dry_run, on_checked=show
+            )
 
-    found = run(body)
+    with progress_bar("comparing metadata", None) as bar:
+
+        def show(checked: int, ledgers: int) -> None:
+            bar.describe("checking entries of ledgers")
+            bar.resize(ledgers)
+            bar.move_to(checked)
+
+        found = run(body)
     if as_json:
         misplaced = {fields["ledger"] for fields in found if "racks" in fields}
         under_replicated = {fields["ledger"] for fields in found if "racks" not in fields}
@@ -293,7 +303,14 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
         print_line("nothing is under-replicated or in too few racks, as far as was looked")
 
 
-async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
+async def audit(
+    cluster: Cluster,
+    *,
+    entries: str,
+    per_s: int,
+    make_tasks: bool,
+    on_checked: Callable[[int, int], object] = lambda checked, ledgers: None,
+) -> list[dict[str, Any]]:
     """Return the findings of ``repair audit``, an item for each ledger and reason."""
     client, queue = cluster.client, RepairQueue(cluster.client)
     draining = frozenset(await queue.draining())
@@ -327,7 +344,9 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
                 found.append({"ledger": ledger_id, "bookies": list(bookies), "why": why})
 
     if entries != "none":
-        await check_entries(client, check_all=entries == "all", per_s=per_s, on_fault=on_fault)
+        await check_entries(
+            client, check_all=entries == "all", per_s=per_s, on_fault=on_fault, on_checked=on_checked
+        )
     return sorted(found, key=lambda fields: (fields["ledger"], fields["why"]))
 
 

@@ -223,6 +223,7 @@ async def check_entries(
     check_all: bool,
     per_s: int,
     on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
+    on_checked: Callable[[int, int], object] = lambda checked, ledgers: None,
 ) -> int:
     """Check for every ledger that bookies have the entries that they should have.
 
@@ -231,6 +232,7 @@ async def check_entries(
         check_all: Compare all entries by lists; otherwise read the ends of each share (``check_ledger``).
         per_s: Send at most this many requests a second.
         on_fault: Awaited for each ledger with faults.
+        on_checked: Called before the first ledger and after each, with how many are checked, of how many.
 
     Returns:
         How many ledgers there are. Ledgers with damaged metadata are logged and skipped.
@@ -242,15 +244,20 @@ async def check_entries(
     registry = LedgerRegistry(client.store, client.environment)
     ledgers = await registry.list()
     pace = Pace(per_s)
+    checked = 0
+    on_checked(checked, len(ledgers))
 
     async def look(ledger_id: int) -> None:
+        nonlocal checked
         try:
             faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
         except MetadataCorrupt as damage:
             logger.error("ledger=%d cannot be checked: %s", ledger_id, damage)
-            return
-        if not faults.is_clean:
-            await on_fault(ledger_id, faults)
+        else:
+            if not faults.is_clean:
+                await on_fault(ledger_id, faults)
+        checked += 1
+        on_checked(checked, len(ledgers))
 
     await gather_each(ledgers, look, at_once=_LEDGERS_AT_ONCE)
     return len(ledgers)

@@ -79,3 +79,19 @@ async def test_an_append_of_a_file_shows_how_far_it_is(tmp_path: Path) -> None:
         assert ESCAPE not in result
         quiet = await ledgerlog_ok("log", "append", "orders", "--input", str(records), uri=cluster.uri)
         assert b"appending to" not in quiet
+
+
+async def test_checks_and_backups_of_a_cluster_show_that_they_are_at_work(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster") as cluster:
+        await ledgerlog_ok("log", "create", "orders", uri=cluster.uri)
+        await ledgerlog_ok("log", "append", "orders", uri=cluster.uri, stdin=b"one\ntwo\n")
+        for command, text in (
+            (("repair", "audit", "--entries", "all"), b"checking entries of ledgers"),
+            (("metadata", "backup", str(tmp_path / "backup")), b"saving all metadata"),
+            (("metadata", "check"), b"comparing metadata with bookies"),
+            (("ledger", "verify", "0"), b"looking for copies of ledger 0"),
+        ):
+            result, shown = await run_on_terminal("--uri", cluster.uri, *command)
+            assert text in shown, command
+            assert result
+            assert ESCAPE not in result
