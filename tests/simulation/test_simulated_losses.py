@@ -20,7 +20,7 @@ from ledgerlog.testing.workload import run_seed
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.hello import Hello
 
-SMALL = range(24)
+SMALL = range(36)
 FULL = range(3)
 
 
