@@ -25,8 +25,10 @@ pytestmark = pytest.mark.processes
 
 ALONE = Replication(1, 1, 1)
 ENTRY = bytes(64 * KIB)
+SEGMENT_BYTES = 6 * MIB
+SEGMENT_ENTRIES = SEGMENT_BYTES // len(ENTRY)
 CONFIG = f"""
-segment_bytes = {6 * MIB}
+segment_bytes = {SEGMENT_BYTES}
 log_bytes_max = {8 * MIB}
 disk_reserve_bytes = {24 * MIB}
 disk_watch_interval_s = 0.5
@@ -80,7 +82,9 @@ async def test_a_bookie_on_a_disk_of_64_mb_outlives_being_filled(
             assert client.bookies.is_read_only("b1")
             async with open_client(store, TcpNetwork()) as another:
                 reader = await another.ledgers.open(writer.ledger_id, recover=True)
-                assert await reader.last_add_confirmed() >= writer.last_add_confirmed > 400
+                # How much there is room for depends on how far the files of the index are behind the journal,
+                # and so on what else the machine does: two segments, at least.
+                assert await reader.last_add_confirmed() >= writer.last_add_confirmed > 2 * SEGMENT_ENTRIES
                 verified = await another.ledgers.verify(writer.ledger_id)
                 assert verified.under_replicated == []
             await client.ledgers.delete(writer.ledger_id)
