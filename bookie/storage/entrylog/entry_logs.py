@@ -53,11 +53,11 @@ _NAME = re.compile(r"([0-9a-f]{16})\.entries\Z")
 _UNFINISHED = ".new"
 _UNFINISHED_NAME = re.compile(r"[0-9a-f]{16}\.new\Z")
 _PIECE_BYTES = MIB
+STEP_RUNS = 512
+"""How many runs are handled between two checkpoints. Adds wait about a millisecond during that time."""
 _STEP_BYTES = 64 * KIB
-_STEP_RUNS = 512
 _STEP_RECORDS = 128
 _FETCH_BYTES = MIB
-_FETCH_RUNS = 512
 
 Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
 """Returns the verified frames of some runs, in order. Raises UnreadableSource if one cannot be read."""
@@ -217,8 +217,8 @@ class EntryLogFiles:
         finally:
             self.disk.close(file)
         placed: list[EntryRun] = []
-        for start in range(0, len(runs), _STEP_RUNS):
-            step = slice(start, start + _STEP_RUNS)
+        for start in range(0, len(runs), STEP_RUNS):
+            step = slice(start, start + STEP_RUNS)
             placed += [each.placed(-number, at) for each, at in zip(runs[step], offsets[step], strict=True)]
             await trio.lowlevel.checkpoint()
         return WrittenLog(number, size, level, placed)
@@ -375,7 +375,7 @@ async def _write_ledgers(
         parts: list[EntryRun] = []
         size = 0
         while at < len(runs) and (
-            not batch or (size + runs[at].length <= _FETCH_BYTES and len(parts) < _FETCH_RUNS)
+            not batch or (size + runs[at].length <= _FETCH_BYTES and len(parts) < STEP_RUNS)
         ):
             batch.append(runs[at])
             parts.extend(runs[at].parts)
@@ -391,7 +391,7 @@ async def _write_ledgers(
             )
             used += len(merged.parts)
             offsets.append(await output.record(ADD, frame))
-            done += len(frame) + 128 * len(merged.parts)
+            done += len(frame) + _STEP_BYTES // STEP_RUNS * len(merged.parts)
             if done >= _STEP_BYTES:
                 done = 0
                 await trio.lowlevel.checkpoint()

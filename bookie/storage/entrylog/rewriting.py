@@ -43,21 +43,19 @@ from bookie.core.merging import Merged, merge_runs
 from bookie.core.rows import Change, FileRow
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.entry_files import EntryFiles
-from bookie.storage.entrylog.entry_logs import Fetch, WrittenLog
+from bookie.storage.entrylog.entry_logs import STEP_RUNS, Fetch, WrittenLog
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
 from ledgerlog.concurrency.pace import Pace
 
-_PIECE_ROWS = 512
-_STEP_RUNS = 512
 _STEP_LEDGERS = 128
-"""How many ledgers are handled between two checkpoints. Adds wait about a millisecond during that time."""
+"""How many ledgers are handled between two checkpoints, as ``STEP_RUNS``."""
 
 
 async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:
     found: dict[int, list[EntryRun]] = {}
-    for start in range(0, len(runs), _STEP_RUNS):
-        for run in runs[start : start + _STEP_RUNS]:
+    for start in range(0, len(runs), STEP_RUNS):
+        for run in runs[start : start + STEP_RUNS]:
             found.setdefault(run.ledger_id, []).append(run)
         await trio.lowlevel.checkpoint()
     return found
@@ -262,7 +260,7 @@ class Rewriter:
                     assert state is not None
                     state.on_merge(each.last - each.first)
                 step += len(each.parts)
-                if step >= _STEP_RUNS:
+                if step >= STEP_RUNS:
                     step = 0
                     await trio.lowlevel.checkpoint()
             usage[ledger_id] = size
@@ -281,7 +279,7 @@ class Rewriter:
             for part in each.parts[1:]:
                 if old_keys is None or (part.ledger_id, part.first) in old_keys:
                     batch.append((rows.run_key(part.ledger_id, part.first), None))
-            if len(batch) >= _PIECE_ROWS:
+            if len(batch) >= STEP_RUNS:
                 await self._write_piece(batch, gone)
                 batch = []
         await self._write_piece(batch, gone)

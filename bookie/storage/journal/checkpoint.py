@@ -19,7 +19,7 @@ bounds they are still right (``BookieLedger``). They include a fence only if it 
 Otherwise only the index might have the fence. The bookie would then report it after a restart, and forget it
 if the index is rebuilt.
 
-Checkpoints run beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never delay
+Checkpoints run beside the journal, in pieces of ``STEP_RUNS`` rows with a wait after each, and never delay
 it.
 """
 
@@ -37,6 +37,7 @@ from bookie.core.journal_items import JournalPosition
 from bookie.core.rows import FileRow
 from bookie.core.space import SpacePolicy
 from bookie.storage.engine.ledgers import LedgerTable
+from bookie.storage.entrylog.entry_logs import STEP_RUNS
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
 from bookie.storage.journal.journal import Journal
@@ -46,8 +47,6 @@ from ledgerlog.errors import DiskFull
 logger = logging.getLogger(__name__)
 
 _LENGTH = attrgetter("length")
-
-_PIECE_ROWS = 512
 
 
 class Checkpointer:
@@ -182,7 +181,7 @@ class Checkpointer:
         """Bring the segment's runs up to the block ``sequence``, which is durable, into the index."""
         runs = segment.runs
         while segment.indexed < len(runs):
-            piece = runs[segment.indexed : segment.indexed + _PIECE_ROWS]
+            piece = runs[segment.indexed : segment.indexed + STEP_RUNS]
             piece = [run for run in piece if run.sequence <= sequence]
             if not piece:
                 return
