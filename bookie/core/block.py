@@ -258,18 +258,17 @@ def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
     sector = heads.find(0, -(-start // SECTOR_BYTES))
     while 0 <= sector < stop // SECTOR_BYTES:
         at = sector * SECTOR_BYTES
+        following = sector + 1
         if (
-            not at % PAGE_BYTES
+            at % PAGE_BYTES == 0
             and at + PAGE_BYTES <= stop
             and bytes(view[at : at + PAGE_BYTES]) == _ZERO_PAGE
         ):
             following = sector + _PAGE_SECTORS
             yield from range(sector, following)
-            sector = heads.find(0, following)
-            continue
-        if bytes(view[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]) == _ZERO_SECTOR:
+        elif bytes(view[at : at + SECTOR_BYTES]) == _ZERO_SECTOR:
             yield sector
-        sector = heads.find(0, sector + 1)
+        sector = heads.find(0, following)
 
 
 def u64_array(data: bytes) -> array[int]:
