@@ -12,7 +12,7 @@ import trio
 
 from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
-from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.output import Bar, human_bytes, print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.repair_administration import serve_administration
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
@@ -278,20 +278,19 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
     Bookies that are not registered count as lost at once, without the delay. Workers look again before they
     do anything, so a bookie that comes back costs nothing."""
 
-    async def body() -> list[dict[str, Any]]:
-        async with connect(uri) as cluster:
-            return await audit(
-                cluster, entries=entries, per_s=per_second, make_tasks=not dry_run, on_checked=show
-            )
-
-    with progress_bar("comparing metadata", None) as bar:
-
-        def show(checked: int, ledgers: int) -> None:
+    async def body(bar: Bar) -> list[dict[str, Any]]:
+        def on_checked(checked: int, ledgers: int) -> None:
             bar.describe("checking entries of ledgers")
             bar.resize(ledgers)
             bar.move_to(checked)
 
-        found = run(body)
+        async with connect(uri) as cluster:
+            return await audit(
+                cluster, entries=entries, per_s=per_second, make_tasks=not dry_run, on_checked=on_checked
+            )
+
+    with progress_bar("comparing metadata", None) as bar:
+        found = run(partial(body, bar))
     if as_json:
         misplaced = {fields["ledger"] for fields in found if "racks" in fields}
         under_replicated = {fields["ledger"] for fields in found if "racks" not in fields}
