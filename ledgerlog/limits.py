@@ -296,8 +296,9 @@ PARTY_UNSYNCED_BYTES = 512 * KIB
 
 PARTY_WORKING = 64
 PARTY_URGENT = 16
-"""How many requests of one party a bookie works on at the same time, long polls not counted: fences and
-recovery reads have places of their own. A party is the connections of one principal from one address."""
+"""How many requests of one party a bookie works on at the same time. Answers of long polls have as many of
+their own places, and fences and recovery reads have theirs. A party is the connections of one principal from
+one address."""
 
 PARTY_LOOKS = 4
 PRINCIPAL_LOOKS = 8

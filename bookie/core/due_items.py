@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["DueItems"]
+__all__ = ["DueItems", "Waiter"]
 
 _FEW = 64
 
 T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """An item that is told when it falls due."""
+
+    def wake(self) -> None:
+        """Learn that it is due. It must not raise."""
+        ...
 
 
 class DueItems(Generic[T]):

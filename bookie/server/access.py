@@ -313,10 +313,6 @@ def _rights(known: _Known | None) -> Rights:
     return ALL_RIGHTS if known is None else known.rights or NO_RIGHTS
 
 
-def _nobody_listens() -> None:
-    """Take the news of changed rights after ``Access.close``."""
-
-
 class Access:
     """Decides what one connection may do. ``AccessControl.open`` makes it."""
 
@@ -383,6 +379,5 @@ class Access:
             self.writable.add(header.ledger_id)
 
     def close(self) -> None:
-        """End the access, because the connection has ended. It does not refer to the connection any more."""
+        """End the access, because the connection has ended."""
         self._control.close(self)
-        self._on_change = _nobody_listens

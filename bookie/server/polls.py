@@ -8,45 +8,35 @@ little longer than the client asked for.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import trio
 
-from bookie.core.due_items import DueItems
+from bookie.core.due_items import DueItems, Waiter
 
-__all__ = ["AT_ONCE", "Polls", "Timed"]
+__all__ = ["AT_ONCE", "Polls"]
 
 AT_ONCE = 16
-
-
-class Timed(Protocol):
-    """A long poll that waits."""
-
-    def on_time(self) -> None:
-        """Learn that the time is up. It must not raise."""
-        ...
 
 
 class Polls:
     """The long polls of one bookie that wait. ``run`` must run while any poll waits."""
 
     def __init__(self) -> None:
-        self._ends: DueItems[Timed] = DueItems()
+        self._ends: DueItems[Waiter] = DueItems()
         self._wanted = trio.Event()
 
-    def add(self, poll: Timed, seconds: float) -> None:
-        """Tell ``poll``, once, when about this many seconds have passed."""
+    def add(self, poll: Waiter, seconds: float) -> None:
+        """Wake ``poll``, once, when about this many seconds have passed."""
         end = trio.current_time() + seconds
         if end < self._ends.next_due():
             self._wanted.set()
         self._ends.add(poll, end)
 
-    def remove(self, poll: Timed) -> None:
-        """Tell ``poll`` nothing any more. If it was told already, do nothing."""
+    def remove(self, poll: Waiter) -> None:
+        """Forget ``poll``. If it was woken already, do nothing."""
         self._ends.remove(poll)
 
     async def run(self) -> None:
-        """Tell the polls whose time is up. This never returns."""
+        """Wake the polls whose time is up. This never returns."""
         while True:
             await self._wait_for_next()
             now = trio.current_time()
@@ -54,7 +44,7 @@ class Polls:
                 poll = self._ends.take(now)
                 if poll is None:
                     break
-                poll.on_time()
+                poll.wake()
             await trio.lowlevel.checkpoint()
 
     async def _wait_for_next(self) -> None:

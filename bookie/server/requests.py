@@ -50,6 +50,7 @@ from functools import partial
 from hmac import compare_digest
 from types import TracebackType
 
+import attrs
 import trio
 
 from bookie.core.request_queue import Line, RequestQueue
@@ -144,27 +145,20 @@ def _line_of(header: Header) -> Line:
     return Line.POLL if may_wait else Line.USUAL
 
 
+@attrs.define(eq=False)
 class _Request:
-    """A request under way. If a long poll has waited, ``on_lac`` or ``on_time`` is called."""
+    """A request under way. The LAC or the clock wakes a long poll."""
 
-    __slots__ = ("_on_over", "header", "is_over", "line", "places")
+    header: Header
+    line: Line
+    places: tuple[Places, ...]
+    """Where the request counts."""
+    _on_woken: Callable[[_Request], None]
+    has_waited: bool = False
+    """Whether this is a long poll that has waited."""
 
-    def __init__(
-        self, header: Header, line: Line, places: tuple[Places, ...], on_over: Callable[[_Request], None]
-    ) -> None:
-        self.header = header
-        self.line = line
-        self.places = places
-        """Where the request counts."""
-        self.is_over = False
-        """Whether this is a long poll that has waited."""
-        self._on_over = on_over
-
-    def on_lac(self) -> None:
-        self._on_over(self)
-
-    def on_time(self) -> None:
-        self._on_over(self)
+    def wake(self) -> None:
+        self._on_woken(self)
 
 
 class Requests:
@@ -230,7 +224,7 @@ class Requests:
         for each in places:
             each.requests += 1
         self._nursery = nursery
-        self._queue.add(_Request(header, line, places, self._on_poll_over), line)
+        self._queue.add(_Request(header, line, places, self._on_woken), line)
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
@@ -245,9 +239,6 @@ class Requests:
         """Answer a request, or let a long poll wait."""
         try:
             await self._answer(request)
-        except BaseException:
-            self._nursery = None  # The connection ends, perhaps because somebody cancelled all of the bookie.
-            raise
         finally:
             self._queue.end(request.line)
         self._begin_waiting()
@@ -256,7 +247,7 @@ class Requests:
         header = request.header
         waits = False
         try:
-            if request.is_over:
+            if request.has_waited:
                 await self._pace(limits.TURN_REQUEST_BYTES)
             await self._check(header)  # Of a long poll again: the client may have lost the right meanwhile.
             waits = request.line is Line.POLL and self._begin_wait(request)
@@ -296,7 +287,7 @@ class Requests:
     def _begin_wait(self, request: _Request) -> bool:
         """Let a long poll wait for the LAC. Return False if it has nothing to wait for, or has waited."""
         header = request.header
-        if request.is_over or self._is_draining or not _makes_sense(header):
+        if request.has_waited or self._is_draining or not _makes_sense(header):
             return False
         entry_id = header.first if header.kind == Kind.READ else header.first + 1
         if not self._shared.engine.await_lac(header.ledger_id, entry_id, request):
@@ -310,17 +301,17 @@ class Requests:
         self._shared.polls.remove(request)
         self._shared.engine.forget_lac(request.header.ledger_id, request)
 
-    def _on_poll_over(self, request: _Request) -> None:
+    def _on_woken(self, request: _Request) -> None:
         """The LAC has come, or the time is up."""
         self._end_wait(request)
-        request.is_over = True
+        request.has_waited = True
         self._queue.add(request, request.line)
         self._begin_waiting()
 
     def end_polls(self) -> None:
         """Let every long poll answer now."""
         for request in list(self._polls):
-            self._on_poll_over(request)
+            request.wake()
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -337,8 +328,10 @@ class Requests:
 
     def close(self) -> None:
         """Give back the places of requests that wait, and the bytes of replies that were not sent. Call it
-        when the connection has ended."""
+        when the connection has ended. The access knows these requests, so they forget it: if each still
+        referred to the other, only the garbage collector could free them."""
         self._nursery = None
+        self.access = None
         polls = list(self._polls)
         for request in polls:
             self._end_wait(request)

@@ -139,7 +139,7 @@ BOOKIES = (
         "grants",
         "Requests._answer",
         "await self._check(header)",
-        "if not request.is_over:\n    await self._check(header)",
+        "if not request.has_waited:\n    await self._check(header)",
         f"{_TEST_BOOKIE}::test_a_revocation_ends_long_polls_at_once",
     ),
     mutant(

@@ -15,8 +15,12 @@ from raw_client import RawClient
 from serving import Bookie, Machine
 from trio.testing import wait_all_tasks_blocked
 
+from ledgerlog.net.certificates import Certificates
 from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.net.tls import TlsNetwork
+from ledgerlog.net.transport import Network
 from ledgerlog.wire.frame import Kind
+from tests.certificates import files
 from tests.waiting import until
 
 TIMES = 5
@@ -52,11 +56,16 @@ async def polls(client: RawClient, bookie: Bookie) -> None:
     await until(lambda: bookie.node.server.figures()["requests_under_way"])
 
 
+def tcp_with_certificate() -> TlsNetwork:
+    return TlsNetwork(TcpNetwork(), Certificates(files("admin/b1"), None))
+
+
+@pytest.mark.parametrize("make_network", [TcpNetwork, tcp_with_certificate])
 @pytest.mark.parametrize("does", [silent, cut_off, dropped, adds, asks, polls])
 async def test_a_connection_that_has_ended_is_freed_at_once(
-    does: Callable[[RawClient, Bookie], Awaitable[None]],
+    does: Callable[[RawClient, Bookie], Awaitable[None]], make_network: Callable[[], Network]
 ) -> None:
-    machine = Machine(network=TcpNetwork(), listen="127.0.0.1:0")
+    machine = Machine(network=make_network(), listen="127.0.0.1:0")
 
     async def come_and_go() -> None:
         served = bookie.node.server

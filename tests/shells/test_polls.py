@@ -14,7 +14,7 @@ from bookie.server.polls import AT_ONCE, Polls
 class Poll:
     ended: list[float]
 
-    def on_time(self) -> None:
+    def wake(self) -> None:
         self.ended.append(trio.current_time())
 
 

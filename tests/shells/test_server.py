@@ -616,6 +616,54 @@ async def test_long_polls_that_end_together_are_answered_in_turns(
         assert asked >= 100 * limits.TURN_REQUEST_BYTES
 
 
+async def test_a_long_poll_that_is_over_is_not_woken_again(
+    machine: Machine, autojump_clock: trio.testing.MockClock
+) -> None:
+    """By its ledger if its time was up or its connection has ended; by the clock if the LAC has come."""
+    async with machine.bookie() as bookie:
+        client, other = await bookie.client(), await bookie.client()
+        shared = bookie.node.server._shared
+        await client.request(Kind.READ_LAC, ledger_id=L, first=0, wait_ms=100)
+        await other.request(Kind.READ_LAC, ledger_id=L, first=0, wait_ms=10_000)
+        await client.reply_to(1)
+        other.stream.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not shared.engine._lac_watch._waiters
+        assert not len(shared.polls._ends)
+        await client.request(Kind.READ_LAC, ledger_id=L, first=0, wait_ms=500)
+        await client.add(L, 0, [b"a", b"b", b"c"])
+        await client.tell_lac(L, 2)
+        await client.acknowledged(2)
+        await client.reply_to(2)
+        assert not len(shared.polls._ends)
+        await trio.sleep(1)
+        await client.ask(Kind.INFO)
+
+
+async def test_a_bookie_that_stops_answers_long_polls_at_once(
+    machine: Machine, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also those that were in the line when it was told to stop."""
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        polls = [
+            encode_head(Kind.READ_LAC, request=number, ledger_id=L, first=5, wait_ms=1000)
+            for number in range(1, 101)
+        ]
+        client.stream.send_nowait(polls)
+        server = bookie.node.server
+        while not server.figures()["requests_under_way"]:
+            await trio.lowlevel.checkpoint()
+        asked = server.figures()["requests_under_way"]
+        (connection,) = server._connections
+        assert len(connection._requests._polls) < asked, "some are still in the line"
+        began = trio.current_time()
+        connection.drain()
+        for number in range(1, asked + 1):
+            await client.reply_to(number)
+        assert trio.current_time() == began
+
+
 async def test_a_client_that_proved_who_it_is_belongs_to_its_own_party(machine: Machine) -> None:
     async with machine.bookie() as bookie:
         alice = Principal.parse("client/alice")

@@ -373,7 +373,7 @@ class LacWaiter:
     def __init__(self) -> None:
         self.told = 0
 
-    def on_lac(self) -> None:
+    def wake(self) -> None:
         self.told += 1
 
 

@@ -30,6 +30,7 @@ from collections.abc import Callable
 
 import trio
 
+from bookie.core.due_items import Waiter
 from bookie.core.ledger import BookieLedger
 from bookie.core.loss_marks import undenied
 from bookie.core.reading import no_entries
@@ -38,7 +39,7 @@ from bookie.storage.disk.loss_marks import LossMarkStore
 from bookie.storage.engine.adding import Adder
 from bookie.storage.engine.fencing import Fencer
 from bookie.storage.engine.flushing import Flusher
-from bookie.storage.engine.lac_watch import LacWaiter, LacWatch
+from bookie.storage.engine.lac_watch import LacWatch
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.reader import Pace, Reader, at_once
 from bookie.storage.engine.write_cache import WriteCache
@@ -397,11 +398,11 @@ class Engine:
         state = self._living(ledger_id)
         return NO_ENTRY if state is None else state.last_durable(self._commit.durable)
 
-    def await_lac(self, ledger_id: int, entry_id: int, waiter: LacWaiter) -> bool:
-        """Tell ``waiter``, once, when the LAC that this bookie was told has reached ``entry_id``.
+    def await_lac(self, ledger_id: int, entry_id: int, waiter: Waiter) -> bool:
+        """Wake ``waiter``, once, when the LAC that this bookie was told has reached ``entry_id``.
 
         Returns:
-            False if it has reached ``entry_id`` already. Then ``waiter`` is told nothing.
+            False if it has reached ``entry_id`` already. Then ``waiter`` is not woken.
 
         Raises:
             StorageError: The index cannot be read.
@@ -411,8 +412,8 @@ class Engine:
         self._lac_watch.add(ledger_id, entry_id, waiter)
         return True
 
-    def forget_lac(self, ledger_id: int, waiter: LacWaiter) -> None:
-        """Tell ``waiter`` nothing any more. If it was told already, do nothing."""
+    def forget_lac(self, ledger_id: int, waiter: Waiter) -> None:
+        """Forget ``waiter``. If it was woken already, do nothing."""
         self._lac_watch.remove(ledger_id, waiter)
 
     def _living(self, ledger_id: int) -> BookieLedger | None:
