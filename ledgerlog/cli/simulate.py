@@ -282,7 +282,7 @@ def _shrink(report: Report, size: Size, check: Callable[[], None]) -> None:
     shrunk = shrink(report, size=size, on_attempt=tell, run=run)
     how = "each of them is needed" if shrunk.is_minimal else "more might be left out"
     click.echo(f"it takes {len(shrunk.numbers)} faults; {how}", err=True)
-    _explain(shrunk.report, small=size is Size.SMALL, only=shrunk.numbers)
+    _explain(shrunk.result, small=size is Size.SMALL, only=shrunk.numbers)
 
 
 class Total:

@@ -16,22 +16,29 @@ from ledgerlog.testing.deterministic import (
     current_simulation,
 )
 from ledgerlog.testing.disk import EMPTY_IMAGE
+from ledgerlog.testing.history import Call, History, NotLinearizable
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.machines import NotDeterministic, check_machine
 from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.process import NodeCrashed
 from ledgerlog.testing.runs import simulate, simulated_cluster
+from ledgerlog.testing.trouble import DRAWN_FAULTS, DrawnFaults
 
 __all__ = [
+    "DRAWN_FAULTS",
     "EMPTY_IMAGE",
     "EVERYBODY",
     "SMALL_STORAGE",
+    "Call",
     "CpuTimeExceeded",
     "Deadlock",
+    "DrawnFaults",
+    "History",
     "LinkQuality",
     "NodeCrashed",
     "Nondeterminism",
     "NotDeterministic",
+    "NotLinearizable",
     "Outcome",
     "SimulatedCluster",
     "SimulatedTimeExceeded",

@@ -76,6 +76,9 @@ may send a frame that is too large.
 
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
 
+SETTLE_S = 0.1
+"""After the healing, wait this long for processes that met a fault just before to end."""
+
 WRITE_CACHE_AGE_S = 0.5
 """If a bookie does not sync entries at once, it may hold them only in memory for this many seconds."""
 
@@ -137,11 +140,19 @@ class Process:
         """Whether its next lives are of the version after this one (``ledgerlog.versions.NEXT``)."""
         self.has_new_disk = False
         """Whether its disk was replaced. Until it serves again, it is started with ``--fix-cookie``."""
+        self.has_finished = False
+        """Whether ``main`` returned, so that there is nothing to start again."""
         self._ended = trio.Event()
 
     @property
     def is_running(self) -> bool:
         return self.incarnation is not None
+
+    @property
+    def is_down(self) -> bool:
+        """Whether a supervisor would start it again: it was killed, or has failed."""
+        is_off = not self.is_running and not self.is_starting and self.lives > 0
+        return is_off and self.main is not None and not self.has_finished
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[tuple[Incarnation, SimStore]]:
@@ -152,7 +163,7 @@ class Process:
         self.lives += 1
         self.is_starting = False
         incarnation = Incarnation(cluster.simulation, self.name, self.lives, self._crash)
-        self.incarnation, self.failure = incarnation, None
+        self.incarnation, self.failure, self.has_finished = incarnation, None, False
         self._ended, self.stopping = trio.Event(), trio.Event()
         cluster.network.add_host(self.name)
         cluster.network.on_process_start(self.name)
@@ -188,6 +199,7 @@ class Process:
         settled = self.settled
         try:
             await self.main()
+            self.has_finished = self.platter is None
         except NodeCrashed:
             return
         except LedgerLogError as error:
@@ -268,6 +280,8 @@ class SimulatedCluster:
         processes that start from now on."""
         self.faults: Counter[str] = Counter()
         """How many faults of each kind were injected."""
+        self.trouble_over: trio.Event | None = None
+        """Set when the faults that the seed has drawn are over. None: it draws none."""
         self._nursery = nursery
         self._storage = storage
         self._unsynced = unsynced
@@ -293,6 +307,16 @@ class SimulatedCluster:
     def bookies(self) -> list[str]:
         """The names of all bookies."""
         return [name for name, process in self._processes.items() if process.platter is not None]
+
+    @property
+    def services(self) -> list[str]:
+        """The names of the client processes that ``start`` started."""
+        return [n for n, process in self._processes.items() if process.main and process.platter is None]
+
+    @property
+    def down(self) -> list[str]:
+        """The names of the processes that were killed or have failed, and can be restarted."""
+        return [name for name, process in self._processes.items() if process.is_down]
 
     def process(self, name: str) -> Process:
         """Return a process by its name, if you need more than the methods of ``SimulatedCluster``.
@@ -721,19 +745,45 @@ class SimulatedCluster:
     def heal(self) -> None:
         """Heal all faults of the network, the disks and the metadata store, and resume paused processes.
 
-        Processes that are down stay down.
+        Crashes that were planned do not come. Processes that are down stay down.
         """
         self.simulation.event("heal")
         self.bring_metadata_back()
         self.metadata_lost_share = 0.0
         for name, process in self._processes.items():
             self.resume(name)
+            if process.incarnation is not None:
+                process.incarnation.cancel_planned_crash()
             if process.platter is not None:
                 process.platter.heal()
             if process.store is not None:
                 process.store.lost_share = 0.0
                 process.store.catch_up()
         self.network.heal()
+
+    async def calm(self) -> None:
+        """Wait until the drawn faults are over, heal everything, and start every process that is down.
+
+        When it returns, all bookies serve, and each process of ``start`` runs or has returned. Give your
+        service a few seconds after it: sessions end and leaders change only in time.
+
+        Raises:
+            LedgerLogError: A bookie cannot serve although everything is healed, for example because you have
+                damaged its disk.
+        """
+        if self.trouble_over is not None:
+            await self.trouble_over.wait()
+        self.heal()
+        await trio.sleep(SETTLE_S)
+        for process in self._processes.values():
+            if process.platter is not None and not process.is_down:
+                await process.settled.wait()  # A start may be under way.
+                if process.stopping.is_set():
+                    await process.wait_ended()
+            if process.is_down:
+                await self.restart(process.name)
+            while process.is_starting:
+                await trio.lowlevel.checkpoint()  # The new life begins at once.
 
     def slow(self, a: str, b: str, factor: float) -> None:
         """Multiply the latencies between two processes by ``factor``, until ``heal``.

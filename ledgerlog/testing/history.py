@@ -1,220 +1,279 @@
-"""Check from outside that one log explains the actions of its users and the answers that they got.
+"""The calls that clients made to your service and the answers they got, and whether one order explains them.
 
-A workload fills a ``History`` while it runs. ``judge`` compares it with the whole log, which is read after
-every fault is healed. It knows nothing of the inside of a log, and takes time linear in the number of
-records:
+    history = History()
 
-* Two complete reads are equal. Everything that a reader saw earlier is a part of them, without holes.
-* Offsets are dense, from where the log was truncated. No record is in the log twice. Every record in the log
-  was sent.
-* Every acknowledged record that was not truncated is in the log, at the offset of its Ack. If an append
-  failed definitely, its record is not in the log. If the outcome is unknown, the record may or may not be
-  there.
-* The log begins where it was truncated: not before the last truncation that succeeded, and not after the
-  highest offset of any requested truncation.
-* Nothing that was sent after the log was sealed is acknowledged.
-* If a call sent several records, only the first few of them may be in the log, in order and without a hole.
-* Epochs and timestamps never decrease along the log.
-* Real time: if a record was acknowledged before another one was sent, it comes first in the log. Since
-  records are unique and the log gives their order, this makes the appends linearizable, and it finds two
-  leaders that interleave.
-* No leader gets an acknowledgement at or after the offset at which a newer leadership began.
+    async def customer(client):
+        call = history.begin(("take", seat, name))
+        answer = await ask(client, seat, name)  # if this raises, the call may have had its effect, or not
+        call.answered(answer)
+
+    history.check(take, initial=None, key=lambda command: command[1])
+
+A history is *linearizable* (Herlihy and Wing) if the calls could have happened one after the other, each at
+one moment between its begin and its answer, with these answers. ``apply`` says what a command does if nothing
+else happens at the same time. If your service is a state machine on one log, its histories are linearizable;
+a stale read, a lost write and a command that counts twice are not.
+
+The search is that of Wing and Gong with the memory of Lowe. It walks over the begins and answers in their
+order. At a begin it lets the call happen now, if its answer fits; at the answer of a call that has not
+happened it goes back to the last choice. It never looks twice at the same calls with the same state.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 import attrs
 
-from ledgerlog.model.record import Ack, Record
-from ledgerlog.testing.invariants import Violation
+from ledgerlog.errors import InvalidArgument
 
-__all__ = ["AppendCall", "History", "judge"]
+__all__ = ["Call", "History", "NotLinearizable"]
+
+Command = TypeVar("Command")
+State = TypeVar("State", bound=Hashable)
+
+_LINES_MAX = 40
+"""How many calls a failure lists."""
 
 
-@attrs.define(eq=False)
-class AppendCall:
-    """One append of one or more records."""
-
-    names: list[bytes]
-    sent_at: int
-    """The place of the send in the order of all events."""
-    answered_at: int | None = None
-    acks: list[Ack] = attrs.Factory(list)
-    is_refused: bool = False
-    """The call failed definitely: none of its records is in the log."""
+class NotLinearizable(AssertionError):
+    """No order of the calls explains their answers. The message lists the calls around the one that fails."""
 
 
 @attrs.define(eq=False)
-class History:
-    """The actions of all users of a log, and the answers that they got."""
+class Call(Generic[Command]):
+    """One call of a client. ``History.begin`` returns it."""
 
-    calls: list[AppendCall] = attrs.Factory(list)
-    reads: list[list[Record]] = attrs.Factory(list)
-    """The records that each reader saw, from the beginning of the log."""
-    begun: dict[int, int] = attrs.Factory(dict)
-    """The offset at which each leadership began, by epoch."""
-    truncated_to: int = 0
-    """The log was certainly truncated up to this offset."""
-    truncation_asked: int = 0
-    """The log may have been truncated up to this offset."""
-    seal_asked: bool = False
-    sealed_at: int | None = None
-    """The place in the order of all events at which the log was certainly sealed."""
-    _clock: int = 0
+    command: Command
+    """What the client asked for."""
+    begun: int
+    """The place of the begin in the order of all begins and answers."""
+    ended: int | None = None
+    """The place of the answer. None: there is none, so the call may happen at any later time, or never."""
+    answer: Any = None
+    """The answer, if there is one."""
+    _history: History[Command] = attrs.field(kw_only=True, repr=False)
 
-    def _tick(self) -> int:
+    def answered(self, answer: object) -> None:
+        """Report the answer that the client got.
+
+        Args:
+            answer: The answer, to be compared with what ``apply`` returns.
+
+        Raises:
+            InvalidArgument: The call has an answer, or was refused.
+        """
+        if self.ended is not None or self not in self._history.calls:
+            raise InvalidArgument(f"the call {self.command!r} has ended already")
+        self.ended, self.answer = self._history.tick(), answer
+
+    def refused(self) -> None:
+        """Report that the call certainly had no effect and never will. It is taken out of the history.
+
+        Report nothing if the outcome is unknown, for example after a time-out.
+
+        Raises:
+            InvalidArgument: The call has an answer, or was refused.
+        """
+        if self.ended is not None or self not in self._history.calls:
+            raise InvalidArgument(f"the call {self.command!r} has ended already")
+        del self._history.calls[self]
+
+    def __str__(self) -> str:
+        if self.ended is None:
+            return f"{self.begun:>6} ..        {self.command!r}: no answer"
+        return f"{self.begun:>6} .. {self.ended:<6} {self.command!r}: {self.answer!r}"
+
+
+class History(Generic[Command]):
+    """The calls of all clients of a service, in the order in which they began and ended.
+
+    All clients must be in this process, or be recorded by it. The commands, answers and states are your own
+    values.
+    """
+
+    def __init__(self) -> None:
+        self.calls: dict[Call[Command], None] = {}
+        """The calls that may have had an effect, in the order in which they began."""
+        self._clock = 0
+
+    def tick(self) -> int:
+        """Return the next place in the order of begins and answers."""
         self._clock += 1
         return self._clock
 
-    def on_leader(self, epoch: int, next_offset: int) -> None:
-        """A leadership began."""
-        if epoch in self.begun:
-            raise Violation(f"two leaders got the epoch {epoch}")
-        self.begun[epoch] = next_offset
+    def begin(self, command: Command) -> Call[Command]:
+        """Record that a client makes a call. Do this before you send it.
 
-    def on_send(self, names: list[bytes]) -> AppendCall:
-        """A call begins. Return it, to report its outcome later."""
-        call = AppendCall(names, self._tick())
-        self.calls.append(call)
+        Args:
+            command: What the client asks for.
+
+        Returns:
+            The call, to report its answer to.
+        """
+        call = Call(command, self.tick(), history=self)
+        self.calls[call] = None
         return call
 
-    def on_acks(self, call: AppendCall, acks: Sequence[Ack]) -> None:
-        """The call succeeded."""
-        call.answered_at = self._tick()
-        call.acks = list(acks)
-        if len(acks) != len(call.names):
-            raise Violation(f"{len(acks)} acknowledgements for {len(call.names)} records")
-        if self.sealed_at is not None and call.sent_at > self.sealed_at:
-            raise Violation(f"{call.names} was sent after the log was sealed, and is acknowledged as {acks}")
-        for ack in acks:
-            for epoch, offset in self.begun.items():
-                if epoch > ack.epoch and offset <= ack.offset:
-                    raise Violation(
-                        f"the leader of epoch {ack.epoch} was told offset {ack.offset}, and epoch {epoch} "
-                        f"began at {offset}"
-                    )
+    def check(
+        self,
+        apply: Callable[[State, Command], tuple[State, object]],
+        *,
+        initial: State,
+        key: Callable[[Command], Hashable] | None = None,
+    ) -> None:
+        """Check that the history is linearizable.
 
-    def on_refused(self, call: AppendCall) -> None:
-        """The call failed definitely."""
-        call.is_refused = True
+            def apply(value, command):  # a register
+                match command:
+                    case ("set", new):
+                        return new, None
+                    case ("get",):
+                        return value, value
 
-    def on_truncated(self, before_offset: int) -> None:
-        """A truncation succeeded; ``truncation_asked`` was set before it began."""
-        self.truncated_to = max(self.truncated_to, before_offset)
+            history.check(apply, initial=None)
 
-    def on_sealed(self) -> None:
-        """Sealing succeeded."""
-        if self.sealed_at is None:
-            self.sealed_at = self._tick()
+        The time that this takes can grow exponentially with the number of calls that overlap, so use ``key``
+        if parts of your state do not depend on each other.
 
-    @property
-    def acked(self) -> int:
-        """How many records were acknowledged."""
-        return sum(len(call.acks) for call in self.calls)
+        Args:
+            apply: Returns the state after a command, and its answer. It must not change the old state. States
+                must be hashable.
+            initial: The state at the beginning, for each key.
+            key: Commands with different keys do not depend on each other, so each key is checked alone. None:
+                all commands may depend on each other.
 
-    @property
-    def confirmed_end(self) -> int:
-        """The offset after the last acknowledged record."""
-        return max((ack.offset + 1 for call in self.calls for ack in call.acks), default=0)
-
-    @property
-    def open_ends(self) -> int:
-        """How many sent records have an unknown outcome."""
-        return sum(len(call.names) for call in self.calls if not call.acks and not call.is_refused)
-
-
-def judge(
-    history: History, final: list[Record], again: list[Record], *, first_offset: int | None = None
-) -> None:
-    """Check that the final log explains the history.
-
-    Args:
-        history: The actions of the users, and the answers that they got.
-        final: A complete read of the log.
-        again: Another complete read of the log.
-        first_offset: The first offset, as the log reports it. None: the offset of the first record.
-
-    Raises:
-        Violation: The log does not explain the history.
-    """
-    if final != again:
-        raise Violation("two complete reads of a log differ, although no process writes it")
-    base = first_offset
-    if base is None:
-        base = final[0].offset if final else history.truncated_to
-    if not history.truncated_to <= base <= history.truncation_asked:
-        raise Violation(
-            f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and the highest "
-            f"requested truncation is {history.truncation_asked}"
-        )
-    for index, record in enumerate(final):
-        if record.offset != base + index:
-            raise Violation(f"the record at place {base + index} has offset {record.offset}")
-    _never_decreasing("epoch", [record.epoch for record in final])
-    _never_decreasing("timestamp", [record.timestamp for record in final])
-    at: dict[bytes, int] = {}
-    for record in final:
-        if at.setdefault(record.data, record.offset) != record.offset:
-            raise Violation(f"{record.data!r} is in the log twice: at {at[record.data]} and {record.offset}")
-    sent = {name for call in history.calls for name in call.names}
-    for name in at:
-        if name not in sent:
-            raise Violation(f"{name!r} is in the log, but no user sent it")
-    sent_at, answered_at = [0] * len(final), [0] * len(final)
-    for call in history.calls:
-        _judge_call(call, at, final, base)
-        for name in call.names:
-            if name in at:
-                sent_at[at[name] - base] = call.sent_at
-                answered_at[at[name] - base] = call.answered_at or 0
-    latest = 0
-    for record, sent_then, answered in zip(final, sent_at, answered_at, strict=True):
-        latest = max(latest, sent_then)
-        if answered and answered < latest:
-            raise Violation(
-                f"{record.data!r} at offset {record.offset} is behind a record that was sent only after "
-                "the first one was acknowledged"
-            )
-    for seen in history.reads:
-        _judge_read(seen, final, base)
+        Raises:
+            NotLinearizable: No order of the calls explains the answers.
+        """
+        parts: dict[Hashable, list[Call[Command]]] = defaultdict(list)
+        for call in self.calls:
+            parts[None if key is None else key(call.command)].append(call)
+        for name, calls in parts.items():
+            stuck = _Search(calls, apply, initial).run()
+            if stuck is not None:
+                of_key = "" if key is None else f" with the key {name!r}"
+                lines = "\n".join(f"  {call}" for call in _around(calls, stuck.call))
+                raise NotLinearizable(
+                    f"no order of the {len(calls)} calls{of_key} explains their answers. The longest order "
+                    f"has {stuck.explained} calls and leads to the state {stuck.state!r}. After it, "
+                    f"{stuck.call.command!r} cannot get the answer {stuck.call.answer!r}. The calls, as "
+                    f"they began:\n{lines}"
+                )
 
 
-def _judge_read(seen: list[Record], final: list[Record], base: int) -> None:
-    for before, record in itertools.pairwise(seen):
-        if record.offset != before.offset + 1:
-            raise Violation(f"a reader saw {record} right after {before}")
-    for record in seen:
-        place = record.offset - base
-        if place >= 0 and (place >= len(final) or record != final[place]):
-            raise Violation(f"a reader saw {record} at {record.offset}, which is not what the log has there")
+@attrs.frozen
+class _Stuck:
+    """Where the search got furthest."""
+
+    call: Call[Any]
+    """The call that ended without a moment at which it fits."""
+    explained: int
+    state: object
 
 
-def _judge_call(call: AppendCall, at: dict[bytes, int], final: list[Record], base: int) -> None:
-    for name, ack in zip(call.names, call.acks, strict=False):
-        if ack.offset < base:
-            continue  # Truncated away.
-        if name not in at:
-            raise Violation(f"{name!r} was acknowledged at offset {ack.offset} and is lost")
-        record = final[at[name] - base]
-        if (record.offset, record.position, record.epoch) != (ack.offset, ack.position, ack.epoch):
-            raise Violation(f"{name!r} was acknowledged as {ack}, and the log has it as {record}")
-    if call.is_refused:
-        for name in call.names:
-            if name in at:
-                raise Violation(f"the append of {name!r} failed definitely, and it is at offset {at[name]}")
-    places = [at.get(name) for name in call.names]
-    if base and base in places:
-        places = places[places.index(base) :]  # Records before it may have been truncated.
-    there = [place for place in places if place is not None]
-    if places[: len(there)] != there or there != sorted(there):
-        raise Violation(f"of the records of one call, {call.names}, these places are in the log: {places}")
+def _around(calls: list[Call[Any]], stuck: Call[Any]) -> list[Call[Any]]:
+    """The calls up to the one that does not fit, and a few after it."""
+    last = min(len(calls), calls.index(stuck) + _LINES_MAX // 4)
+    return calls[max(0, last - _LINES_MAX) : last]
 
 
-def _never_decreasing(what: str, values: Sequence[Any]) -> None:
-    for index, (before, after) in enumerate(itertools.pairwise(values)):
-        if after < before:
-            raise Violation(f"the {what} decreases at place {index + 1}: {before} and then {after}")
+class _Node:
+    """The begin or the end of a call, in the list of those that have no place in the order yet."""
+
+    __slots__ = ("after", "before", "end", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.end: _Node | None = None
+        """Of a begin: its end."""
+        self.before: _Node = self
+        self.after: _Node | None = None
+
+    def lift(self) -> None:
+        self.before.after = self.after
+        if self.after is not None:
+            self.after.before = self.before
+
+    def put_back(self) -> None:
+        self.before.after = self
+        if self.after is not None:
+            self.after.before = self
+
+
+class _Search:
+    """The search for an order of calls that do not depend on others."""
+
+    def __init__(self, calls: list[Call[Any]], apply: Callable[[Any, Any], tuple[Any, object]], initial: Any):
+        self._calls = calls
+        self._apply = apply
+        self._state = initial
+        self._happened = 0
+        """The calls that have a place in the order, as bits."""
+        self._choices: list[tuple[_Node, Any]] = []
+        """The calls in their order, with the state before each."""
+        self._best: _Stuck | None = None
+        self._head = self._laid_out()
+
+    def _laid_out(self) -> _Node:
+        moments: list[tuple[float, int]] = []
+        for index, call in enumerate(self._calls):
+            moments.append((call.begun, index))
+            moments.append((float("inf") if call.ended is None else call.ended, index))
+        last = head = _Node(-1)
+        begins: dict[int, _Node] = {}
+        for _, index in sorted(moments):
+            node = _Node(index)
+            if index in begins:
+                begins[index].end = node
+            else:
+                begins[index] = node
+            last.after, node.before = node, last
+            last = node
+        return head
+
+    def run(self) -> _Stuck | None:
+        """Return None if there is an order, or where the search got furthest."""
+        seen: set[tuple[int, Any]] = set()
+        node = self._head.after
+        while node is not None:
+            call = self._calls[node.index]
+            if node.end is not None:
+                state, answer = self._apply(self._state, call.command)
+                reached = (self._happened | 1 << node.index, state)
+                if (call.ended is None or answer == call.answer) and reached not in seen:
+                    seen.add(reached)
+                    self._let_happen(node, state)
+                    node = self._head.after
+                else:
+                    node = node.after
+            elif call.ended is None:
+                return None  # No call that is left has an answer, so none of them need have happened.
+            else:
+                self._note(call)
+                if not self._choices:
+                    return self._best
+                node = self._take_back()
+        return None
+
+    def _let_happen(self, begin: _Node, state: Any) -> None:
+        self._choices.append((begin, self._state))
+        self._state = state
+        self._happened |= 1 << begin.index
+        assert begin.end is not None
+        begin.end.lift()
+        begin.lift()
+
+    def _take_back(self) -> _Node | None:
+        begin, self._state = self._choices.pop()
+        self._happened &= ~(1 << begin.index)
+        begin.put_back()
+        assert begin.end is not None
+        begin.end.put_back()
+        return begin.after
+
+    def _note(self, call: Call[Any]) -> None:
+        if self._best is None or len(self._choices) > self._best.explained:
+            self._best = _Stuck(call, len(self._choices), self._state)

@@ -2,7 +2,7 @@
 
 Several processes take the log over again and again. They append unique records from several tasks, roll, and
 are deposed. A follower reads along. If the swarm enables it, an administrator truncates the log at confirmed
-offsets and seals it near the end. It also creates and deletes another log again and again. A ``History``
+offsets and seals it near the end. It also creates and deletes another log again and again. A ``LogHistory``
 records all answers, and ``history.judge`` checks them.
 """
 
@@ -15,8 +15,8 @@ from ledgerlog.errors import AppendUnknown, LedgerLogError, LogNotFound, LogSeal
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.record import Record
-from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.log_history import LogHistory, judge
 from ledgerlog.testing.world import World, retry
 
 __all__ = ["ContendingLeaders"]
@@ -28,7 +28,7 @@ class ContendingLeaders:
     """The workload (``world.Workload``)."""
 
     def __init__(self, world: World) -> None:
-        self.history = History()
+        self.history = LogHistory()
         self._world = world
         self._swarm = world.swarm
         self._cluster = world.cluster

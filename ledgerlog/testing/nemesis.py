@@ -25,18 +25,16 @@ from random import Random
 import trio
 
 from ledgerlog.errors import StorageCorrupt
+from ledgerlog.testing.cluster import SETTLE_S
+from ledgerlog.testing.injector import BOOKIES_ONLY, Injector, Target
 from ledgerlog.testing.metadata import METADATA
-from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.people import FIRST_NUMBER, Mishaps, People
-from ledgerlog.testing.plan import Fault, draw_faults
+from ledgerlog.testing.plan import Fault, carry_out, draw_faults
 from ledgerlog.testing.restarts import require_rot, start_again, try_restart
 from ledgerlog.testing.swarm import LOSING, Swarm
 from ledgerlog.testing.world import World
 
 __all__ = ["Nemesis", "draw_plan"]
-
-SETTLE_S = 0.1
-"""After the healing, wait this long for processes that met a fault just before to end."""
 
 
 def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
@@ -54,21 +52,18 @@ class Nemesis:
         self._cluster = world.cluster
         self._clients = clients
         self._writers = writers
+        self._injector = Injector(world.cluster, self._tell)
         self.mishaps = Mishaps(world, people, clients, self._tell)
         """The faults of people."""
 
     async def make_trouble(self, plan: tuple[Fault, ...]) -> None:
         """Inject the faults until the time for trouble is over. Their effects stay until ``heal``."""
-        began = self._world.simulation.now
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._bring_back)
-            with trio.move_on_after(self._world.swarm.trouble_s):
-                for fault in plan:
-                    await trio.sleep(began + fault.at_s - self._world.simulation.now)
-                    is_people = fault.number >= FIRST_NUMBER
-                    nursery.start_soon(self.mishaps.inject if is_people else self._inject, fault)
-                await trio.sleep_forever()
-            nursery.cancel_scope.cancel()
+
+        async def inject(fault: Fault) -> None:
+            is_people = fault.number >= FIRST_NUMBER
+            await (self.mishaps.inject if is_people else self._inject)(fault)
+
+        await carry_out(plan, self._world.swarm.trouble_s, inject, self._bring_back)
 
     def _tell(self, fault: Fault, *what: object) -> None:
         self.told.append(f"{fault} {' '.join(map(str, what))}".rstrip())
@@ -93,10 +88,6 @@ class Nemesis:
         cluster.heal()
         for name in self._clients:
             cluster.process(name).crash()
-        for bookie in cluster.bookies:
-            incarnation = cluster.process(bookie).incarnation
-            if incarnation is not None:
-                incarnation.cancel_planned_crash()
         await trio.sleep(SETTLE_S)  # A process that met a fault just before may be about to end.
         for bookie in cluster.bookies:
             process = cluster.process(bookie)
@@ -126,104 +117,19 @@ class Nemesis:
         lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
         if anybody == bookie and not may_fall:
             anybody = client
-        if kind == "clean stop" or kind.startswith("power cut") or kind == "failed sync":
+        if kind in (*BOOKIES_ONLY, "power cut after a fence"):
             if not may_fall:
                 return
             anybody = bookie
         if not cluster.is_running(anybody):
             return
-        link_s = f"for {lasting_s:.3f} s"
         match kind:
-            case "kill":
-                self._tell(fault, anybody)
-                cluster.kill(anybody)
-            case "power cut":
-                incarnation = cluster.process(bookie).incarnation
-                if incarnation is not None and random.random() < 0.6:
-                    self._tell(fault, bookie, "in the next write")
-                    cluster.faults[kind] += 1
-                    incarnation.crash_at_door(1, before=True, power_cut=True, writes_only=True)
-                else:
-                    self._tell(fault, bookie, "now")
-                    cluster.kill(bookie, power_cut=True)
-            case "clean stop":
-                self._tell(fault, bookie)
-                cluster.faults[kind] += 1
-                with trio.move_on_after(lasting_s):
-                    await cluster.stop(bookie)
-            case "crash at a door" | "power cut at a door":
-                # A power cut comes mostly during a write, because it then tears the write.
-                is_cut = kind != "crash at a door"
-                writes = is_cut and random.random() < 0.8
-                doors, before = random.randrange(1, 6 if writes else 25), random.random() < 0.7
-                name = "write" if writes else "effect"
-                self._tell(fault, anybody, "before" if before else "after", name, doors)
-                incarnation = cluster.process(anybody).incarnation
-                assert incarnation is not None
-                cluster.faults[kind] += 1
-                incarnation.crash_at_door(doors, before=before, power_cut=is_cut, writes_only=writes)
-            case "pause" | "depose":
-                who = client if kind == "depose" else anybody
-                self._tell(fault, who, link_s)
-                cluster.pause(who)
-                if kind == "depose":
-                    world.poke()
+            case "depose":
+                self._tell(fault, client, f"for {lasting_s:.3f} s")
+                cluster.pause(client)
+                world.poke()
                 await trio.sleep(lasting_s)
-                cluster.resume(who)
-            case "partition" | "one-way partition":
-                a, b = (bookie, client) if random.random() < 0.5 else (client, bookie)
-                other = random.choice((b, b, METADATA))
-                self._tell(fault, a, other, link_s)
-                cluster.partition(a, other, one_way=kind != "partition")
-                await trio.sleep(lasting_s)
-                cluster.network.heal(a, other)
-            case "cut off":
-                self._tell(fault, anybody, link_s)
-                cluster.partition(anybody, EVERYBODY)
-                await trio.sleep(lasting_s)
-                cluster.network.heal(anybody, EVERYBODY)
-            case "metadata outage":
-                self._tell(fault, link_s)
-                cluster.faults[kind] += 1
-                cluster.network.block(METADATA, EVERYBODY)
-                await trio.sleep(lasting_s)
-                cluster.network.heal(METADATA, EVERYBODY)
-            case "metadata exchanged":
-                other_cluster = random.choice((None, "anothercluster"))
-                what = "emptied" if other_cluster is None else "of another cluster"
-                self._tell(fault, what, link_s)
-                cluster.exchange_metadata(cluster=other_cluster)
-                await trio.sleep(lasting_s)
-                cluster.bring_metadata_back()
-            case "clock jump":
-                seconds = random.choice((-3600.0, -30.0, 30.0, 3600.0))
-                self._tell(fault, anybody, seconds, "s")
-                cluster.jump_clock(anybody, seconds)
-            case "reset" | "half-open":
-                self._tell(fault, client, bookie)
-                cluster.reset(client, bookie, half=kind == "half-open")
-            case "slow link":
-                factor = random.choice((10, 100, 1000))
-                self._tell(fault, client, bookie, factor, link_s)
-                cluster.slow(client, bookie, factor)
-                await trio.sleep(lasting_s)
-                cluster.network.heal(client, bookie)
-            case "clogged link":
-                rate = random.choice((1_000, 100_000))
-                self._tell(fault, client, bookie, rate, link_s)
-                cluster.clog(client, bookie, rate)
-                await trio.sleep(lasting_s)
-                cluster.network.heal(client, bookie)
-            case "session expiry":
-                self._tell(fault, anybody)
-                cluster.expire_session(anybody)
-            case "lost metadata writes":
-                share = random.choice((0.2, 0.6))
-                self._tell(fault, anybody, share, link_s)
-                cluster.faults[kind] += 1
-                cluster.lose_metadata_writes(anybody, share)
-                await trio.sleep(lasting_s)
-                cluster.lose_metadata_writes(anybody, 0.0)
+                cluster.resume(client)
             case "late adds":
                 await self._late_adds(fault, random, client, lasting_s)
             case "member lost":
@@ -235,47 +141,28 @@ class Nemesis:
                 world.poke()
             case "power cut after a fence":
                 await self._cut_after_fence(fault, random, bookie)
-            case _:
-                await self._inject_into_disk(fault, random, bookie, lasting_s)
-
-    async def _inject_into_disk(self, fault: Fault, random: Random, bookie: str, lasting_s: float) -> None:
-        world, cluster, kind = self._world, self._cluster, fault.kind
-        disk = cluster.disk(bookie)
-        match kind:
-            case "disk stall":
-                self._tell(fault, bookie, f"for {lasting_s:.3f} s")
-                disk.stall(lasting_s)
-            case "slow disk":
-                disk.slow = random.choice((5.0, 50.0))
-                self._tell(fault, bookie, disk.slow, f"for {lasting_s:.3f} s")
-                await trio.sleep(lasting_s)
-                disk.slow = 1.0
-            case "full disk":
-                self._tell(fault, bookie, f"for {lasting_s:.3f} s")
-                disk.is_full = True
-                await trio.sleep(lasting_s)
-                disk.is_full = False
-            case "failed sync":
-                count = random.randrange(1, 5)
-                self._tell(fault, bookie, "write", count)
-                disk.fail_syncs(count)
             case "bit rot":
-                if bookie not in world.rotten and len(world.rotten) >= world.swarm.rotten_max:
-                    bookie = random.choice(list(world.rotten))
-                flipped = sum(cluster.disk(bookie).rot() for _ in range(random.choice((1, 3, 10))))
-                if not flipped:
-                    return
-                world.rotten[bookie] = None
-                world.counts["bits rotten"] += flipped
-                self._tell(fault, bookie, flipped, "bits")
-                if random.random() < 0.6:
-                    # Restart the bookie: at its start it reads its disk, and has nothing in memory.
-                    with trio.move_on_after(lasting_s):
-                        await cluster.stop(bookie)
-                    await try_restart(self._world, bookie)
+                await self._rot(fault, random, bookie, lasting_s)
             case _:
-                raise AssertionError(f"there is no fault of the kind {kind!r}")
-        cluster.faults[kind] += 1
+                target = Target(bookie, client, anybody, lasting_s)
+                await self._injector.inject(fault, random, target)
+
+    async def _rot(self, fault: Fault, random: Random, bookie: str, lasting_s: float) -> None:
+        world, cluster = self._world, self._cluster
+        if bookie not in world.rotten and len(world.rotten) >= world.swarm.rotten_max:
+            bookie = random.choice(list(world.rotten))
+        flipped = sum(cluster.disk(bookie).rot() for _ in range(random.choice((1, 3, 10))))
+        if not flipped:
+            return
+        world.rotten[bookie] = None
+        world.counts["bits rotten"] += flipped
+        self._tell(fault, bookie, flipped, "bits")
+        if random.random() < 0.6:
+            # Restart the bookie: at its start it reads its disk, and has nothing in memory.
+            with trio.move_on_after(lasting_s):
+                await cluster.stop(bookie)
+            await try_restart(self._world, bookie)
+        cluster.faults[fault.kind] += 1
 
     async def _late_adds(self, fault: Fault, random: Random, client: str, lasting_s: float) -> None:
         cluster, network = self._cluster, self._cluster.network

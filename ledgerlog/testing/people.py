@@ -41,9 +41,10 @@ import trio
 
 from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import KIB, MIB
+from ledgerlog.testing.injector import EXCHANGE
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.restarts import RESTART_S, repair, start_again, try_restart
-from ledgerlog.testing.swarm import EXCHANGE, Swarm
+from ledgerlog.testing.swarm import Swarm
 from ledgerlog.testing.world import World, retry
 
 __all__ = [

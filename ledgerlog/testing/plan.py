@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import attrs
+import trio
 
-__all__ = ["Fault", "draw_faults"]
+__all__ = ["Fault", "carry_out", "draw_faults"]
 
 
 @attrs.frozen
@@ -40,3 +41,28 @@ def draw_faults(
         faults.append(Fault(first_number + len(faults), at, random.choice(kinds)))
         at += random.expovariate(1 / gap_s)
     return tuple(faults)
+
+
+async def carry_out(
+    plan: Sequence[Fault],
+    seconds: float,
+    inject: Callable[[Fault], Awaitable[None]],
+    bring_back: Callable[[], Awaitable[None]],
+) -> None:
+    """Inject each fault of a plan at its time. What a fault leaves behind stays; its task ends here.
+
+    Args:
+        plan: The faults, in the order of their times.
+        seconds: How long the trouble lasts.
+        inject: Injects one fault, in a task of its own.
+        bring_back: Restarts processes that are down, for as long as the trouble lasts.
+    """
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bring_back)
+        with trio.move_on_after(seconds):
+            for fault in plan:
+                await trio.sleep(began + fault.at_s - trio.current_time())
+                nursery.start_soon(inject, fault)
+            await trio.sleep_forever()
+        nursery.cancel_scope.cancel()

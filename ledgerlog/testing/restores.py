@@ -41,8 +41,8 @@ from ledgerlog.model.restoration import EPOCH_MS
 from ledgerlog.repair.bringing_back import bring_back
 from ledgerlog.repair.metadata_check import look_at_metadata
 from ledgerlog.testing.cluster import SimulatedCluster
-from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import BLOCK_MAGIC, Violation
+from ledgerlog.testing.log_history import LogHistory, judge
 from ledgerlog.testing.swarm import Swarm
 from ledgerlog.testing.world import CONVERGE_S
 
@@ -78,7 +78,7 @@ class RestoredStore:
         self._swarm = swarm
         self._random = random
         self._path = path
-        self._history = History()
+        self._history = LogHistory()
         self._records = 0
         self._records_max = RECORDS_MAX
         self._made: dict[int, None] = {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from bookie.storage.engine.config import StorageConfig
@@ -19,11 +22,19 @@ from ledgerlog.testing.cluster import (
 )
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.links import LinkQuality
+from ledgerlog.testing.minimize import minimize, way_of
+from ledgerlog.testing.trouble import DrawnFaults, Trouble, open_trouble
 from ledgerlog.testing.wiretap import Observer
 
 __all__ = ["simulate", "simulated_cluster"]
 
 T = TypeVar("T")
+
+SHRINK_RUNS_MAX = 100
+"""How often a failing run is repeated at most, to find the faults that it takes."""
+
+SHRINK_CPU_S = 60.0
+"""How much CPU time these runs take at most, in seconds. The last one may go beyond it."""
 
 
 @asynccontextmanager
@@ -102,6 +113,9 @@ def simulate(
     storage: StorageConfig = SMALL_STORAGE,
     quality: LinkQuality | None = None,
     is_strict: bool = False,
+    faults: DrawnFaults | None = None,
+    only: Collection[int] | None = None,
+    shrinks: bool = True,
 ) -> Outcome[T]:
     """Run ``await scenario(cluster)`` on a simulated cluster. The same seed gives the same run.
 
@@ -124,6 +138,11 @@ def simulate(
         storage: The storage configuration of the bookies.
         quality: How links behave without faults. None: the defaults of ``LinkQuality``.
         is_strict: Hash every step of every task into the trace, too.
+        faults: Faults for the seed to draw. They come while the scenario runs; ``await cluster.calm()`` waits
+            for their end. None: no faults but those of the scenario.
+        only: The numbers of the drawn faults to inject, as a failure names them. None: all.
+        shrinks: If the run fails, repeat it with fewer of the drawn faults, up to 100 times and for a minute,
+            and name those that it takes to fail in the same way.
 
     Returns:
         The ``Outcome``: the result of ``scenario``, and the hash of the run.
@@ -132,13 +151,63 @@ def simulate(
         Deadlock: Nothing could happen any more.
         SimulatedTimeExceeded: The run took more than 24 simulated hours.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
-        Exception: ``scenario`` raised it. It has a note with the seed and the last events.
+        Exception: ``scenario`` raised it. It has a note with the seed and the last events, and one with the
+            drawn faults that came before, in their order.
     """
+    trouble: Trouble | None = None
 
-    async def main(simulation: Simulation) -> T:
+    async def main(simulation: Simulation, only: Collection[int] | None) -> T:
+        nonlocal trouble
+        trouble = None
         async with simulated_cluster(
             bookies=bookies, replication=replication, storage=storage, quality=quality
         ) as cluster:
-            return await scenario(cluster)
+            if faults is None:
+                return await scenario(cluster)
+            async with open_trouble(cluster, faults, only) as trouble:
+                return await scenario(cluster)
 
-    return Simulation(seed, is_strict=is_strict).run(main)
+    def run(only: Collection[int] | None) -> Outcome[T]:
+        return Simulation(seed, is_strict=is_strict).run(partial(main, only=only))
+
+    def fails(only: Collection[int], way: str) -> Trouble | None:
+        try:
+            run(only)
+        except Exception as error:
+            return trouble if way_of(error) == way else None
+        return None
+
+    try:
+        return run(only)
+    except Exception as error:
+        if trouble is not None:
+            error.add_note(_listed(f"{len(trouble.told)} drawn faults came before it", trouble.told))
+            if shrinks and trouble.plan:
+                way = way_of(error)
+                error.add_note(_shrunk(trouble, lambda only: fails(only, way)))
+        raise
+
+
+def _listed(title: str, told: list[str]) -> str:
+    return "\n".join((f"{title}:", *(f"  {line}" for line in told))) if told else f"{title}."
+
+
+def _shrunk(failed: Trouble, run: Callable[[tuple[int, ...]], Trouble | None]) -> str:
+    """Find the faults that a failing run takes, and say which they are."""
+    began = time.process_time()
+
+    def may_try(attempts: int) -> bool:
+        return attempts < SHRINK_RUNS_MAX and time.process_time() - began < SHRINK_CPU_S
+
+    disabled = logging.root.manager.disable
+    logging.disable()  # What is logged belongs to the run that failed first.
+    try:
+        found = minimize(failed, tuple(fault.number for fault in failed.plan), run, may_try=may_try)
+    finally:
+        logging.disable(disabled)
+    if not found.numbers:
+        return "It fails in the same way without any drawn fault."
+    sure = "it takes" if found.is_minimal else "these are enough, and there may be fewer"
+    return _listed(
+        f"Of {len(failed.plan)} drawn faults {sure} (run it with only={found.numbers!r})", found.result.told
+    )

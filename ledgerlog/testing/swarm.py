@@ -23,13 +23,12 @@ import attrs
 
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.injector import CLOCK_JUMP, EXCHANGE, FAULTS
 
 __all__ = [
-    "CLOCK_JUMP",
+    "ALL_FAULTS",
     "COLLECT_S",
     "DIRECTED",
-    "EXCHANGE",
-    "FAULTS",
     "LOSING",
     "SHAPES",
     "WORKLOAD_MIXES",
@@ -41,34 +40,7 @@ DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut
 """Kinds of faults that aim at situations known to break replicated logs. They are drawn more often than the
 others."""
 
-FAULTS = (
-    # processes
-    "kill",
-    "power cut",
-    "crash at a door",
-    "power cut at a door",
-    "pause",
-    "clean stop",
-    # links
-    "partition",
-    "one-way partition",
-    "cut off",
-    "reset",
-    "half-open",
-    "slow link",
-    "clogged link",
-    # metadata
-    "session expiry",
-    "lost metadata writes",
-    "metadata outage",
-    # disks
-    "disk stall",
-    "slow disk",
-    "full disk",
-    "failed sync",
-    "bit rot",
-    *DIRECTED,
-)
+ALL_FAULTS = (*FAULTS, "bit rot", *DIRECTED)
 
 WORKLOAD_MIXES = (
     ("leaders",),
@@ -89,12 +61,8 @@ LOSING = ("kill", "power cut", "power cut at a door")
 LOSS_SHARE = 0.4
 """The share of runs with bookies that do not sync at once, if the budget allows it."""
 
-EXCHANGE = "metadata exchanged"
-
 EXCHANGE_SHARE = 0.15
 """The share of runs in which another metadata store answers now and then, and bookies collect often."""
-
-CLOCK_JUMP = "clock jump"
 
 CLOCK_JUMP_SHARE = 0.15
 """The share of runs in which wall clocks jump, by up to an hour."""
@@ -170,7 +138,7 @@ class Swarm:
         replication = random.choice(SHAPES)
         bookies = replication.ensemble + random.choice((0, 1, 1) if is_small else (0, 1, 1, 2))
         kinds = random.choice((2, 3, 5) if is_small else (2, 3, 5, 8))
-        faults = list(dict.fromkeys(random.sample((*FAULTS, *DIRECTED, *DIRECTED), kinds)))
+        faults = list(dict.fromkeys(random.sample((*ALL_FAULTS, *DIRECTED, *DIRECTED), kinds)))
         rotten_max = min(replication.ack_quorum - 1, bookies - replication.ensemble)
         if not rotten_max and "bit rot" in faults:
             faults.remove("bit rot")

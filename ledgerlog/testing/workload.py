@@ -37,9 +37,11 @@ from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.drills import LedgerDrills
 from ledgerlog.testing.hostile import HostilePeers, Hostility
-from ledgerlog.testing.invariants import GodView, Violation
+from ledgerlog.testing.injector import EXCHANGE
+from ledgerlog.testing.invariants import GodView
 from ledgerlog.testing.leaders import ContendingLeaders
 from ledgerlog.testing.links import LinkQuality
+from ledgerlog.testing.minimize import the_one
 from ledgerlog.testing.nemesis import Nemesis, draw_plan
 from ledgerlog.testing.people import DISK_BYTES, FILLED, People
 from ledgerlog.testing.plan import Fault
@@ -47,7 +49,7 @@ from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
 from ledgerlog.testing.restores import RestoredStore
 from ledgerlog.testing.runs import simulated_cluster
-from ledgerlog.testing.swarm import COLLECT_S, EXCHANGE, Size, Swarm
+from ledgerlog.testing.swarm import COLLECT_S, Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
 from ledgerlog.testing.world import Workload, World
 
@@ -264,7 +266,7 @@ def run_seed(
     try:
         simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
     except BaseException as error:
-        failure = run.god.violation or _the_one(error)
+        failure = run.god.violation or the_one(error)
         if isinstance(failure, KeyboardInterrupt | SystemExit):
             raise
     return Report(
@@ -284,18 +286,6 @@ def run_seed(
         failure=failure,
         trace=simulation.trace.lines(40) if failure is not None else [],
     )
-
-
-def _the_one(error: BaseException) -> BaseException:
-    """Return the violation in a group, because the other errors follow from it; if none, the first error."""
-    leaves = [error]
-    while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
-        leaves = [
-            inner
-            for leaf in leaves
-            for inner in (leaf.exceptions if isinstance(leaf, BaseExceptionGroup) else (leaf,))
-        ]
-    return next((leaf for leaf in leaves if isinstance(leaf, Violation)), leaves[0])
 
 
 def vacuity(reports: Iterable[Report]) -> list[str]:

@@ -17,8 +17,8 @@ import trio
 
 import ledgerlog
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
+from ledgerlog.testing.history import History, NotLinearizable
 from tests.integration.running_cluster import start_cluster
-from tests.machine.linearizable import Kind, Operation, not_linearizable
 from tests.waiting import PATIENCE_S, until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "kv.py"
@@ -45,13 +45,29 @@ def free_addresses(count: int) -> list[str]:
     return addresses
 
 
+Command = tuple[str, str, str | None, str | None]
+"""A verb, a key, the value that a CAS expects, and the value that a SET or CAS writes."""
+
+
+def apply(value: str | None, command: Command) -> tuple[str | None, Any]:
+    """What one key must do."""
+    verb, _, old, new = command
+    match verb:
+        case "GET":
+            return value, value
+        case "SET":
+            return new, None
+        case _:
+            return (new, True) if value == old else (value, False)
+
+
 @attrs.define(eq=False)
 class Verdict:
     operations: int = 0
     kills: int = 0
     leaders_killed: int = 0
     longest_ms: float = 0.0
-    not_linearizable: list[str] = attrs.Factory(list)
+    not_linearizable: str = ""
     digests: list[str] = attrs.Factory(list)
     first_offset: int = 0
     next_offset: int = 0
@@ -67,7 +83,7 @@ class Run:
     rng: random.Random
     kv: ModuleType
     replicas: dict[str, Child] = attrs.Factory(dict)
-    history: list[Operation] = attrs.Factory(list)
+    history: History[Command] = attrs.Factory(History)
     verdict: Verdict = attrs.Factory(Verdict)
     is_over: bool = False
     numbers: int = 0
@@ -85,27 +101,15 @@ class Run:
             key = self.rng.choice(keys)
             self.numbers += 1
             new = str(self.numbers)
-            kind: Kind = self.rng.choice(["get", "set", "cas"])
-            old = last.get(key) if kind == "cas" else None
-            words = {"get": ["GET", key], "set": ["SET", key, new], "cas": ["CAS", key, old, new]}[kind]
-            begun, ended, answer = time.monotonic(), None, None
-            try:
-                answer = await client.ask(*words)
-                ended = time.monotonic()
-                self.verdict.longest_ms = max(self.verdict.longest_ms, 1000 * (ended - begun))
-                last[key] = answer if kind == "get" else new
-            finally:
-                self.history.append(
-                    Operation(
-                        key=key,
-                        kind=kind,
-                        begun=begun,
-                        ended=ended,
-                        value=answer if kind == "get" else new,
-                        old=old,
-                        succeeded=answer if kind == "cas" else None,
-                    )
-                )
+            verb = self.rng.choice(["GET", "SET", "CAS"])
+            old = last.get(key) if verb == "CAS" else None
+            words = {"GET": ["GET", key], "SET": ["SET", key, new], "CAS": ["CAS", key, old, new]}[verb]
+            call = self.history.begin((verb, key, old, None if verb == "GET" else new))
+            begun = time.monotonic()
+            answer = await client.ask(*words)
+            call.answered(None if verb == "SET" else answer)
+            self.verdict.longest_ms = max(self.verdict.longest_ms, 1000 * (time.monotonic() - begun))
+            last[key] = answer if verb == "GET" else new
             await trio.sleep(0.02 * self.rng.random())  # So that they leave the replicas some of the machine.
 
     async def state(self, address: str) -> dict[str, Any] | None:
@@ -149,11 +153,14 @@ async def run_kv(
             while trio.current_time() < end or run.verdict.kills < kills:
                 await trio.sleep(kill_every_s * (0.5 + run.rng.random()))
                 await run.kill_one()
-            await until(lambda: len(run.history) >= operations)
+            await until(lambda: len(run.history.calls) >= operations)
             run.is_over = True
         verdict = run.verdict
-        verdict.operations = len(run.history)
-        verdict.not_linearizable = not_linearizable(run.history)
+        verdict.operations = len(run.history.calls)
+        try:
+            run.history.check(apply, initial=None, key=lambda command: command[1])
+        except NotLinearizable as error:
+            verdict.not_linearizable = str(error)
         with trio.move_on_after(PATIENCE_S):
             while True:
                 states = [await run.state(address) for address in addresses]

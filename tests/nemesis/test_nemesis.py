@@ -21,8 +21,8 @@ import trio
 from ledgerlog.cli.zookeeper import ask
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack
-from ledgerlog.testing.history import AppendCall, History
 from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.log_history import AppendCall, LogHistory
 from tests.nemesis import namespaces, small_disks
 from tests.nemesis.damage import damage_files
 from tests.nemesis.driver import Nemesis, run
@@ -252,7 +252,7 @@ async def test_behind_a_partition_nobody_learns_of_an_end() -> None:
 
 
 def test_an_acknowledgement_of_a_deposed_leader_is_found() -> None:
-    history = History()
+    history = LogHistory()
     history.on_leader(1, 0)
     history.on_leader(2, 5)
     call = AppendCall([b"a"], 1, 2, [Ack(4, Position(1, 4), 1)])

@@ -4,7 +4,7 @@ The driver keeps what each writer says on its pipe (``writer``), outside the pro
 record counts as acknowledged as soon as the process that appended it has said so, whatever becomes of it
 then. A writer that ends is started again under a new name, so that names of records never come twice.
 
-``judge_all`` has the last word: ``ledgerlog.testing.history.judge`` on the whole log, read twice when
+``judge_all`` has the last word: ``ledgerlog.testing.log_history.judge`` on the whole log, read twice when
 everything is healed, and that no leader was told an offset at or behind the place where a newer leadership
 began.
 """
@@ -27,8 +27,8 @@ from ledgerlog.cli.processes import Child
 from ledgerlog.log.log import Log
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record
-from ledgerlog.testing.history import AppendCall, History, judge
 from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.log_history import AppendCall, LogHistory, judge
 from tests.nemesis.namespaces import Namespaces
 from tests.nemesis.proxies import Proxies
 from tests.nemesis.writer import ANYWHERE
@@ -49,7 +49,7 @@ class Writers:
     seed: int
     think_s: float
     term_s: float
-    history: History = attrs.Factory(History)
+    history: LogHistory = attrs.Factory(LogHistory)
     counts: Counter[str] = attrs.Factory(Counter)
     acked_at: list[int] = attrs.Factory(list)
     """When each call that succeeded was told so, in nanoseconds of the monotonic clock."""
@@ -167,7 +167,7 @@ class Writers:
         return max(((after - before) / NS, before) for before, after in itertools.pairwise(times))
 
 
-def judge_deposed(history: History) -> None:
+def judge_deposed(history: LogHistory) -> None:
     """Violation if a leader was told an offset at or behind the beginning of a newer leadership."""
     lowest: dict[int, int] = {}
     epochs = sorted(history.begun)

@@ -132,7 +132,7 @@ PLANTED = (
 
 def hunt(seeds: int, cpu_s: float) -> dict[str, Any]:
     """In the copy: run seeds until one fails."""
-    from ledgerlog.testing.shrink import way_of
+    from ledgerlog.testing.minimize import way_of
     from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
 
@@ -146,12 +146,12 @@ def hunt(seeds: int, cpu_s: float) -> dict[str, Any]:
             tried += 1
             report = run_seed(seed, size=size)
             spent = time.process_time() - began
-            if not report.is_ok:
+            if report.failure is not None:
                 words = str(report.failure).splitlines()[:1]
                 return {
                     "found": tried,
                     "seed": f"{seed}{'' if size is Size.SMALL else ' full'}",
-                    "way": way_of(report),
+                    "way": way_of(report.failure),
                     "words": words[0][:200] if words else "",
                     "cpu_s": spent,
                 }

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ledgerlog.log.writer import LogWriter
-from ledgerlog.model.ids import Position
-from ledgerlog.model.record import Ack
+from ledgerlog.testing import NotLinearizable
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "simulated_service.py"
+TEST = "test_no_seat_is_given_away_twice"
 
 
 def test_the_example_is_short_and_survives_ten_seeds() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
-    runpy.run_path(str(EXAMPLE))["test_no_seat_is_given_away_twice_and_none_is_lost"]()
+    runpy.run_path(str(EXAMPLE))[TEST]()
 
 
-def test_the_example_notices_a_log_that_confirms_what_it_does_not_write(
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_answer_before_the_record_is_durable_is_found_with_the_faults_that_it_takes(
+    tmp_path: Path,
 ) -> None:
-    original = LogWriter.append
-    calls = 0
-
-    async def careless(self: LogWriter, data: bytes, **options: Any) -> Ack:
-        nonlocal calls
-        calls += 1
-        if calls == 5:
-            return Ack(4, Position(0, 4, 0), self.epoch)
-        return await original(self, data, **options)
-
-    monkeypatch.setattr(LogWriter, "append", careless)
-    with pytest.raises(AssertionError):
-        runpy.run_path(str(EXAMPLE))["test_no_seat_is_given_away_twice_and_none_is_lost"]()
+    """The bug that docs/SIMULATION.md shows."""
+    right = EXAMPLE.read_text(encoding="utf-8")
+    wrong = right.replace("await writer.append(", "await writer.submit(")
+    assert wrong != right
+    planted = tmp_path / "planted.py"
+    planted.write_text(wrong, encoding="utf-8")
+    with pytest.raises(NotLinearizable) as caught:
+        runpy.run_path(str(planted))[TEST]()
+    said = "\n".join(caught.value.__notes__)
+    assert "drawn faults came before it" in said
+    assert "drawn faults it takes (run it with only=" in said

@@ -32,6 +32,7 @@ from ledgerlog.testing import people, restores, simulate, simulated_cluster
 from ledgerlog.testing.cluster import SimulatedCluster
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.disk import EMPTY_IMAGE
+from ledgerlog.testing.injector import EXCHANGE
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.people import (
     DAMAGED,
@@ -45,7 +46,7 @@ from ledgerlog.testing.people import (
     VERSION,
     People,
 )
-from ledgerlog.testing.swarm import EXCHANGE, Size, Swarm
+from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.workload import Report, run_seed
 
 SEEDS = range(4)

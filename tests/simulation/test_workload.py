@@ -26,10 +26,11 @@ from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record, moment
 from ledgerlog.testing import invariants, loss_rules, wire_rules
 from ledgerlog.testing.disk import SimDisk
-from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import Violation
-from ledgerlog.testing.shrink import shrink, way_of
-from ledgerlog.testing.swarm import FAULTS, Size
+from ledgerlog.testing.log_history import LogHistory, judge
+from ledgerlog.testing.minimize import way_of
+from ledgerlog.testing.shrink import shrink
+from ledgerlog.testing.swarm import ALL_FAULTS, Size
 from ledgerlog.testing.workload import WORKLOADS, Report, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
@@ -66,7 +67,7 @@ def test_the_batch_is_not_vacuous(reports: list[Report]) -> None:
     faults = Counter(kind for report in reports for kind in report.faults)
     assert sum(faults.values()) > len(reports)
     # These peers count like any other.
-    assert faults.keys() >= set(FAULTS) - {"depose", "reset at a fence", "cut off"}
+    assert faults.keys() >= set(ALL_FAULTS) - {"depose", "reset at a fence", "cut off"}
     workloads = {name for report in reports for name in report.swarm.workloads}
     assert workloads == set(WORKLOADS)
 
@@ -203,7 +204,8 @@ def test_a_failing_run_is_shrunk_to_the_faults_that_it_takes(monkeypatch: pytest
     shrunk = shrink(failed, run=run)
     assert set(shrunk.numbers) == needed
     assert shrunk.is_minimal
-    assert way_of(shrunk.report) == "Rule"
+    assert shrunk.result.failure is not None
+    assert way_of(shrunk.result.failure) == "Rule"
     assert shrunk.attempts < 100
     few = shrink(failed, run=run, attempts_max=2)
     assert needed <= set(few.numbers)
@@ -233,38 +235,38 @@ def ack(found: Record) -> Ack:
     return Ack(found.offset, found.position, found.epoch)
 
 
-def two_records() -> tuple[History, list[Record]]:
-    history, final = History(), [record(0, b"a"), record(1, b"b")]
+def two_records() -> tuple[LogHistory, list[Record]]:
+    history, final = LogHistory(), [record(0, b"a"), record(1, b"b")]
     for each in final:
         history.on_acks(history.on_send([each.data]), [ack(each)])
     return history, final
 
 
-def refuse_one(history: History, final: list[Record]) -> None:
+def refuse_one(history: LogHistory, final: list[Record]) -> None:
     history.on_refused(history.calls[1])
 
 
-def read_something_else(history: History, final: list[Record]) -> None:
+def read_something_else(history: LogHistory, final: list[Record]) -> None:
     history.reads.append([record(0, b"a"), record(1, b"c")])
 
 
-def truncate_too_much(history: History, final: list[Record]) -> None:
+def truncate_too_much(history: LogHistory, final: list[Record]) -> None:
     history.truncation_asked = 0
     del final[0]
 
 
-def truncate_too_little(history: History, final: list[Record]) -> None:
+def truncate_too_little(history: LogHistory, final: list[Record]) -> None:
     history.truncation_asked = 1
     history.on_truncated(1)
 
 
-def seal_and_go_on(history: History, final: list[Record]) -> None:
+def seal_and_go_on(history: LogHistory, final: list[Record]) -> None:
     history.on_sealed()
     found = record(2, b"c")
     history.on_acks(history.on_send([b"c"]), [ack(found)])
 
 
-def swap(history: History, final: list[Record]) -> None:
+def swap(history: LogHistory, final: list[Record]) -> None:
     final[:] = [record(0, b"b"), record(1, b"a")]
     for call, found in zip(history.calls, reversed(final), strict=True):
         call.acks = [ack(found)]
@@ -287,7 +289,7 @@ def swap(history: History, final: list[Record]) -> None:
         (seal_and_go_on, "after the log was sealed"),
     ],
 )
-def test_the_judge_finds(break_it: Callable[[History, list[Record]], object], words: str) -> None:
+def test_the_judge_finds(break_it: Callable[[LogHistory, list[Record]], object], words: str) -> None:
     history, final = two_records()
     judge(history, final, list(final))
 
