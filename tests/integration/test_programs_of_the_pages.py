@@ -26,6 +26,7 @@ import ledgerlog
 from ledgerlog import aio
 from ledgerlog.cli.main import cli
 from ledgerlog.model import layout
+from ledgerlog.testing import NotLinearizable
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
 from tests.gaps import make_gap
 from tests.integration.pages import ROOT, all_pages, blocks, compiled, run_block, text, without_blocks
@@ -39,7 +40,7 @@ RUN_HERE = {
     "README.md": 1,
     "docs/ASYNCIO.md": 2,
     "docs/BLOCKING.md": 1,
-    "docs/SIMULATION.md": 2,
+    "docs/SIMULATION.md": 4,
     "docs/ELECTION.md": 2,
     "docs/LOGS.md": 5,
     "docs/METRICS.md": 1,
@@ -118,6 +119,18 @@ def test_the_test_of_the_page_on_simulation_passes(simulated: Simulated) -> None
     run_program("docs/SIMULATION.md", 1)["test_the_service_survives"](simulated)
 
 
+def test_seeds_draw_faults_as_shown() -> None:
+    run_program("docs/SIMULATION.md", 2)
+
+
+def test_a_history_is_checked_as_shown() -> None:
+    program = run_program("docs/SIMULATION.md", 3)
+    history, apply = program["history"], program["apply"]
+    history.begin(("get",)).answered(8)
+    with pytest.raises(NotLinearizable):
+        history.check(apply, initial=None)
+
+
 # --- fragments ------------------------------------------------------------------------------------
 
 
@@ -182,7 +195,7 @@ async def test_records_have_keys_and_headers_as_shown(capsys: pytest.CaptureFixt
 async def test_a_trace_goes_with_a_record_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
     async with ledgerlog.connect("memory:") as cluster:
         log = await cluster.create_log("orders")
-        async with log.writer() as writer, log.read() as records:
+        async with log.writer() as writer, log.read(until=1, follow=True) as records:
             with trio.move_on_after(PATIENCE_S):
                 await run_fragment("docs/LOGS.md", 1, writer=writer, records=records)
     assert capsys.readouterr().out == "b'17 apples'\n"
