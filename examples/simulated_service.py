@@ -6,13 +6,13 @@ Two processes give the same seats away. Whoever leads the log replays it and ser
 import trio
 
 from ledgerlog import Cluster, LedgerLogError
-from ledgerlog.testing import Call, DrawnFaults, History, SimulatedCluster, simulate
+from ledgerlog.testing import DrawnFaults, History, ServiceCall, SimulatedCluster, simulate
 
 SEATS = 10
 Request = tuple[int, str]  # the seat, and who wants it
 
 
-async def serve(cluster: Cluster, waiting: list[Call[Request]]) -> None:
+async def serve(cluster: Cluster, waiting: list[ServiceCall[Request]]) -> None:
     """Lead again and again. The leader gives seats away, and answers once the gift is durable."""
     log = await cluster.create_log("seats", exist_ok=True)
     while True:
@@ -42,7 +42,7 @@ def take(owner: str | None, request: Request) -> tuple[str, str]:
 
 
 async def scenario(cluster: SimulatedCluster) -> None:
-    waiting, history = list[Call[Request]](), History[Request]()
+    waiting, history = list[ServiceCall[Request]](), History[Request]()
     for name in ("box-office-1", "box-office-2"):
         cluster.start(name, lambda client: serve(client, waiting))
     for number in range(4 * SEATS):

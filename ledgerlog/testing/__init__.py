@@ -16,7 +16,7 @@ from ledgerlog.testing.deterministic import (
     current_simulation,
 )
 from ledgerlog.testing.disk import EMPTY_IMAGE
-from ledgerlog.testing.history import Call, History, NotLinearizable
+from ledgerlog.testing.history import History, NotLinearizable, ServiceCall
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.machines import NotDeterministic, check_machine
 from ledgerlog.testing.network import EVERYBODY
@@ -29,7 +29,7 @@ __all__ = [
     "EMPTY_IMAGE",
     "EVERYBODY",
     "SMALL_STORAGE",
-    "Call",
+    "ServiceCall",
     "CpuTimeExceeded",
     "Deadlock",
     "DrawnFaults",

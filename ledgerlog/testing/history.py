@@ -29,7 +29,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument
 
-__all__ = ["Call", "History", "NotLinearizable"]
+__all__ = ["ServiceCall", "History", "NotLinearizable"]
 
 Command = TypeVar("Command")
 State = TypeVar("State", bound=Hashable)
@@ -43,7 +43,7 @@ class NotLinearizable(AssertionError):
 
 
 @attrs.define(eq=False)
-class Call(Generic[Command]):
+class ServiceCall(Generic[Command]):
     """One call of a client. ``History.begin`` returns it."""
 
     command: Command
@@ -95,7 +95,7 @@ class History(Generic[Command]):
     """
 
     def __init__(self) -> None:
-        self.calls: dict[Call[Command], None] = {}
+        self.calls: dict[ServiceCall[Command], None] = {}
         """The calls that may have had an effect, in the order in which they began."""
         self._clock = 0
 
@@ -104,7 +104,7 @@ class History(Generic[Command]):
         self._clock += 1
         return self._clock
 
-    def begin(self, command: Command) -> Call[Command]:
+    def begin(self, command: Command) -> ServiceCall[Command]:
         """Record that a client makes a call. Do this before you send it.
 
         Args:
@@ -113,7 +113,7 @@ class History(Generic[Command]):
         Returns:
             The call, to report its answer to.
         """
-        call = Call(command, self.tick(), history=self)
+        call = ServiceCall(command, self.tick(), history=self)
         self.calls[call] = None
         return call
 
@@ -148,11 +148,11 @@ class History(Generic[Command]):
         Raises:
             NotLinearizable: No order of the calls explains the answers.
         """
-        parts: dict[Hashable, list[Call[Command]]] = defaultdict(list)
+        parts: dict[Hashable, list[ServiceCall[Command]]] = defaultdict(list)
         for call in self.calls:
             parts[None if key is None else key(call.command)].append(call)
         for name, calls in parts.items():
-            stuck = _Search(calls, apply, initial).run()
+            stuck = _OrderSearch(calls, apply, initial).run()
             if stuck is not None:
                 of_key = "" if key is None else f" with the key {name!r}"
                 lines = "\n".join(f"  {call}" for call in _around(calls, stuck.call))
@@ -168,13 +168,13 @@ class History(Generic[Command]):
 class _Stuck:
     """Where the search got furthest."""
 
-    call: Call[Any]
+    call: ServiceCall[Any]
     """The call that ended without a moment at which it fits."""
     explained: int
     state: object
 
 
-def _around(calls: list[Call[Any]], stuck: Call[Any]) -> list[Call[Any]]:
+def _around(calls: list[ServiceCall[Any]], stuck: ServiceCall[Any]) -> list[ServiceCall[Any]]:
     """The calls up to the one that does not fit, and a few after it."""
     last = min(len(calls), calls.index(stuck) + _LINES_MAX // 4)
     return calls[max(0, last - _LINES_MAX) : last]
@@ -203,10 +203,12 @@ class _Node:
             self.after.before = self
 
 
-class _Search:
+class _OrderSearch:
     """The search for an order of calls that do not depend on others."""
 
-    def __init__(self, calls: list[Call[Any]], apply: Callable[[Any, Any], tuple[Any, object]], initial: Any):
+    def __init__(
+        self, calls: list[ServiceCall[Any]], apply: Callable[[Any, Any], tuple[Any, object]], initial: Any
+    ):
         self._calls = calls
         self._apply = apply
         self._state = initial
@@ -274,6 +276,6 @@ class _Search:
         begin.end.put_back()
         return begin.after
 
-    def _note(self, call: Call[Any]) -> None:
+    def _note(self, call: ServiceCall[Any]) -> None:
         if self._best is None or len(self._choices) > self._best.explained:
             self._best = _Stuck(call, len(self._choices), self._state)

@@ -1,6 +1,6 @@
 """Inject one fault into a simulated cluster: which kinds there are, and what each of them does.
 
-Whoever injects faults decides first whom they hit and how long they last (``Target``): the nemesis of the
+Whoever injects faults decides first whom they hit and how long they last (``Victims``): the nemesis of the
 system's own runs (``nemesis``), and the faults that a user's scenario draws (``trouble``). Kinds that need
 the protocol's own views are in ``nemesis``.
 """
@@ -18,7 +18,7 @@ from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.plan import Fault
 
-__all__ = ["BOOKIES_ONLY", "CLOCK_JUMP", "EXCHANGE", "FAULTS", "Injector", "Target"]
+__all__ = ["BOOKIES_ONLY", "CLOCK_JUMP", "EXCHANGE", "FAULTS", "Injector", "Victims"]
 
 CLOCK_JUMP = "clock jump"
 """The wall clock of a process is set forward or back."""
@@ -59,7 +59,7 @@ BOOKIES_ONLY = ("power cut", "power cut at a door", "clean stop", "failed sync")
 
 
 @attrs.frozen
-class Target:
+class Victims:
     """Whom a fault hits, and for how long."""
 
     bookie: str
@@ -82,16 +82,21 @@ class Injector:
         self._cluster = cluster
         self._tell = tell
 
-    async def inject(self, fault: Fault, random: Random, target: Target) -> None:
+    async def inject(self, fault: Fault, random: Random, victims: Victims) -> None:
         """Inject a fault, and return when it is over. A process that is killed stays down.
 
         Args:
             fault: The fault. Its kind is one of ``FAULTS``, ``EXCHANGE`` or ``CLOCK_JUMP``.
             random: The generator to draw the rest of its details from.
-            target: Whom it hits. ``target.anybody`` must be running.
+            victims: Whom it hits. ``victims.anybody`` must be running.
         """
         cluster, kind = self._cluster, fault.kind
-        bookie, client, anybody, lasting_s = target.bookie, target.client, target.anybody, target.lasting_s
+        bookie, client, anybody, lasting_s = (
+            victims.bookie,
+            victims.client,
+            victims.anybody,
+            victims.lasting_s,
+        )
         link_s = f"for {lasting_s:.3f} s"
         match kind:
             case "kill":

@@ -26,7 +26,7 @@ import trio
 
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.testing.cluster import SETTLE_S
-from ledgerlog.testing.injector import BOOKIES_ONLY, Injector, Target
+from ledgerlog.testing.injector import BOOKIES_ONLY, Injector, Victims
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.people import FIRST_NUMBER, Mishaps, People
 from ledgerlog.testing.plan import Fault, carry_out, draw_faults
@@ -144,8 +144,8 @@ class Nemesis:
             case "bit rot":
                 await self._rot(fault, random, bookie, lasting_s)
             case _:
-                target = Target(bookie, client, anybody, lasting_s)
-                await self._injector.inject(fault, random, target)
+                victims = Victims(bookie, client, anybody, lasting_s)
+                await self._injector.inject(fault, random, victims)
 
     async def _rot(self, fault: Fault, random: Random, bookie: str, lasting_s: float) -> None:
         world, cluster = self._world, self._cluster

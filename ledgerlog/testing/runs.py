@@ -23,7 +23,7 @@ from ledgerlog.testing.cluster import (
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.minimize import minimize, way_of
-from ledgerlog.testing.trouble import DrawnFaults, Trouble, open_trouble
+from ledgerlog.testing.trouble import DrawnFaults, RunningFaults, open_trouble
 from ledgerlog.testing.wiretap import Observer
 
 __all__ = ["simulate", "simulated_cluster"]
@@ -154,7 +154,7 @@ def simulate(
         Exception: ``scenario`` raised it. It has a note with the seed and the last events, and one with the
             drawn faults that came before, in their order.
     """
-    trouble: Trouble | None = None
+    trouble: RunningFaults | None = None
 
     async def main(simulation: Simulation, only: Collection[int] | None) -> T:
         nonlocal trouble
@@ -170,7 +170,7 @@ def simulate(
     def run(only: Collection[int] | None) -> Outcome[T]:
         return Simulation(seed, is_strict=is_strict).run(partial(main, only=only))
 
-    def fails(only: Collection[int], way: str) -> Trouble | None:
+    def fails(only: Collection[int], way: str) -> RunningFaults | None:
         try:
             run(only)
         except Exception as error:
@@ -192,7 +192,7 @@ def _listed(title: str, told: list[str]) -> str:
     return "\n".join((f"{title}:", *(f"  {line}" for line in told))) if told else f"{title}."
 
 
-def _shrunk(failed: Trouble, run: Callable[[tuple[int, ...]], Trouble | None]) -> str:
+def _shrunk(failed: RunningFaults, run: Callable[[tuple[int, ...]], RunningFaults | None]) -> str:
     """Find the faults that a failing run takes, and say which they are."""
     began = time.process_time()
 

@@ -21,10 +21,10 @@ import trio
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.testing.cluster import SimulatedCluster
-from ledgerlog.testing.injector import BOOKIES_ONLY, CLOCK_JUMP, FAULTS, Injector, Target
+from ledgerlog.testing.injector import BOOKIES_ONLY, CLOCK_JUMP, FAULTS, Injector, Victims
 from ledgerlog.testing.plan import Fault, carry_out, draw_faults
 
-__all__ = ["DRAWN_FAULTS", "DrawnFaults", "Trouble", "open_trouble"]
+__all__ = ["DRAWN_FAULTS", "DrawnFaults", "RunningFaults", "open_trouble"]
 
 DRAWN_FAULTS = (*FAULTS, CLOCK_JUMP)
 """The kinds of faults that a scenario meets: every one that loses nothing if your service is right."""
@@ -68,7 +68,7 @@ class DrawnFaults:
     """The names of processes that no fault hits."""
 
 
-class Trouble:
+class RunningFaults:
     """The faults of one run.
 
     Args:
@@ -121,7 +121,7 @@ class Trouble:
             anybody = client
         if (anybody in cluster.bookies and not may_fall) or not cluster.is_running(anybody):
             return
-        await self._injector.inject(fault, random, Target(bookie, client, anybody, lasting_s))
+        await self._injector.inject(fault, random, Victims(bookie, client, anybody, lasting_s))
 
     async def _bring_back(self) -> None:
         random = self._cluster.simulation.random("bring back")
@@ -139,9 +139,9 @@ class Trouble:
 @asynccontextmanager
 async def open_trouble(
     cluster: SimulatedCluster, faults: DrawnFaults, only: Collection[int] | None
-) -> AsyncIterator[Trouble]:
+) -> AsyncIterator[RunningFaults]:
     """Inject drawn faults during the body. ``cluster.calm`` waits for their end."""
-    trouble = Trouble(cluster, faults, only)
+    trouble = RunningFaults(cluster, faults, only)
     async with open_serving_nursery() as nursery:
         over = cluster.trouble_over = trio.Event()
 

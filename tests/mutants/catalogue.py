@@ -28,6 +28,7 @@ from tests.mutants import (
     run_rules,
     splice_rules,
     storage_rules,
+    testing_rules,
     tls_rules,
     version_rules,
 )
@@ -58,6 +59,7 @@ MUTANTS = (
     *tls_rules.MUTANTS,
     *access_rules.MUTANTS,
     *run_rules.MUTANTS,
+    *testing_rules.MUTANTS,
     *command_rules.MUTANTS,
     *harmless.MUTANTS,
 )

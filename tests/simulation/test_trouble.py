@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.testing import DRAWN_FAULTS, DrawnFaults, SimulatedCluster, simulate
-from ledgerlog.testing.trouble import Trouble
+from ledgerlog.testing.trouble import RunningFaults
 
 
 async def serve(client: Cluster) -> None:
@@ -114,6 +116,7 @@ def test_a_failure_lists_the_faults_before_it_and_those_that_it_takes() -> None:
         runs += 1
         cluster.start("service", serve)
         await cluster.calm()
+        assert cluster.faults["pause"], "never paused"
         assert cluster.faults["kill"] < 2, "killed twice"
 
     with pytest.raises(AssertionError, match="killed twice") as caught:
@@ -124,13 +127,13 @@ def test_a_failure_lists_the_faults_before_it_and_those_that_it_takes() -> None:
     assert before.count(": kill ") >= 2
     assert "it takes (run it with only=(" in needed
     assert needed.count(": kill ") == 2
-    assert needed.count("\n") == 2, "the two kills, and nothing else"
+    assert needed.count("\n") == 3, "the two kills and a pause, without which it fails in another way"
     assert runs < 60
 
     only = eval(needed.partition("only=")[2].partition("):")[0])
     with pytest.raises(AssertionError, match="killed twice") as again:
         simulate(scenario, seed=2, faults=DrawnFaults(kinds=["kill", "pause", "reset"]), only=only)
-    assert "2 drawn faults came before it" in notes(again.value)
+    assert "3 drawn faults came before it" in notes(again.value)
 
 
 def test_a_failure_that_takes_no_fault_says_so() -> None:
@@ -160,7 +163,7 @@ def test_a_failure_is_not_repeated_if_you_do_not_want_it() -> None:
 
 def test_seeds_draw_different_kinds_and_rates() -> None:
     async def scenario(cluster: SimulatedCluster) -> tuple[frozenset[str], int]:
-        plan = Trouble(cluster, DrawnFaults()).plan
+        plan = RunningFaults(cluster, DrawnFaults()).plan
         return frozenset(fault.kind for fault in plan), len(plan)
 
     drawn = [simulate(scenario, seed=seed).value for seed in range(30)]
@@ -178,6 +181,6 @@ def test_seeds_draw_different_kinds_and_rates() -> None:
         ({"seconds": float("nan")}, "seconds is nan"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(options: dict[str, object], why: str) -> None:
+def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidArgument, match=why):
-        DrawnFaults(**options)  # type: ignore[arg-type]
+        DrawnFaults(**options)
