@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import LedgerLogError, LostLeadership
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.testing.invariants import Violation
@@ -181,6 +181,10 @@ class Counters:
             async for record in records:
                 state.apply(record.offset, record.data)
         if state.next_offset != end:
+            info = await log.info()
+            if info.epoch > writer.epoch and info.first_offset > state.next_offset:
+                # A newer leader has written a snapshot and truncated the log before this one read it.
+                raise LostLeadership(LOG, info.epoch)
             raise Violation(
                 f"ReplayComplete: the leader of epoch {writer.epoch} begins at {end}, and the log can be "
                 f"replayed up to {state.next_offset}"
