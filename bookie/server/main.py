@@ -70,6 +70,7 @@ from ledgerlog.net.prover import Prover
 from ledgerlog.net.tcp import parse_address
 from ledgerlog.net.tls import TlsNetwork, bookie_of, network_of
 from ledgerlog.net.transport import Listener, Network
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.proving import open_prover, with_secret_beside
 from ledgerlog.redact import redact
 from ledgerlog.signals import receiving_stops, run_until_stopped
@@ -578,7 +579,14 @@ def rebuild_index_command(path: str, journal_directory: str | None, index: str |
     from bookie.storage.upkeep.rebuild import rebuild_index
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-        yield {"runs": await rebuild_index(directory)}
+        with progress_bar("reading files", None) as bar:
+
+            def on_file(done: int, total: int) -> None:
+                bar.resize(total)
+                bar.move_to(done)
+
+            runs = await rebuild_index(directory, on_file=on_file)
+        yield {"runs": runs}
 
     _show(path, journal_directory, items, as_json, index=index or "")
 
@@ -604,7 +612,8 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
             if await directory.read_cookie() is None:
                 raise StorageError(f"{path} has no cookie and no data: see 'bookie cookie fix'")
             await establish_identity(store, directory, bookie_id=None, random_bytes=os.urandom, place=place)
-            done = await repair_directory(store, directory, random_bytes=os.urandom)
+            with progress_bar("reading and salvaging files", None):
+                done = await repair_directory(store, directory, random_bytes=os.urandom)
         item: dict[str, Any] = {"repaired": has_new_cookie or done is not None}
         if has_new_cookie:
             item["cookie"] = "restored"

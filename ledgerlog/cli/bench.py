@@ -28,11 +28,12 @@ from ledgerlog.cli.options import (
     numbers,
     replication_options,
 )
-from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.output import print_json, print_line, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.model.quorum import Replication
+from ledgerlog.progress_bar import progress_bar
 
 __all__ = ["bench"]
 

@@ -8,7 +8,7 @@ import trio
 
 from ledgerlog.cli.bookie_drain import bookie_drain
 from ledgerlog.cli.options import connect, json_option, parsed, uri_option
-from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.output import print_json, print_line, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieUnavailable, PermissionDenied, WireError
@@ -18,6 +18,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
 from ledgerlog.model.protocol import ProtocolSupport
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.repair.decommission import Emptying, decommission
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.versions import SPOKEN

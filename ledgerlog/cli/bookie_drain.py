@@ -14,13 +14,14 @@ import click
 
 from ledgerlog.admin.http import Answer, ask_http
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, parsed, uri_option
-from ledgerlog.cli.output import print_json, print_line, progress_bar
+from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, PermissionDenied, Unauthenticated, WireError
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.token import TokenScope
 from ledgerlog.net.tcp import parse_address
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.repair.core.leaving import Leaving
 from ledgerlog.repair.leaving import wait_until_free
 

@@ -15,10 +15,11 @@ from ledgerlog.cli.demo_driver import DemoFailed, DemoOutcome, Driver
 from ledgerlog.cli.demo_text import numbered, text_lines
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.options import WholeNumber, json_option
-from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.output import print_json, print_line, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.quorum import Replication
+from ledgerlog.progress_bar import progress_bar
 
 __all__ = ["demo", "throw_away_directory"]
 

@@ -38,10 +38,10 @@ from ledgerlog.cli.demo_account import Account, DemoAudit, DemoBatch
 from ledgerlog.cli.demo_contender import LEAD, RECORDS, digest_of, encode_frame
 from ledgerlog.cli.demo_text import record_of
 from ledgerlog.cli.local_cluster import LocalCluster
-from ledgerlog.cli.output import Bar
 from ledgerlog.cli.processes import Child, python_command
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.progress_bar import Bar
 
 __all__ = ["DemoFailed", "Driver", "DemoOutcome", "stop_without_lock"]
 

@@ -17,7 +17,6 @@ from ledgerlog.cli.output import (
     print_line,
     print_table,
     printable,
-    progress_bar,
     raw_output,
     to_json,
 )
@@ -30,6 +29,7 @@ from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.redact import redact
 
 __all__ = ["ledger", "ledger_fields", "replication_shown"]

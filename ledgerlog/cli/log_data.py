@@ -30,15 +30,7 @@ from ledgerlog.cli.options import (
     parsed,
     uri_option,
 )
-from ledgerlog.cli.output import (
-    Bar,
-    print_json,
-    print_line,
-    printable,
-    progress_bar,
-    raw_output,
-    to_json,
-)
+from ledgerlog.cli.output import print_json, print_line, printable, raw_output, to_json
 from ledgerlog.cli.record_formats import FrameCutter, InputRecord, JsonCutter, record_fields
 from ledgerlog.cli.running import Interrupted, run, run_until_interrupted
 from ledgerlog.cluster import Cluster
@@ -48,6 +40,7 @@ from ledgerlog.log.reader import Start
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.attributes import Headers, attributes_of
 from ledgerlog.model.record import RecordBatch
+from ledgerlog.progress_bar import Bar, progress_bar
 
 __all__ = ["log_append", "log_read"]
 

@@ -16,7 +16,7 @@ import attrs
 import click
 
 from ledgerlog.cli.options import check_there, connect, json_option, uri_option
-from ledgerlog.cli.output import print_json, print_line, progress_bar
+from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
 from ledgerlog.credential_options import given_credentials
 from ledgerlog.errors import InvalidArgument
@@ -43,6 +43,7 @@ from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.record import moment
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.proving import make_closed_cluster, secret_beside
 from ledgerlog.repair.bringing_back import BroughtBack, LeftOut
 from ledgerlog.repair.bringing_back import bring_back as bring_back_ledgers

@@ -17,12 +17,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 __all__ = [
     "bytes_fields",
@@ -32,7 +29,6 @@ __all__ = [
     "print_line",
     "print_table",
     "printable",
-    "progress_bar",
     "raw_output",
     "telling_of_output",
     "to_json",
@@ -131,64 +127,3 @@ def human_bytes(count: float) -> str:
 
 def human_ms(milliseconds: float) -> str:
     return f"{milliseconds:.2f} ms" if milliseconds < 100 else f"{milliseconds:,.0f} ms"
-
-
-@contextmanager
-def progress_bar(description: str, total: float | None, *, is_bytes: bool = False) -> Iterator[Bar]:
-    """Show a progress bar on standard error during the body. If that is no terminal, show nothing."""
-    if not sys.stderr.isatty():
-        yield Bar(None, total)
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn() if is_bytes else MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    ]
-    progress = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
-    with progress:
-        yield Bar(progress, total, description)
-
-
-class Bar:
-    """A progress bar, or nothing instead of one. Moving it is cheap: it redraws only some times a second."""
-
-    def __init__(self, progress: Progress | None, total: float | None, description: str = "") -> None:
-        self._progress = progress
-        self._task = None if progress is None else progress.add_task(description, total=total)
-
-    @property
-    def is_shown(self) -> bool:
-        return self._progress is not None
-
-    def move_to(self, done: float) -> None:
-        """Set the work that is done."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done)
-
-    def resize(self, total: float) -> None:
-        """Set the total."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, total=total or None)
-
-    def describe(self, description: str) -> None:
-        """Set the text in front of the bar."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=description)
-
-    def say(self, line: str) -> None:
-        """Print a line above the bar, if there is a bar."""
-        if self._progress is not None:
-            self._progress.console.print(escape_markup(line), highlight=False)

@@ -12,7 +12,7 @@ import trio
 
 from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
-from ledgerlog.cli.output import Bar, human_bytes, print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.repair_administration import serve_administration
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
@@ -30,6 +30,7 @@ from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
 from ledgerlog.net.tcp import parse_address
+from ledgerlog.progress_bar import Bar, progress_bar
 from ledgerlog.repair.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
 from ledgerlog.repair.checking import LedgerFaults
 from ledgerlog.repair.core.placement import NarrowFragment

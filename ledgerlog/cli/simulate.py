@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ledgerlog.cli.options import json_option, parsed
-from ledgerlog.cli.output import print_json, print_line, progress_bar
+from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import interruptible
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from ledgerlog.testing.swarm import Size

@@ -16,11 +16,12 @@ from ledgerlog.archive.jobs.publishing import TableOptions, has_default_catalog
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.cli.log_retention import parse_age, parse_bytes
 from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
-from ledgerlog.cli.output import human_bytes, print_json, print_line, progress_bar
+from ledgerlog.cli.output import human_bytes, print_json, print_line
 from ledgerlog.cli.running import run
 from ledgerlog.cli.spark_session import local_session
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:

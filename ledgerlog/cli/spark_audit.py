@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ledgerlog.cli.options import check_there, json_option, uri_option
-from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.output import print_json, print_line, print_table
 from ledgerlog.cli.spark_session import local_session
+from ledgerlog.progress_bar import progress_bar
 from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import ledgerlog
 from ledgerlog.cli.lines import LineCutter, Source
 from ledgerlog.cli.log_data import Appended, NotVacant, _append, _vacant_epoch
 from ledgerlog.cli.main import cli
-from ledgerlog.cli.output import progress_bar
 from ledgerlog.cli.record_formats import FrameCutter, InputRecord, JsonCutter, framed
 from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.progress_bar import progress_bar
 
 RECORDS = [
     b"",

@@ -19,7 +19,7 @@ ESCAPE = b"\x1b"
 ERASE_LINE = b"\x1b[2K"
 
 
-async def run_on_terminal(*command: str) -> tuple[bytes, bytes]:
+async def run_on_terminal(*command: str, program: str = "ledgerlog") -> tuple[bytes, bytes]:
     """Run a command that must succeed. Return its standard output, and what its terminal got."""
     ours, theirs = pty.openpty()
     shown = bytearray()
@@ -37,7 +37,7 @@ async def run_on_terminal(*command: str) -> tuple[bytes, bytes]:
         nursery.start_soon(look)
         try:
             ran = await trio.run_process(
-                [sys.executable, "-m", "ledgerlog", *command],
+                [sys.executable, "-m", program, *command],
                 capture_stdout=True,
                 stderr=theirs,
                 env=environment,
@@ -95,3 +95,19 @@ async def test_checks_and_backups_of_a_cluster_show_that_they_are_at_work(tmp_pa
             assert text in shown, command
             assert result
             assert ESCAPE not in result
+
+
+async def test_work_on_a_bookies_files_shows_how_far_it_is(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster") as cluster:
+        await ledgerlog_ok("log", "create", "orders", uri=cluster.uri)
+        await ledgerlog_ok("log", "append", "orders", uri=cluster.uri, stdin=b"one\ntwo\n")
+    directory = str(tmp_path / "cluster" / "bookie-1")
+    for command, text in (
+        (("rebuild-index", directory), b"reading files"),
+        (("repair", directory, "--metadata", cluster.uri), b"reading and salvaging files"),
+    ):
+        result, shown = await run_on_terminal(*command, program="bookie")
+        assert text in shown, command
+        assert ERASE_LINE in shown[-20:], "the bar goes away at the end"
+        assert result
+        assert ESCAPE not in result

@@ -105,6 +105,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.loops": ("ledgerlog.errors",),
     # The first step of both commands.
     "ledgerlog.standard_streams": (),
+    # What both commands show of long work.
+    "ledgerlog.progress_bar": (),
     # How both commands react to signals. Their nursery must not wrap the errors that a command raises.
     "ledgerlog.signals": CONCURRENCY,
     # The options of both commands that name credentials.
@@ -216,6 +218,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog.durable_directories",
         "ledgerlog.standard_streams",
+        "ledgerlog.progress_bar",
         "ledgerlog.signals",
         "ledgerlog.credential_options",
         "ledgerlog.proving",
@@ -274,6 +277,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.metrics",
         "ledgerlog.durable_directories",
         "ledgerlog.standard_streams",
+        "ledgerlog.progress_bar",
         "ledgerlog.signals",
         "ledgerlog.credential_options",
         "ledgerlog.proving",

@@ -27,7 +27,8 @@ are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 
 from bookie.core import rows
@@ -49,10 +50,16 @@ from bookie.storage.upkeep.startup_cleanup import take_over_log
 from ledgerlog.errors import StorageCorrupt
 
 
-async def rebuild_index(directory: StorageDirectory) -> int:
+async def rebuild_index(
+    directory: StorageDirectory, *, on_file: Callable[[int, int], None] = lambda done, total: None
+) -> int:
     """Rebuild the index, and replace the damaged or lost one by it.
 
     The files must be complete, and undamaged except for payloads; see the module's docstring.
+
+    Args:
+        directory: The locked directory.
+        on_file: Called as ``on_file(done, total)`` with the number of files that were read, and of all.
 
     Returns:
         How many runs the new index has.
@@ -79,9 +86,11 @@ async def rebuild_index(directory: StorageDirectory) -> int:
         raise StorageCorrupt(logs.path(number), None, "the entry log is missing, and no other replaced it")
     async with fresh_index(directory) as index:
         catalogue = AllRuns(Catalogue(index))
-        runs = await add_logs(logs, catalogue, log_numbers, replaced)
         counting = [number for number in numbers if number not in replaced]
-        found, mark = await _follow(directory, files, catalogue, counting)
+        total = len(counting) + sum(-number not in replaced for number in log_numbers)
+        read = _counted(total, on_file)
+        runs = await add_logs(logs, catalogue, log_numbers, replaced, on_read=read)
+        found, mark = await _follow(directory, files, catalogue, counting, on_read=read)
         with closing(FilePool(directory.disk, EntryFiles(files, logs).path)) as pool:
             await Doubles(catalogue, pool, lambda run: newness(run, last_replaced)).settle()
         await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
@@ -117,14 +126,29 @@ async def read_replaced(logs: EntryLogFiles, numbers: Sequence[int]) -> tuple[Fi
     return replaced, last_replaced
 
 
+def _counted(total: int, on_file: Callable[[int, int], None]) -> Callable[[], None]:
+    """Return a function that reports one more file each time."""
+    done = itertools.count(1)
+    return lambda: on_file(next(done), total)
+
+
 async def add_logs(
-    logs: EntryLogFiles, catalogue: Catalogue, numbers: Sequence[int], replaced: FileSet
+    logs: EntryLogFiles,
+    catalogue: Catalogue,
+    numbers: Sequence[int],
+    replaced: FileSet,
+    *,
+    on_read: Callable[[], None] = lambda: None,
 ) -> int:
-    """Add the runs of the entry logs that count to the index. Return how many there are."""
+    """Add the runs of the entry logs that count to the index. Return how many there are.
+
+    ``on_read`` is called after each log.
+    """
     runs = 0
     for number in numbers:
         if -number not in replaced:
             runs += await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
+            on_read()
     return runs
 
 
@@ -148,9 +172,17 @@ def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterabl
 
 
 async def _follow(
-    directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, numbers: Sequence[int]
+    directory: StorageDirectory,
+    files: SegmentFiles,
+    catalogue: Catalogue,
+    numbers: Sequence[int],
+    *,
+    on_read: Callable[[], None],
 ) -> tuple[int, ReplayStart]:
-    """Add the segments' records to the index. Return the number of runs, and where the journal goes on."""
+    """Add the segments' records to the index. Return the number of runs, and where the journal goes on.
+
+    ``on_read`` is called after each segment.
+    """
     seals = await _seals(files, numbers)
     runs = 0
     end = NOTHING_YET
@@ -173,6 +205,7 @@ async def _follow(
         )
         for number in stretch:
             await steps.take_segment(number, seals.get(number))
+            on_read()
         runs += steps.runs
         end = steps.walk.end
     if steps is None:
