@@ -79,7 +79,7 @@ _STREAM_ONLY = (
 _TRIGGER_DELAY_S = 15 * 60.0
 """The default of ``maxTriggerDelay``, as Kafka's source has it."""
 
-_WRITE = ("uri", "path", "log", "producerId")
+_WRITE = ("uri", "path", "log", "producerId", "createLog")
 _WRITE_BATCH = ("batchSeq",)
 _WRITE_STREAM = ("failOnDataLoss", "checkpointLocation", "queryName")
 """The last two are Spark's own options, which it passes together with ours."""
@@ -253,6 +253,8 @@ class WriteOptions:
     """The number of the batch of a batch job."""
     fail_on_data_loss: bool
     """Whether it is an error if the log lacks batches before this one."""
+    create_log: bool
+    """Whether to make the log if there is none of this name."""
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
@@ -287,6 +289,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         producer_id=None if producer is None else check_splicer(producer),
         batch_seq=batch_seq,
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+        create_log=_flag(given, "createLog", False),
     )
 
 

@@ -27,6 +27,7 @@ they would be lost silently; null values, and null as the name or the value of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.errors import InvalidArgument, LogNotFound
+from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.environment import Environment
 from ledgerlog.log.attach import splice, stage
@@ -237,6 +238,26 @@ def check_written(schema: StructType, overwrite: bool) -> None:
         )
 
 
+def _require_log(options: WriteOptions) -> None:
+    """Find the log on the driver's host, before Spark starts a task. Make it if the options say so."""
+
+    async def work() -> None:
+        async with connected(options.uri) as client:
+            if not options.create_log:
+                await open_log(client, options)
+                return
+            registry = LogRegistry(client.store, client.environment)
+            if await registry.find(options.log) is None:
+                with suppress(LogExists):  # Another job made it just now.
+                    await registry.create(options.log, replication=client.default_replication)
+
+    portal = Portal()
+    try:
+        portal.run(work)
+    finally:
+        portal.close()
+
+
 def _commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
 ) -> None:
@@ -318,9 +339,12 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
     Raises:
         InvalidArgument: An option, the schema or the mode is wrong.
+        LogNotFound: There is no log of this name, and the options do not say to make it.
     """
     check_written(schema, overwrite)
-    return LogTableWriter(parse_write_options(options, is_stream=False))
+    parsed = parse_write_options(options, is_stream=False)
+    _require_log(parsed)
+    return LogTableWriter(parsed)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:
@@ -333,6 +357,9 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
     Raises:
         InvalidArgument: An option, the schema or the mode is wrong.
+        LogNotFound: There is no log of this name, and the options do not say to make it.
     """
     check_written(schema, overwrite)
-    return LogStreamWriter(parse_write_options(options, is_stream=True))
+    parsed = parse_write_options(options, is_stream=True)
+    _require_log(parsed)
+    return LogStreamWriter(parsed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgerlog.errors import LostLeadership
+from ledgerlog.errors import LogNotFound, LostLeadership
 from tests.spark.conftest import SparkOnLogs
 
 pytestmark = pytest.mark.processes
@@ -98,6 +98,28 @@ def test_what_cannot_be_written_is_refused(on_spark: SparkOnLogs, log_name: str)
     with pytest.raises(Exception, match="holds null"):
         attempt(rows.selectExpr("CAST(NULL AS STRING) AS value"))
     assert contents(on_spark, log_name) == []
+
+
+def test_a_log_that_does_not_exist_is_said_before_a_task_starts_or_made(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    source, missing, made = f"{log_name}/in", f"{log_name}/missing", f"{log_name}/made"
+    on_spark.cluster.create_log(source)
+    with pytest.raises(Exception, match="LogNotFound") as caught:
+        write(on_spark, missing, 0, 10)
+    assert "stage failure" not in str(caught.value)
+    # A query without any data says so too.
+    with pytest.raises(Exception, match="LogNotFound") as caught:
+        run_query(on_spark, source, missing, tmp_path / "checkpoint")
+    assert "stage failure" not in str(caught.value)
+    with pytest.raises(LogNotFound):
+        on_spark.cluster.open_log(missing)
+    for start in (0, 10):
+        write(on_spark, made, start, start + 10, createLog="true")
+    assert sorted(contents(on_spark, made)) == texts(0, 20)
+    append(on_spark, source, [b"one"])
+    run_query(on_spark, source, f"{made}/by-stream", tmp_path / "another", createLog="true")
+    assert contents(on_spark, f"{made}/by-stream") == [b"one"]
 
 
 def run_query(
