@@ -245,8 +245,8 @@ class WriteOptions:
 
     uri: str
     """The URI of the cluster."""
-    log: str
-    """The name of the log."""
+    log: str | None
+    """The name of the log. None: each row names its log in the column ``log``."""
     producer_id: str | None
     """The producer of the batches. None: the id of the query; for a batch job none."""
     batch_seq: int | None
@@ -272,7 +272,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
     else:
         given = _known(options, (*_WRITE, *_WRITE_BATCH), _WRITE_STREAM, "a stream (df.writeStream)")
     said = [name for name in ("path", "log") if name in given]
-    if len(said) != 1:
+    if len(said) > 1:
         raise InvalidArgument("name the log to write by exactly one of the path and the option log")
     producer = given.get("producerId")
     sequence = given.get("batchSeq")
@@ -285,7 +285,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         )
     return WriteOptions(
         uri=_uri(given),
-        log=check_log_name(given[said[0]]),
+        log=check_log_name(given[said[0]]) if said else None,
         producer_id=None if producer is None else check_splicer(producer),
         batch_seq=batch_seq,
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),

@@ -21,6 +21,12 @@ group, which is new with each start of a query. It tells two drivers on one chec
 **Columns** are ``value`` and, if the table has them, ``key`` and ``headers`` in the types of Kafka's sink.
 Null is no key and no headers.
 
+**Several logs.** If no log is named, each row names its log in the column ``log``. A task then stages a
+ledger for each of these logs, and the commit splices them log by log: each log gets its part of the batch
+whole and once, but not all logs in one transaction. If the commit ends between two logs, Spark repeats the
+batch; the logs that have it change nothing. A log takes part only in batches that have rows for it, so its
+batches may have gaps.
+
 **Refused** are overwriting and complete output, because a log is only appended to; other columns, because
 they would be lost silently; null values, and null as the name or the value of a header."""
 
@@ -33,6 +39,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -41,17 +48,27 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ledgerlog.blocking.portal import Portal
+from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.environment import Environment
-from ledgerlog.log.attach import splice, stage
+from ledgerlog.log.attach import Stage, splice, stage
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.model.ids import check_log_name
 from ledgerlog.spark.options import WriteOptions, parse_write_options
 from ledgerlog.spark.source import connected
 
-__all__ = ["BatchOf", "LogStreamWriter", "LogTableWriter", "StagedRows", "commit_rows", "stage_rows"]
+__all__ = [
+    "LOGS_MAX",
+    "BatchOf",
+    "LogStreamWriter",
+    "LogTableWriter",
+    "StagedPart",
+    "StagedRows",
+    "commit_rows",
+    "stage_rows",
+]
 
 _JOBS = "batch jobs"
 """The source of batch jobs, which number their batches themselves (``Commit.source``)."""
@@ -74,108 +91,183 @@ class BatchOf:
 
 
 @attrs.frozen
-class StagedRows(WriterCommitMessage):
-    """The message of a task: the ledger that it staged."""
+class StagedPart:
+    """The ledger that a task staged for one log."""
 
-    cluster: str | None
-    """The id of the cluster in which it was staged."""
     incarnation: int
     """The incarnation of the log."""
+    staged: Staged | None
+    """The staged ledger; None if the task had no rows for the log."""
+
+
+@attrs.frozen
+class StagedRows(WriterCommitMessage):
+    """The message of a task: the ledgers that it staged."""
+
+    cluster: str | None
+    """The id of the cluster in which they were staged."""
     batch_of: BatchOf
     """The batch."""
-    staged: Staged | None
-    """The staged ledger; None if the task had no rows."""
+    parts: Mapping[str, StagedPart]
+    """The staged ledgers, by the name of their log."""
 
 
-async def open_log(client: LedgerClient, options: WriteOptions) -> int:
-    """Return the current incarnation of the log.
+async def open_log(client: LedgerClient, name: str, *, create: bool) -> int:
+    """Return the current incarnation of a log.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        create: Whether to make the log if there is none of this name.
 
     Raises:
         LogNotFound: There is no log of this name.
     """
-    incarnation = await LogRegistry(client.store, client.environment).find(options.log)
+    registry = LogRegistry(client.store, client.environment)
+    incarnation = await registry.find(name)
+    if incarnation is None and create:
+        with suppress(LogExists):  # Another task or job made it just now.
+            await registry.create(name, replication=client.default_replication)
+        incarnation = await registry.find(name)
     if incarnation is None:
-        raise LogNotFound(options.log)
+        raise LogNotFound(name)
     return incarnation
 
 
 async def commit_rows(
     client: LedgerClient, options: WriteOptions, messages: Sequence[StagedRows | None], batch_id: int | None
 ) -> None:
-    """Splice the staged ledgers of one batch, in the order of the tasks' messages.
+    """Splice the staged ledgers of one batch, log by log, in the order of the tasks' messages.
 
     Args:
         client: The cluster.
-        options: The log to write, and the producer.
+        options: The producer.
         messages: The message of each task; None for a task without a message.
         batch_id: The number of the stream's batch; None for a batch job.
 
     Raises:
-        SpliceRefused: A message is missing, or the messages are not of one batch of one log; nothing was
-            spliced. ``splice`` raises this error for other reasons too, and raises other errors.
+        SpliceRefused: A message is missing, or the messages are not of one batch of one cluster and of one
+            incarnation of each log; nothing was spliced. ``splice`` raises this error for other reasons too,
+            and raises other errors. If there are several logs, some may have their part of the batch then.
     """
     rows = [message for message in messages if message is not None]
     if len(rows) < len(messages):
-        raise SpliceRefused(f"log {options.log!r}: a task of the batch did not report what it staged")
+        raise SpliceRefused("a task of the batch did not report what it staged")
     if not rows:
         return  # A batch without partitions needs no number either.
-    if len({(each.cluster, each.incarnation, each.batch_of) for each in rows}) != 1 or batch_id not in (
-        None,
-        rows[0].batch_of.batch,
+    names = sorted({name for each in rows for name in each.parts})
+    parts = {name: [each.parts[name] for each in rows if name in each.parts] for name in names}
+    if (
+        len({(each.cluster, each.batch_of) for each in rows}) != 1
+        or batch_id not in (None, rows[0].batch_of.batch)
+        or any(len({part.incarnation for part in of_log}) != 1 for of_log in parts.values())
     ):
         raise SpliceRefused(
-            f"log {options.log!r}: the tasks of batch {batch_id} wrote for different batches, or the log was "
+            f"the tasks of batch {batch_id} wrote for different batches, or a log of {', '.join(names)} was "
             "deleted and made again while they did, or the URI led to different clusters"
         )
     of = rows[0].batch_of
-    staged = tuple(each.staged for each in rows if each.staged is not None)
     is_stream = batch_id is not None
     producer = options.producer_id or (of.source if is_stream else None)
-    if producer is None and not staged:
-        return
-    await splice(
-        client,
-        LogRegistry(client.store, client.environment),
-        options.log,
-        rows[0].incarnation,
-        Commit(
-            producer=producer,
-            source=of.source,
-            run=of.run,
-            batch=of.batch,
-            staged=staged,
-            gaps=not is_stream or not options.fail_on_data_loss,
-        ),
-    )
+    for name, of_log in parts.items():
+        staged = tuple(part.staged for part in of_log if part.staged is not None)
+        if producer is None and not staged:
+            continue
+        await splice(
+            client,
+            LogRegistry(client.store, client.environment),
+            name,
+            of_log[0].incarnation,
+            Commit(
+                producer=producer,
+                source=of.source,
+                run=of.run,
+                batch=of.batch,
+                staged=staged,
+                gaps=not is_stream or not options.fail_on_data_loss or options.log is None,
+            ),
+        )
+
+
+LOGS_MAX = 100
+"""To so many logs a task can write. Each of them costs a ledger in each batch."""
+
+
+class _Stages:
+    """The ledgers that a task writes, one for each log."""
+
+    def __init__(self, portal: Portal, client: LedgerClient, options: WriteOptions) -> None:
+        self._portal = portal
+        self._client = client
+        self._options = options
+        self._opened: dict[str, tuple[int, Stage, Held[Stage]]] = {}
+
+    def stage_of(self, name: str) -> Stage:
+        """Return the open ledger for a log."""
+        found = self._opened.get(name)
+        if found is None:
+            if len(self._opened) == LOGS_MAX:
+                raise InvalidArgument(
+                    f"a task writes to at most {LOGS_MAX} logs, and {name!r} is one more: partition the "
+                    "table by the column log"
+                )
+            client, create = self._client, self._options.create_log
+            incarnation = self._portal.run(lambda: open_log(client, check_log_name(name), create=create))
+            registry = LogRegistry(client.store, client.environment)
+            opened, held = self._portal.enter(stage(client, registry, name, incarnation))
+            found = self._opened[name] = incarnation, opened, held
+        return found[1]
+
+    def close(self) -> dict[str, StagedPart]:
+        """Close all ledgers, and return them by the names of their logs."""
+        parts = {}
+        for name, (incarnation, opened, held) in self._opened.items():
+            parts[name] = StagedPart(incarnation, self._portal.run(opened.close))
+            held.leave()
+        return parts
 
 
 def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> StagedRows:
-    """Write the rows of one task to a new ledger and close it.
+    """Write the rows of one task to new ledgers, one for each log, and close them.
 
     Args:
         options: The log to write, and the producer.
-        batches: Arrow batches with a column ``value``, and perhaps ``key`` and ``headers``.
+        batches: Arrow batches with a column ``value``, and perhaps ``key`` and ``headers``. If the options
+            name no log, they have a column ``log``.
         of: The batch of which the task writes a part.
 
     Raises:
-        InvalidArgument: A value is null, or headers are malformed. No list will name the ledger.
-        RecordTooLarge: A record is over a limit. No list will name the ledger.
+        InvalidArgument: A value or the name of a log is null, a name or headers are malformed, or the rows
+            name too many logs. No list will name the ledgers.
+        RecordTooLarge: A record is over a limit. No list will name the ledgers.
         LogNotFound: There is no log of this name.
     """
     portal = Portal()
     try:
         client, _ = portal.enter(connected(options.uri))
-        incarnation = portal.run(lambda: open_log(client, options))
-        registry = LogRegistry(client.store, client.environment)
-        opened, held = portal.enter(stage(client, registry, options.log, incarnation))
+        stages = _Stages(portal, client, options)
+        if options.log is not None:
+            stages.stage_of(options.log)  # A task without rows reports its log, too.
         for batch in batches:
-            append = partial(opened.append_many, _values(batch), keys=_keys(batch), headers=_headers(batch))
-            portal.run(append)
-        staged = portal.run(opened.close)
-        held.leave()
+            for name, rows in _by_log(batch, options.log):
+                append = stages.stage_of(name).append_many
+                portal.run(partial(append, _values(rows), keys=_keys(rows), headers=_headers(rows)))
+        parts = stages.close()
     finally:
         portal.close()
-    return StagedRows(client.store.cluster, incarnation, of, staged)
+    return StagedRows(client.store.cluster, of, parts)
+
+
+def _by_log(batch: Any, log: str | None) -> Iterator[tuple[str, Any]]:
+    """Split a batch by the column ``log``, if the rows name their logs. Rows of one log keep their order."""
+    if log is not None:
+        yield log, batch
+        return
+    names = batch.column("log")
+    if names.null_count:
+        raise InvalidArgument("the column log names the log of each row: it holds null")
+    for name in pc.unique(names).to_pylist():
+        yield name, batch.filter(pc.equal(names, name))
 
 
 def _values(batch: Any) -> list[bytes]:
@@ -206,6 +298,9 @@ def _headers(batch: Any) -> list[list[tuple[str, bytes]] | None] | None:
     return rows
 
 
+_ROUTED: Mapping[str, tuple[str, ...]] = {"log": ("string",)}
+"""The column that names the log of each row, if the options name none."""
+
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -214,24 +309,40 @@ _WRITTEN: Mapping[str, tuple[str, ...]] = {
 """The columns that can be written, and the types that each may have."""
 
 
-def check_written(schema: StructType, overwrite: bool) -> None:
+def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> None:
     """Check that a table can be written to a log.
+
+    Args:
+        schema: The columns of the table.
+        overwrite: Whether the mode is overwrite or complete.
+        log: The log to write; None if the rows name their logs.
 
     Raises:
         InvalidArgument: The mode is overwrite or complete, or the table lacks ``value``, or it has another
-            column than ``value``, ``key`` and ``headers``, or one of another type.
+            column than ``value``, ``key`` and ``headers``, or one of another type. If the rows name their
+            logs, the table must have ``log`` as well, and otherwise it must not.
     """
     if overwrite:
         raise InvalidArgument(
             "a log is only appended to: neither mode overwrite nor output mode complete can be written to it"
         )
     names = schema.names
+    if log is None and "log" not in names:
+        raise InvalidArgument(
+            "name the log to write by the path or by the option log, or have each row name its log in a "
+            "column log"
+        )
+    if log is not None and "log" in names:
+        raise InvalidArgument(
+            f"the rows name their logs in the column log, and the job names {log!r}: drop one"
+        )
+    known = {**_WRITTEN, **_ROUTED} if log is None else _WRITTEN
     if (
         "value" not in names
         or len(set(names)) != len(names)
-        or any(field.dataType.simpleString() not in _WRITTEN.get(field.name, ()) for field in schema.fields)
+        or any(field.dataType.simpleString() not in known.get(field.name, ()) for field in schema.fields)
     ):
-        columns = "; ".join(f"{name} ({' or '.join(types)})" for name, types in _WRITTEN.items())
+        columns = "; ".join(f"{name} ({' or '.join(types)})" for name, types in known.items())
         raise InvalidArgument(
             f"a log takes a table with the column value, and perhaps key and headers, and not "
             f"{schema.simpleString()}. Their types: {columns}"
@@ -239,17 +350,16 @@ def check_written(schema: StructType, overwrite: bool) -> None:
 
 
 def _require_log(options: WriteOptions) -> None:
-    """Find the log on the driver's host, before Spark starts a task. Make it if the options say so."""
+    """Find the log on the driver's host, before Spark starts a task. Make it if the options say so.
+
+    If the rows name their logs, only the tasks know them."""
+    name = options.log
+    if name is None:
+        return
 
     async def work() -> None:
         async with connected(options.uri) as client:
-            if not options.create_log:
-                await open_log(client, options)
-                return
-            registry = LogRegistry(client.store, client.environment)
-            if await registry.find(options.log) is None:
-                with suppress(LogExists):  # Another job made it just now.
-                    await registry.create(options.log, replication=client.default_replication)
+            await open_log(client, name, create=options.create_log)
 
     portal = Portal()
     try:
@@ -341,8 +451,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         InvalidArgument: An option, the schema or the mode is wrong.
         LogNotFound: There is no log of this name, and the options do not say to make it.
     """
-    check_written(schema, overwrite)
     parsed = parse_write_options(options, is_stream=False)
+    check_written(schema, overwrite, log=parsed.log)
     _require_log(parsed)
     return LogTableWriter(parsed)
 
@@ -359,7 +469,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         InvalidArgument: An option, the schema or the mode is wrong.
         LogNotFound: There is no log of this name, and the options do not say to make it.
     """
-    check_written(schema, overwrite)
     parsed = parse_write_options(options, is_stream=True)
+    check_written(schema, overwrite, log=parsed.log)
     _require_log(parsed)
     return LogStreamWriter(parsed)

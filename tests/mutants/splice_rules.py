@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Change, mutant
 
 _TEST = "tests/shells/test_log_splice.py"
+_TEST_COMMIT = "tests/spark/test_spark_commit.py"
 _TEST_STREAM = "tests/spark/test_spark_stream.py"
 _TEST_READING = "tests/spark/test_spark_reading.py"
 
@@ -285,5 +286,29 @@ MUTANTS = (
         "not batch.has_room(size, 1, RECORD_BYTES_MAX, for_attributes=attributes is not None)",
         "attributes is not None and batch.attributes is None",
         f"{_TEST}::test_a_record_as_large_as_may_be_comes_after_a_small_one",
+    ),
+    mutant(
+        "logs_that_rows_name_may_have_no_gaps",
+        "C.4",
+        "spark.sink.commit_rows",
+        "not is_stream or not options.fail_on_data_loss or options.log is None",
+        "not is_stream or not options.fail_on_data_loss",
+        f"{_TEST_COMMIT}::test_each_log_gets_its_part_once_if_the_commit_ends_between_two_logs",
+    ),
+    mutant(
+        "a_log_that_was_made_again_between_two_tasks_is_one_log",
+        "C.4",
+        "spark.sink.commit_rows",
+        "any(len({part.incarnation for part in of_log}) != 1 for of_log in parts.values())",
+        "False",
+        f"{_TEST_COMMIT}::test_each_log_gets_its_part_once_if_the_commit_ends_between_two_logs",
+    ),
+    mutant(
+        "rows_go_to_every_log_that_any_row_names",
+        "C.4",
+        "spark.sink._by_log",
+        "batch.filter(pc.equal(names, name))",
+        "batch",
+        f"{_TEST_COMMIT}::test_the_rows_of_a_batch_go_to_their_logs_in_their_order",
     ),
 )

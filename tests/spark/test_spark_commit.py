@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pytest
 import trio.testing
@@ -12,13 +13,13 @@ from pyspark.sql import types
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.log.attach import stage
-from ledgerlog.log.core.attach import SpliceRefused
+from ledgerlog.log.core.attach import SpliceRefused, Staged
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.spark import sink
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import WriteOptions, parse_write_options
-from ledgerlog.spark.sink import BatchOf, StagedRows, check_written, commit_rows
+from ledgerlog.spark.sink import BatchOf, StagedPart, StagedRows, check_written, commit_rows
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.spark.spark_logs import client_rows, declared, fetched, planned, read_options, rows
 
@@ -31,6 +32,10 @@ def autojump_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)
 
 
+def reported(client: Client, log: Log, of: BatchOf, staged: Staged | None) -> StagedRows:
+    return StagedRows(client.opened.store.cluster, of, {log.name: StagedPart(log.incarnation, staged)})
+
+
 async def message(
     client: Client, log: Log, values: list[bytes], batch: int = 0, run: str = "run 1"
 ) -> StagedRows:
@@ -38,7 +43,7 @@ async def message(
     async with stage(client.opened, registry, log.name, log.incarnation) as opened:
         await opened.append_many(values)
         staged = await opened.close()
-    made = StagedRows(client.opened.store.cluster, log.incarnation, BatchOf("query", run, batch), staged)
+    made = reported(client, log, BatchOf("query", run, batch), staged)
     sent: StagedRows = pickle.loads(pickle.dumps(made))
     return sent
 
@@ -89,7 +94,7 @@ async def test_keys_and_headers_are_columns_of_the_table_and_of_the_sink(autojum
                 sink._values(given), keys=sink._keys(given), headers=sink._headers(given)
             )
             staged = await opened.close()
-        made = StagedRows(client.opened.store.cluster, log.incarnation, BatchOf("query", "run 1", 0), staged)
+        made = reported(client, log, BatchOf("query", "run 1", 0), staged)
         await commit(client, [made], 0)
         parts = await planned(client.opened, read_options(minPartitions="2"))
         assert await rows(cluster, client, parts) == await client_rows(log)
@@ -159,8 +164,8 @@ async def test_messages_that_do_not_belong_together_are_refused(autojump_clock: 
 def test_a_table_that_does_not_fit_is_refused(names: list[str], overwrite: bool, words: str) -> None:
     fields: list[Any] = [types.StructField(name, types.BinaryType()) for name in names]
     with pytest.raises(InvalidArgument, match=words):
-        check_written(types.StructType(fields), overwrite)
-    check_written(types.StructType([types.StructField("value", types.StringType())]), False)
+        check_written(types.StructType(fields), overwrite, log="log")
+    check_written(types.StructType([types.StructField("value", types.StringType())]), False, log="log")
     pair = types.StructType(
         [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
     )
@@ -169,4 +174,57 @@ def test_a_table_that_does_not_fit_is_refused(names: list[str], overwrite: bool,
         types.StructField("key", types.StringType()),
         types.StructField("value", types.BinaryType()),
     ]
-    check_written(types.StructType(every), False)
+    check_written(types.StructType(every), False, log="log")
+
+
+def test_the_log_is_named_by_the_job_or_by_the_rows() -> None:
+    value = types.StructField("value", types.StringType())
+    by_rows = types.StructType([value, types.StructField("log", types.StringType())])
+    check_written(by_rows, False, log=None)
+    with pytest.raises(InvalidArgument, match="have each row name its log in a column log"):
+        check_written(types.StructType([value]), False, log=None)
+    with pytest.raises(InvalidArgument, match="and the job names 'log': drop one"):
+        check_written(by_rows, False, log="log")
+    by_number = types.StructType([value, types.StructField("log", types.LongType())])
+    with pytest.raises(InvalidArgument, match=r"log \(string\)"):
+        check_written(by_number, False, log=None)
+
+
+def test_the_rows_of_a_batch_go_to_their_logs_in_their_order() -> None:
+    batch = pa.record_batch([pa.array(["a1", "b1", "a2"]), pa.array(["a", "b", "a"])], names=["value", "log"])
+    parts = {name: rows.column("value").to_pylist() for name, rows in sink._by_log(batch, None)}
+    assert parts == {"a": ["a1", "a2"], "b": ["b1"]}
+    assert [(name, rows.num_rows) for name, rows in sink._by_log(batch, "all")] == [("all", 3)]
+    nameless = pa.record_batch([pa.array(["x"]), pa.array([None], pa.string())], names=["value", "log"])
+    with pytest.raises(InvalidArgument, match="the column log names the log of each row: it holds null"):
+        list(sink._by_log(nameless, None))
+
+
+async def test_each_log_gets_its_part_once_if_the_commit_ends_between_two_logs(
+    autojump_clock: object,
+) -> None:
+    routed = parse_write_options({"uri": "zk://localhost/x"}, is_stream=True)
+    async with open_cluster() as cluster, cluster.client() as client:
+        logs = [await create_log(client.opened, name) for name in ("a", "b")]
+
+        async def task(batch: int, values: dict[str, list[bytes]]) -> StagedRows:
+            parts = {}
+            for log in logs:
+                if log.name in values:
+                    parts |= (await message(client, log, values[log.name], batch)).parts
+            return StagedRows(client.opened.store.cluster, BatchOf("query", "run 1", batch), parts)
+
+        first = [await task(0, {"a": [b"a0"], "b": [b"b0"]}), await task(0, {"b": [b"b1"]})]
+        only_a = attrs.evolve(first[0], parts={"a": first[0].parts["a"]})
+        await commit(client, [only_a], 0, routed)
+        again = [await task(0, {"a": [b"a0"], "b": [b"b0"]}), await task(0, {"b": [b"b1"]})]
+        await commit(client, again, 0, routed)
+        # No row of the batches 1 to 3 is for the log b.
+        await commit(client, [await task(1, {"a": [b"a1"]})], 1, routed)
+        await commit(client, [await task(4, {"b": [b"b4"]}), await task(4, {})], 4, routed)
+        assert [await contents(log) for log in logs] == [[b"a0", b"a1"], [b"b0", b"b1", b"b4"]]
+        # A log that is deleted and made again between two tasks is not the log of the first one.
+        parts = {"a": StagedPart(logs[0].incarnation + 1, None)}
+        stray = StagedRows(client.opened.store.cluster, BatchOf("query", "run 1", 5), parts)
+        with pytest.raises(SpliceRefused, match="a log of a was deleted and made again"):
+            await commit(client, [await task(5, {"a": [b"a5"]}), stray], 5, routed)

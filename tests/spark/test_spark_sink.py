@@ -122,6 +122,49 @@ def test_a_log_that_does_not_exist_is_said_before_a_task_starts_or_made(
     assert contents(on_spark, f"{made}/by-stream") == [b"one"]
 
 
+def test_each_row_goes_to_the_log_that_it_names(on_spark: SparkOnLogs, log_name: str, tmp_path: Path) -> None:
+    names = [f"{log_name}/{number}" for number in range(3)]
+    table = on_spark.spark.range(0, 30, numPartitions=3).selectExpr(
+        "concat('row ', id) AS value", f"concat('{log_name}/', id % 3) AS log"
+    )
+
+    def write_rows(rows: Any, **options: Any) -> None:
+        rows.write.format("ledgerlog").options(uri=on_spark.uri, **options).mode("append").save()
+
+    for name in names[:2]:
+        on_spark.cluster.create_log(name)
+    with pytest.raises(Exception, match="LogNotFound"):
+        write_rows(table)
+    assert [contents(on_spark, name) for name in names[:2]] == [[], []]
+    for _ in range(2):
+        write_rows(table, createLog="true", producerId="nightly", batchSeq=1)
+    for number, name in enumerate(names):
+        assert sorted(contents(on_spark, name)) == sorted(b"row %d" % at for at in range(number, 30, 3))
+    with pytest.raises(Exception, match="a task writes to at most"):
+        write_rows(
+            on_spark.spark.range(0, 200, numPartitions=1).selectExpr(
+                "CAST(id AS STRING) AS value", f"concat('{log_name}/many/', id) AS log"
+            ),
+            createLog="true",
+        )
+    # A stream takes the log that it reads from as the name of the log that it writes to.
+    source = f"{log_name}/in"
+    on_spark.cluster.create_log(source)
+    append(on_spark, source, [b"one", b"two"])
+    query = (
+        on_spark.read_stream(startingOffsets="earliest")
+        .load(source)
+        .selectExpr("value", "concat(log, '/copy') AS log")
+        .writeStream.format("ledgerlog")
+        .options(uri=on_spark.uri, createLog="true")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert contents(on_spark, f"{source}/copy") == [b"one", b"two"]
+
+
 def run_query(
     on_spark: SparkOnLogs,
     source: str,
