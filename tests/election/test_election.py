@@ -1,4 +1,4 @@
-"""Elections in one process, with a network and a metadata store that fail, in mock time."""
+"""Elections in one process and in mock time, with a failing network and a failing metadata store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def clock() -> MockClock:
 
 @attrs.define(eq=False)
 class Candidate:
-    """A process that stands again and again, until it is killed."""
+    """A process that stands for election again and again, until it is killed."""
 
     name: str
     store: FaultyStore
@@ -79,7 +79,7 @@ class Candidate:
                         self.leading = None
 
     def kill(self) -> None:
-        """It dies: its connections break, its session stays until it times out."""
+        """Kill the process: its connections break at once, its session lives until it times out."""
         self.store.disconnect()
         self.scope.cancel()
 
@@ -106,7 +106,7 @@ class Stage:
         return candidate
 
     def tree_candidates(self) -> list[str]:
-        """Who is registered, as the store has it."""
+        """Return the candidates that the store has registered."""
         return self.tree._children(candidates_path("e"))
 
     @property
@@ -175,7 +175,7 @@ async def test_a_leader_that_hangs_is_noticed_by_its_silence(clock: MockClock, o
 
 
 async def test_a_standby_hears_nothing_and_is_kept_until_it_has_said_hello(clock: MockClock) -> None:
-    """A stream that is still in the handshake of TLS takes nothing. That is no reason to drop the standby."""
+    """A stream accepts no data during its TLS handshake. The leader must not drop the standby for that."""
     async with stage("a") as s:
         leader = await s.one_leads()
         stream = await s.network.at("b").connect(leader.address)
@@ -184,12 +184,12 @@ async def test_a_standby_hears_nothing_and_is_kept_until_it_has_said_hello(clock
         await stream.send_all([Beat(BeatKind.HELLO, 1, candidacy_bytes(candidacy)).encode()])
         first = bytearray(2 * BEAT_FRAME_BYTES)
         count = await stream.receive_into(memoryview(first))
-        assert count == BEAT_FRAME_BYTES, "no beat had waited"
+        assert count == BEAT_FRAME_BYTES, "no beat was queued before the hello"
         stream.close()
 
 
 async def test_strangers_hear_nothing_and_take_no_place_of_a_standby(clock: MockClock) -> None:
-    """Who cannot read the metadata store does not know the candidacy. Silent ones make room for others."""
+    """Strangers cannot read the metadata store, so they do not know the candidacy. Silent ones make room."""
     async with stage("a") as s:
         leader = await s.one_leads()
         guessing = await s.network.at("stranger").connect(leader.address)
@@ -204,7 +204,7 @@ async def test_strangers_hear_nothing_and_take_no_place_of_a_standby(clock: Mock
         began = trio.current_time()
         for _ in range(3):
             assert await standby.receive_into(memoryview(bytearray(BEAT_FRAME_BYTES))) == BEAT_FRAME_BYTES
-        assert trio.current_time() - began < HANDSHAKE_TIMEOUT_S, "it waited for no stranger to give up"
+        assert trio.current_time() - began < HANDSHAKE_TIMEOUT_S, "the standby must not wait for strangers"
         for stream in (*silent[:ELECTION_STANDBYS_MAX], standby):
             stream.close()
 
@@ -242,12 +242,12 @@ async def test_a_strict_leader_that_loses_the_store_ends_at_once_and_its_standby
         began = trio.current_time()
         first.store.disconnect()
         await eventually(lambda: other.leading is not None)
-        assert trio.current_time() - began < 0.05, "it said so to those who hear it"
+        assert trio.current_time() - began < 0.05, "the leader tells its standbys"
         assert first.leading is None
         assert first.terms[-1].why == "the metadata session is not connected"
         first.store.reconnect()
         await trio.sleep(5)
-        assert s.leaders == [other], "a leader that lives is left alone"
+        assert s.leaders == [other], "nobody deposes a live leader"
 
 
 async def test_a_leader_whose_session_expires_stands_again(clock: MockClock) -> None:
@@ -270,7 +270,7 @@ async def test_a_strict_leader_whose_session_was_away_for_a_moment_and_goes_on_l
             await eventually(lambda: not s.leaders)
             await trio.sleep(0.5)
             first.store.reconnect()
-            assert first.store.session is session, "its nodes were never gone"
+            assert first.store.session is session, "its nodes still exist"
             await eventually(lambda: bool(s.leaders), timeout_s=SESSION_TIMEOUT_S)
         assert [term.number for term in first.terms] == [1, 2, 3, 4]
 
@@ -326,7 +326,7 @@ async def test_candidates_that_cannot_reach_one_another_do_not_duel(clock: MockC
         s.network.cut("a", "b")
         await trio.sleep(600)
         changes = sum(len(candidate.terms) for candidate in s.candidates)
-        assert changes <= 2, "who was deposed does not hear the other one, and so does not suspect him"
+        assert changes <= 2, "a deposed leader does not hear the new one, so it does not suspect it"
         s.network.heal()
         await trio.sleep(120)
         before = sum(len(candidate.terms) for candidate in s.candidates)
@@ -449,7 +449,7 @@ async def test_who_leaves_stands_no_more_however_long_the_store_takes(clock: Moc
         client = await s.stack.enter_async_context(open_client(store, s.network.at("a")))
 
         async def take_long() -> None:
-            # Somebody else's registration wakes all candidates meanwhile.
+            # Meanwhile, another registration wakes all candidates.
             await s.candidates[0].store.create(candidate_path("e", "0" * 32), b"c", ephemeral=True)
             await trio.sleep(1)
 
@@ -468,7 +468,7 @@ async def test_who_leaves_stands_no_more_however_long_the_store_takes(clock: Moc
         await eventually(lambda: b.leading is not None, timeout_s=5)
         assert b.terms[-1].number == 2
         await trio.sleep(2)
-        assert len(s.tree_candidates()) == 2, "b and the other one"
+        assert len(s.tree_candidates()) == 2, "b and the one registered above"
         assert s.leaders == [b]
 
 
@@ -486,7 +486,7 @@ async def test_a_damaged_record_is_told(clock: MockClock) -> None:
 
 @attrs.define(eq=False)
 class Server:
-    """A process that appends to a log while it leads; what was acknowledged to it, with the term."""
+    """A process that appends to a log while it leads. All servers share ``acknowledged``: data by offset."""
 
     client: Client
     log: Log
@@ -497,7 +497,7 @@ class Server:
     appended: int = 0
     terms: int = 0
     pause_s: float = 0.1
-    """Between two appends. Mock time costs nothing, and each append does."""
+    """Pause between two appends. Mock time costs nothing, but each append does."""
     is_appending: bool = False
 
     async def run(self) -> None:
@@ -538,7 +538,7 @@ async def servers(
                 nursery.start_soon(server.run)
             yield cluster, made, acknowledged
             nursery.cancel_scope.cancel()
-        # Whatever was acknowledged is in the log, at its place.
+        # Every acknowledged record is in the log, at its offset.
         client = await stack.enter_async_context(cluster.client())
         log = await open_log(client.opened, "log")
         async with log.writer(), log.read(0) as records:
@@ -554,7 +554,7 @@ def leader_of(made: list[Server]) -> Server | None:
 async def progress(
     made: list[Server], acknowledged: dict[int, bytes], not_by: Server | None = None
 ) -> Server:
-    """Wait for an append that is acknowledged from now on; who made it."""
+    """Wait for the next acknowledged append, and return its server."""
     counts = [server.appended for server in made]
     await eventually(
         lambda: any(s.appended > n and s is not not_by for s, n in zip(made, counts, strict=True))
@@ -571,7 +571,7 @@ async def test_a_leader_cut_off_from_the_store_only_acknowledges_nothing_once_an
         appended = first.appended
         await trio.sleep(10)
         assert leader_of(made) is first
-        assert first.appended > appended + 50, "its open ledger needs no store"
+        assert first.appended > appended + 50, "appends to an open ledger need no store"
         first.client.store.inner.expire_session()
         second = await progress(made, acknowledged, not_by=first)
         appended = first.appended
@@ -602,7 +602,7 @@ async def test_a_leader_cut_off_from_the_bookies_only_gives_way_to_a_standby_tha
         assert trio.current_time() - began < 2.5
         for _ in range(5):
             await trio.sleep(10)
-            assert leader_of(made) is second, "the other one still reaches nothing, and stands by"
+            assert leader_of(made) is second, "the first still reaches no bookie, and stands by"
         assert all(isinstance(error, LostLeadership | AppendUnknown) for error in first.errors)
         cluster.network.heal()
         await trio.sleep(10)
@@ -636,7 +636,7 @@ async def test_a_standby_that_is_cut_off_as_well_does_not_take_the_lead_and_a_th
 
 
 async def test_while_no_standby_reaches_the_bookies_a_leader_keeps_the_lead(clock: MockClock) -> None:
-    """As if all bookies were restarted at the same time."""
+    """Simulate a restart of all bookies at the same time."""
     async with servers(3) as (cluster, made, acknowledged):
         first = await progress(made, acknowledged)
         for server in made:
@@ -648,7 +648,7 @@ async def test_while_no_standby_reaches_the_bookies_a_leader_keeps_the_lead(cloc
         await progress(made, acknowledged)
         await trio.sleep(10)
         assert not any(server.errors for server in made)
-        assert sum(server.terms for server in made) <= 2, "at most one took the offer when all was well again"
+        assert sum(server.terms for server in made) <= 2, "at most one standby took the offer after the heal"
 
 
 async def test_without_a_standby_a_leader_keeps_the_lead(clock: MockClock) -> None:
@@ -697,7 +697,7 @@ async def test_a_writer_outside_of_the_leadership_costs_no_lead(clock: MockClock
 
 
 async def test_a_leader_that_hangs_is_fenced_and_learns_it_at_its_next_append(clock: MockClock) -> None:
-    """As if it were stopped and went on: nobody told it anything in between."""
+    """Simulate a leader that is stopped and continued: it hears nothing in between."""
     async with servers(2) as (cluster, made, acknowledged):
         first = await progress(made, acknowledged)
         host = first.client.host
@@ -707,14 +707,14 @@ async def test_a_leader_that_hangs_is_fenced_and_learns_it_at_its_next_append(cl
         await trio.sleep(0.5)
         cluster.network.heal()
         await eventually(lambda: bool(first.errors) or first.leading is None)
-        # One append may have reached its quorum before it was cut off, and is told now.
+        # One append may have reached its quorum before the cut; the leader learns of it only now.
         assert first.appended <= appended + 1
         await trio.sleep(5)
         assert second.leading is not None
         assert all(isinstance(error, LostLeadership) for error in first.errors)
 
 
-# --- on the stores that people name ------------------------------------------------------------------
+# --- on every metadata store --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["memory", "file", "sqlite"])

@@ -1,6 +1,7 @@
 """Leaders over a real ensemble of three ZooKeeper servers that are restarted, one by one or all at once.
 
-The longest gap between two appends is printed (``pytest -s``) and not asserted: it depends on the machine.
+The tests print the longest gap between two appends (``pytest -s``). They do not assert it, because it
+depends on the machine.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Leader:
                 self.errors.append(error)
 
     async def appends(self, count: int = 30) -> None:
-        """Wait for so many further appends."""
+        """Wait for ``count`` more appends."""
         enough = len(self.appended) + count
         await until(lambda: len(self.appended) >= enough)
 
@@ -66,8 +67,8 @@ async def _has_two(listing: Awaitable[list[str]]) -> bool:
 
 @asynccontextmanager
 async def leader_and_standby(path: Path) -> AsyncIterator[tuple[LocalCluster, Leader, Leader]]:
-    """Run a leader and a standby. In the end, the first one must have led alone, and the log must hold what
-    it appended."""
+    """Run a leader and a standby. At the end, only the leader may have led, and the log must hold its
+    appends."""
     async with (
         local_cluster(path, bookies=3, zookeepers=3) as local,
         ledgerlog.connect(local.uri) as first,
@@ -110,7 +111,7 @@ async def test_a_rolling_restart_of_zookeeper_costs_no_change_of_leader(tmp_path
 
 
 async def test_fifteen_seconds_without_any_zookeeper_cost_a_leader_nothing(tmp_path: Path) -> None:
-    """More than twice as long as a session lives without its server."""
+    """Fifteen seconds are more than twice the session timeout."""
     async with leader_and_standby(tmp_path / "cluster") as (local, leader, _):
         leader.longest_gap_s = 0.0
         for child in local.zookeepers.values():
