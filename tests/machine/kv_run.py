@@ -1,5 +1,8 @@
-"""The key-value example under kills: three replicas and a cluster as processes, clients that record what they
-see, somebody who kills a replica now and then, and the judgement at the end."""
+"""Run the key-value example, and kill its replicas.
+
+Three replicas and a cluster run as processes. Clients record every answer, and a replica is killed now and
+then. At the end, the history is judged.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def example() -> ModuleType:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses at which nobody listens now."""
+    """Return addresses that are free at the moment."""
     taken = [socket.socket() for _ in range(count)]
     for each in taken:
         each.bind(("127.0.0.1", 0))
@@ -50,7 +53,7 @@ Command = tuple[str, str, str | None, str | None]
 
 
 def apply(value: str | None, command: Command) -> tuple[str | None, Any]:
-    """What one key must do."""
+    """Specify one key: return its new value and the answer to the command."""
     verb, _, old, new = command
     match verb:
         case "GET":
@@ -94,7 +97,7 @@ class Run:
         self.replicas[address] = await self.children.start(address, command, log_path=log_path)
 
     async def client(self, keys: list[str]) -> None:
-        """Ask one thing after another, and write down when each began and ended."""
+        """Send one command after another, and record when each began and ended."""
         client = self.kv.Client(self.rng.sample(self.addresses, len(self.addresses)))
         last: dict[str, str | None] = {}
         while not self.is_over:
@@ -110,7 +113,7 @@ class Run:
             call.answered(None if verb == "SET" else answer)
             self.verdict.longest_ms = max(self.verdict.longest_ms, 1000 * (time.monotonic() - begun))
             last[key] = answer if verb == "GET" else new
-            await trio.sleep(0.02 * self.rng.random())  # So that they leave the replicas some of the machine.
+            await trio.sleep(0.02 * self.rng.random())  # Leave the replicas some of the machine.
 
     async def state(self, address: str) -> dict[str, Any] | None:
         answered = await self.kv.ask_at(address, b'{"id": "", "do": ["STATE"]}\n')
@@ -138,7 +141,7 @@ async def run_kv(
     keys: int,
     seed: int,
 ) -> Verdict:
-    """Everything, for at least so long, so many operations and so many kills; what was seen."""
+    """Run everything for at least ``seconds``, ``operations`` and ``kills``, and return the verdict."""
     async with open_children() as children:
         running = await start_cluster(children, directory / "cluster")
         addresses = free_addresses(3)

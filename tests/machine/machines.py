@@ -50,7 +50,7 @@ class Keys(StateMachine):
 
 
 class Drifting(Keys):
-    """Its ways to be wrong, one at a time."""
+    """A machine with one fault, which ``fault`` names."""
 
     fault = ""
     made = 0
@@ -95,7 +95,7 @@ class Forgets(Drifting):
 
 
 class Live(Keys):
-    """Gives its snapshot from what it goes on changing."""
+    """Its snapshot reads the live values, so later commands change the snapshot."""
 
     def snapshot(self) -> Iterable[bytes]:
         yield b"0"

@@ -1,4 +1,4 @@
-"""The harness for users' machines finds each way to be wrong, and nothing where nothing is."""
+"""The harness for users' machines finds each kind of fault, and nothing if the machine is correct."""
 
 from __future__ import annotations
 

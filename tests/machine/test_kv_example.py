@@ -1,4 +1,4 @@
-"""The key-value example: by hand, and under kills with its history judged."""
+"""The key-value example: its command line, and its history while replicas are killed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.processes
 
 def judge(verdict: Verdict) -> None:
     assert verdict.not_linearizable == ""
-    assert len(set(verdict.digests)) == 1, "every replica came to the same state"
+    assert len(set(verdict.digests)) == 1, "every replica reached the same state"
     assert "none" not in verdict.digests
     assert verdict.snapshots, "snapshots were taken"
-    assert verdict.first_offset > 0, "and the log was truncated behind them"
+    assert verdict.first_offset > 0, "the log was truncated behind the snapshots"
 
 
 async def test_the_example_keeps_what_it_answered_while_replicas_are_killed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What docs/MACHINES.md and docs/ELECTION.md show runs, and what they name exists."""
+"""The program in docs/MACHINES.md runs, and every limit and event that the pages name exists."""
 
 from __future__ import annotations
 

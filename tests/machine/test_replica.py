@@ -1,5 +1,4 @@
-"""Replicas of a state machine: following, leading, failing over, restoring; on a cluster that fails, in
-mock time."""
+"""Replicas of a state machine follow, lead, fail over and restore, on a failing cluster in mock time."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def command(*parts: Any) -> bytes:
 
 @attrs.frozen
 class _Wrapped:
-    """What ``LedgerSnapshots`` takes for a cluster."""
+    """The part of a cluster that ``LedgerSnapshots`` uses."""
 
     client: Any
 
@@ -97,7 +96,7 @@ class Node:
             self.ended.set()
 
     async def kill(self) -> None:
-        """Its connections break; its session ends when it has timed out."""
+        """Kill the process: its connections break at once, its session lives until it times out."""
         self.client.store.disconnect()
         self.scope.cancel()
         await self.ended.wait()
@@ -112,7 +111,7 @@ class Stage:
     cluster: MemoryCluster
     nursery: trio.Nursery
     client: Client
-    """One that has no replica."""
+    """A client without a replica."""
     nodes: list[Node] = attrs.field(factory=list)
 
     async def join(self, *, wait: bool = True, election: bool = True, **options: Any) -> Node:
@@ -136,7 +135,7 @@ class Stage:
         return found()[0]
 
     async def same_state(self) -> None:
-        """All that live come to the same state."""
+        """Wait until all live replicas have the same state."""
         living = [n.replica for n in self.nodes if not n.ended.is_set() and n.replica.failure is None]
         await eventually(lambda: len({replica.digest() for replica in living}) == 1)
 
@@ -193,7 +192,7 @@ async def test_a_request_that_is_proposed_again_is_not_executed_again(clock: Moc
                 nursery.start_soon(propose)
         await propose()
         assert results == [b"1"] * 6
-        assert leader.replica.next_offset == 1, "one record for all"
+        assert leader.replica.next_offset == 1, "all proposals share one record"
         await leader.kill()
         second = await s.leader()
         assert await second.replica.propose(command("add", "x", 1), request_id=request) == b"1"
@@ -210,7 +209,7 @@ async def test_what_apply_raises_is_the_result_for_every_proposer(clock: MockClo
             assert failed.value.error == "ValueError"
         with pytest.raises(CommandFailed, match="JSONDecodeError"):
             await leader.replica.propose(b"?")
-        assert await leader.replica.propose(command("add", "x", 1)) == b"1", "and it goes on"
+        assert await leader.replica.propose(command("add", "x", 1)) == b"1", "the replica goes on"
         with pytest.raises(InvalidArgument):
             await leader.replica.propose("text")
         with pytest.raises(InvalidArgument):
@@ -265,7 +264,7 @@ async def test_clients_that_retry_everything_lose_and_double_nothing_while_leade
             for number in range(4):
                 nursery.start_soon(client, number)
             nursery.start_soon(killer)
-        assert sorted(done.values()) == list(range(1, 161)), "each was executed once"
+        assert sorted(done.values()) == list(range(1, 161)), "each command was executed once"
         await s.same_state()
         leader = await s.leader()
         assert await leader.replica.read(lambda m: m.values["sum"], consistency="linear") == 160
@@ -275,15 +274,15 @@ async def test_a_deposed_leader_answers_no_linear_read_and_acknowledges_nothing(
     async with stage(2) as s:
         first = await s.leader()
         await first.replica.propose(command("set", "x", 1))
-        s.cluster.network.stall(first.name, "*")  # It neither hears nor is heard, and believes that it leads.
+        s.cluster.network.stall(first.name, "*")  # It is isolated, and still believes that it leads.
         first.client.store.is_hanging = True
         second = await s.leader(first)
         await second.replica.propose(command("set", "x", 2))
         assert first.replica.is_leading
         with trio.move_on_after(1) as waiting:
             await first.replica.read(lambda machine: machine.values["x"], consistency="linear")
-        assert waiting.cancelled_caught, "it waits, and says nothing wrong"
-        assert await first.replica.read(lambda machine: machine.values["x"]) == 1, "a local read is old"
+        assert waiting.cancelled_caught, "the read waits instead of returning an old value"
+        assert await first.replica.read(lambda machine: machine.values["x"]) == 1, "a local read may be old"
         answers: list[object] = []
 
         async def propose() -> None:
@@ -333,12 +332,12 @@ async def test_snapshots_are_taken_and_the_log_truncated_behind_them(clock: Mock
         assert (EventKind.SNAPSHOT, 10) in kinds
         assert (EventKind.TRUNCATED, 10) in kinds
         with trio.fail_after(10):
-            while (await log.info()).first_offset < 30:  # noqa: ASYNC110  # It is somebody else's to move.
+            while (await log.info()).first_offset < 30:  # noqa: ASYNC110  # Another node moves it.
                 await trio.sleep(0.01)
         late = await s.join(snapshots=True)
         assert late.replica.statistics().restores == 1
         await s.same_state()
-        assert late.replica.statistics().executed <= 15, "the rest came out of the snapshot"
+        assert late.replica.statistics().executed <= 15, "the snapshot holds the rest"
         store = LedgerSnapshots(_Wrapped(late.client.opened))
         assert [info.next_offset for info in await store.find(log.incarnation)] == [40, 30]
         labelled = [
@@ -346,7 +345,7 @@ async def test_snapshots_are_taken_and_the_log_truncated_behind_them(clock: Mock
             for ledger in await late.client.ledgers.list()
             if "snapshot-log" in (await late.client.ledgers.metadata(ledger)).custom
         ]
-        assert len(labelled) == 2, "older ones are deleted"
+        assert len(labelled) == 2, "older snapshots are deleted"
 
 
 async def _first(events: Any, count: int) -> AsyncIterator[Any]:
@@ -561,7 +560,7 @@ async def test_without_an_election_a_replica_leads_at_once_and_gives_way_to_anot
         assert await second.replica.propose(command("add", "x", 1)) == b"2"
         await eventually(lambda: not first.replica.is_leading)
         await trio.sleep(10)
-        assert second.replica.is_leading, "they do not take it from one another"
+        assert second.replica.is_leading, "the first does not take the lead back"
         with pytest.raises(NotLeader) as refused:
             await first.replica.propose(command("add", "x", 1))
         assert refused.value.leader is None
@@ -576,7 +575,7 @@ async def test_who_is_overtaken_before_he_leads_follows_on(
         overtaken: list[Replica[Any]] = []
 
         async def overtake(replica: Replica[Any]) -> None:
-            # It has taken the log over. Another one does so now, and its records are followed at once.
+            # This replica has taken the log over. Now another one does, and this one follows its records.
             if not overtaken:
                 overtaken.append(replica)
                 other = await s.join(election=False)
@@ -591,7 +590,7 @@ async def test_who_is_overtaken_before_he_leads_follows_on(
         (other,) = [node for node in s.nodes if node is not first]
         await trio.sleep(10)
         assert first.replica.failure is None
-        assert other.replica.is_leading, "it is not for the one who was overtaken to take it back"
+        assert other.replica.is_leading, "the overtaken replica does not take the lead back"
         assert await other.replica.propose(command("add", "x", 1)) == b"2"
         await first.replica.wait_applied(1)
 
@@ -627,7 +626,7 @@ async def test_who_cannot_come_to_the_end_of_the_log_lets_another_one_lead(
         assert await other.replica.propose(command("add", "x", 1)) == b"2"
         await trio.sleep(60)
         assert other.replica.is_leading
-        assert not blind.ended.is_set(), "it goes on trying"
+        assert not blind.ended.is_set(), "the blind replica keeps trying"
 
 
 async def test_a_leadership_that_ends_while_following_stops_lets_it_go_on(
@@ -686,7 +685,7 @@ async def test_a_replica_is_made_with_sense(clock: MockClock) -> None:
                 pass
 
 
-# --- who joins, who waits, whose snapshots -------------------------------------------------------------
+# --- joining, waiting, snapshots -----------------------------------------------------------------------
 
 
 async def test_who_joined_a_barrier_whose_maker_was_cancelled_gets_one_of_his_own(clock: MockClock) -> None:
@@ -704,14 +703,14 @@ async def test_who_joined_a_barrier_whose_maker_was_cancelled_gets_one_of_his_ow
             s.cluster.network.stall(leader.name, "*")
             nursery.start_soon(read, trio.CancelScope())
             await trio.testing.wait_all_tasks_blocked(0.0)
-            nursery.start_soon(read, made)  # The next one, which waits for the first to be done.
+            nursery.start_soon(read, made)  # The next barrier, which waits for the first.
             await trio.testing.wait_all_tasks_blocked(0.0)
             for _ in range(3):
                 nursery.start_soon(read, trio.CancelScope())
             await trio.testing.wait_all_tasks_blocked(0.0)
             made.cancel()
             await trio.testing.wait_all_tasks_blocked(0.0)
-            assert found == [], "nothing was appended since they began"
+            assert found == [], "nothing was appended since the reads began"
             s.cluster.network.heal()
         assert found == [1] * 4
 
@@ -726,7 +725,7 @@ async def test_who_joined_a_proposal_whose_proposer_was_cancelled_proposes_himse
         async def slow(writer: LogWriter, *args: Any, **options: Any) -> Any:
             if not held.is_set():
                 held.set()
-                await trio.sleep_forever()  # No place in the window.
+                await trio.sleep_forever()  # The window is full.
             return await submit(writer, *args, **options)
 
         monkeypatch.setattr(LogWriter, "submit", slow)
@@ -751,7 +750,7 @@ async def test_who_joined_a_proposal_whose_proposer_was_cancelled_proposes_himse
 async def test_a_command_that_the_writer_takes_while_the_lead_is_lost_is_not_told_as_unwritten(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waited for a place in the window. Its leadership ends, and the writer takes it all the same."""
+    """The command waits for a place in the window. Its leadership ends, yet the writer still takes it."""
     async with stage(1) as s:
         leader = await s.leader()
         submit, held, go_on = LogWriter.submit, trio.Event(), trio.Event()
@@ -778,7 +777,7 @@ async def test_a_command_that_the_writer_takes_while_the_lead_is_lost_is_not_tol
                 assert leading is not None
                 leading.abandon()
                 await trio.testing.wait_all_tasks_blocked(0.0)
-                assert errors == [], "nobody knows yet"
+                assert errors == [], "the outcome is not known yet"
                 go_on.set()
         assert [type(error) for error in errors] == [AppendUnknown]
 
@@ -827,7 +826,7 @@ async def test_a_new_leader_takes_the_next_snapshot_when_it_is_due_and_not_at_on
         for _ in range(10):
             await other.replica.propose(command("add", "x", 1))
         await trio.sleep(5)
-        assert other.replica.statistics().snapshots == 0, "the newest one reaches up to 40"
+        assert other.replica.statistics().snapshots == 0, "the newest snapshot reaches up to 40"
         for _ in range(10):
             await other.replica.propose(command("add", "x", 1))
         await eventually(lambda: other.replica.statistics().snapshot_offset == 60)

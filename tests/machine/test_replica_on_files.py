@@ -1,4 +1,4 @@
-"""One replica in one process, on its own disk: what a service with a durable state does."""
+"""One replica in one process, on its own disk, as in a service with durable state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_service_goes_on_from_its_snapshot_and_its_log_stays_short(tmp_p
                 assert info.next_offset == replica.next_offset
                 statistics = replica.statistics()
                 assert statistics.restores == (1 if life else 0)
-                assert statistics.executed <= 25, "nothing that is in the snapshot was applied again"
+                assert statistics.executed <= 25, "no command in the snapshot was applied again"
             assert (await log.info()).first_offset > 0
             assert len(list((tmp_path / "snapshots").iterdir())) == 2
 

@@ -1,4 +1,4 @@
-"""Both stores of snapshots keep one contract; and what is each one's own."""
+"""Both snapshot stores keep one contract, and each keeps some rules of its own."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_what_a_dead_saver_left_in_ledgers_is_deleted() -> None:
                     began.set()
                     yield bytes(5_000_000)
 
-                # The list and the ledger are as they were when it died.
+                # Leave the list and the ledger as a dead saver leaves them.
                 store._drop = nothing
                 with pytest.raises(KeyError):
                     await store.save("log", 3, 10, failing(pieces()))
@@ -219,7 +219,7 @@ async def test_a_snapshot_that_is_removed_while_a_directory_is_looked_through_hi
     store = DirectorySnapshots(tmp_path, shared=True)
     for next_offset in range(1, 8):
         await store.save("log", 3, next_offset, [b"x"])
-    # Listed, and no file any more when it is looked at: another replica has pruned it.
+    # The directory lists this name, but the file is gone: another replica has pruned it.
     (tmp_path / f"snapshot-{3:016x}-{8:016x}").symlink_to(tmp_path / "gone")
     assert [info.next_offset for info in await store.find(3)] == [7, 6, 5, 4, 3, 2, 1]
 
@@ -234,7 +234,7 @@ async def test_whoever_tidies_up_takes_no_file_that_is_just_begun(
     def tidy_up_first(descriptor: int, operation: int) -> None:
         if not tidied:
             tidied.append(True)
-            store._prune(3, 1)  # It finds the file before its writer has locked it.
+            store._prune(3, 1)  # It finds the file before the writer locks it.
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", tidy_up_first)

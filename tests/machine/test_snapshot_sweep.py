@@ -1,4 +1,4 @@
-"""What snapshots leave behind when their log is deleted or their saver dies; what a sweep must not touch."""
+"""A sweep deletes the snapshots of deleted logs and of dead savers, and touches no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ledgerlog.testing.memory_cluster import Client, MemoryCluster, SeededEnviro
 
 @attrs.frozen
 class _Wrapped:
-    """What ``LedgerSnapshots`` takes for a cluster."""
+    """The part of a cluster that ``LedgerSnapshots`` uses."""
 
     client: Any
 
@@ -71,7 +71,7 @@ def whys(found: list[Any]) -> list[str]:
 
 
 class Saver:
-    """One who takes a snapshot and can be held up in the midst of it."""
+    """Saves a snapshot, and waits in the middle until ``may_end``."""
 
     def __init__(self, client: Client, log: Log) -> None:
         self._client = client
@@ -93,7 +93,7 @@ class Saver:
             self.error = error
 
     async def die(self, cluster: MemoryCluster) -> None:
-        """Begin, and end without a chance to clean up."""
+        """Begin a snapshot, and die without a chance to clean up."""
         async with cluster.client() as self._client, trio.open_nursery() as nursery:
             nursery.start_soon(self.run)
             await self.has_begun.wait()
@@ -126,7 +126,7 @@ async def test_snapshots_that_a_deleted_log_has_left_are_swept_and_no_others(
         await delete_log(client.opened, "log")
     again = await create_log(client.opened, "log")
     info = await snapshots_of(client).save("log", again.incarnation, 5, [b"y"])
-    assert await sweep(client.opened) == [], "they are young"
+    assert await sweep(client.opened) == [], "the snapshots are too young"
     clocks.advance(2 * REPLICA_SNAPSHOT_SWEEP_AGE_S)
     assert whys(await sweep(client.opened, delete=False)) == ["its log is gone"] * 2
     assert len(await client.ledgers.list()) == 3
@@ -136,7 +136,7 @@ async def test_snapshots_that_a_deleted_log_has_left_are_swept_and_no_others(
     ] * 2
     assert await snapshots_of(client).find(again.incarnation) == [info]
     assert await snapshots_of(client).load(info) == b"y"
-    assert len(await client.store.children(SNAPSHOTS)) == 1, "and the list with them"
+    assert len(await client.store.children(SNAPSHOTS)) == 1, "the list goes with its snapshots"
 
 
 async def test_a_snapshot_whose_saver_died_before_listing_it_is_swept(
@@ -153,11 +153,11 @@ async def test_a_snapshot_whose_saver_died_while_writing_is_swept_after_a_day(
 ) -> None:
     await Saver(client, log).die(cluster)
     clocks.advance(REPLICA_SNAPSHOT_SWEEP_AGE_S / 2)
-    assert await sweep(client.opened) == [], "it may still be written"
+    assert await sweep(client.opened) == [], "its saver may still write it"
     assert len(await SnapshotList(client.store, log.incarnation).read()) == 1
     clocks.advance(REPLICA_SNAPSHOT_SWEEP_AGE_S / 2 + 1)
     assert whys(await sweep(client.opened, delete=False)) == ["it was begun long ago and never finished"]
-    assert len(await SnapshotList(client.store, log.incarnation).read()) == 1, "to look changes nothing"
+    assert len(await SnapshotList(client.store, log.incarnation).read()) == 1, "delete=False changes nothing"
     assert whys(await sweep(client.opened)) == ["it was begun long ago and never finished"]
     assert await client.ledgers.list() == []
     assert await SnapshotList(client.store, log.incarnation).read() == []
@@ -181,7 +181,7 @@ async def test_a_saver_who_took_longer_than_a_sweep_waits_fails_and_leaves_nothi
 async def test_a_snapshot_that_is_finished_while_it_is_being_swept_is_kept(
     cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
-    """The sweep has read that it is unfinished; it is closed and finished before the sweep writes."""
+    """The sweep reads an unfinished snapshot. The saver closes and finishes it before the sweep writes."""
     writer = await client.ledgers.create(metadata=snapshot_labels("log", log.incarnation))
     listed = ListedSnapshot(writer.ledger_id, 10)
     snapshots = SnapshotList(client.store, log.incarnation)
@@ -205,7 +205,7 @@ async def test_a_snapshot_that_is_finished_while_it_is_being_swept_is_kept(
 async def test_a_saver_that_lists_while_a_sweep_has_found_it_in_no_list_does_not_finish(
     cluster: MemoryCluster, client: Client, log: Log, clocks: Clocks
 ) -> None:
-    """The sweep has seen no list that names it, and deletes it. What is gone is never listed as whole."""
+    """The sweep finds the ledger in no list and deletes it. A deleted ledger is never listed as whole."""
     writer = await client.ledgers.create(metadata=snapshot_labels("log", log.incarnation))
     clocks.advance(LOG_SWEEP_AGE_S + 1)
     snapshots = SnapshotList(client.store, log.incarnation)
@@ -246,7 +246,7 @@ async def test_a_snapshot_that_was_closed_while_a_sweep_looked_is_not_deleted(
 async def test_a_saver_whose_snapshot_was_taken_off_its_list_does_not_finish(
     client: Client, log: Log
 ) -> None:
-    """It was taken off, and whoever did that has not come to deleting it."""
+    """The snapshot is off the list, but its ledger is not deleted yet."""
     saver = Saver(client, log)
     snapshots = SnapshotList(client.store, log.incarnation)
     async with trio.open_nursery() as nursery:
