@@ -1,12 +1,12 @@
-"""``python -m tests.nemesis``: faults on a cluster of real processes for as long as one likes.
+"""``python -m tests.nemesis``: faults on a cluster of real processes for as long as you like.
 
     python -m tests.nemesis [--people] [--minutes N] [--seed S] [--pace SECONDS] [--auto-recovery]
                             [--zookeepers N] [--namespaces] [--patience SECONDS] [--keep DIRECTORY]
 
-``--people``: what operators do (``people``), and not what machines do (``driver``). Of the other options,
-``--minutes``, ``--seed``, ``--patience`` and ``--keep`` count then.
+With ``--people``, the run does deeds of operators (``people``) instead of faults of machines (``driver``). Of
+the other options it uses only ``--minutes``, ``--seed``, ``--patience`` and ``--keep``.
 
-Prints the report as JSON. A run that fails says why, and keeps its directory.
+The run prints its report as JSON. If it fails, it says why, and keeps its directory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Damage to the files of a bookie that is down: bits that flip, files that lose their end.
+"""Damage the files of a stopped bookie: flip bits, or cut the end off a file.
 
-What is damaged is what a bookie is promised to notice: pages that were written, and are not at the end of the
-newest segment of the journal. Damage to its very last block cannot be told from a write that a
-crash tore, there or with any other journal; ``TAIL_BYTES`` before the end of what was written there
-are left alone. A file is cut only where a newer one of its kind says that it must have been longer.
+Only damage that a bookie promises to notice is done: to written pages that are not at the end of the newest
+segment of the journal. No journal can tell damage to its very last block from a write that a crash tore, so
+the last ``TAIL_BYTES`` written there are left alone. A file is cut only if a newer file of its kind proves
+that it was longer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ class Damage:
 
 
 def damage_files(directory: Path, dice: Random, *, flips: int, cut: bool) -> list[Damage]:
-    """Flip so many bits, or cut one file, in the directory of a stopped bookie; where there is nothing that
-    may be damaged, nothing."""
+    """Flip ``flips`` bits, or cut one file if ``cut``, in the directory of a stopped bookie.
+
+    Returns:
+        The damage done: empty if no file may be damaged.
+    """
     journal, entries = (
         sorted((directory / "journal").glob("*.journal")),
         sorted((directory / "entries").glob("*")),
@@ -63,8 +66,10 @@ def damage_files(directory: Path, dice: Random, *, flips: int, cut: bool) -> lis
 
 
 def _written_end(path: Path) -> int:
-    """Behind the last byte of a file that is not zero, rounded up to a page as far as there is one: a file
-    that was cut ends anywhere."""
+    """Return the offset behind the last nonzero byte, rounded up to a page.
+
+    If a file was cut within that page, return its size.
+    """
     data = path.read_bytes()
     end = len(data.rstrip(b"\0"))
     return min(-(-end // PAGE_BYTES) * PAGE_BYTES, len(data))

@@ -1,41 +1,40 @@
-"""Faults on a cluster of real processes, drawn from a seed, and what must be true afterwards.
+"""Draw faults from a seed, do them to a cluster of real processes, and judge the result.
 
-The system under test is what runs in production: ``bookie run`` processes with real files, writers with real
-clients over TCP, metadata in SQLite or in an ensemble of ZooKeeper servers (``ensemble`` has the faults of
-these). ``run`` starts it, has writers contend for one log, does its worst for
-so many seconds, heals everything, and judges.
+The system under test runs as in production: ``bookie run`` processes with real files, writers with real
+clients over TCP, and metadata in SQLite or in an ensemble of ZooKeeper servers (``ensemble`` has their
+faults). ``run`` starts the cluster, lets writers contend for one log, makes trouble for a given time, heals
+everything, and judges.
 
-    kill             SIGKILL for a bookie; it comes back after a while
-    kill many        the same for several at once, all of them perhaps: nothing can be written meanwhile
-    kill writer      SIGKILL for a writer; another one comes in its place
-    stop, stop writer   SIGSTOP, and SIGCONT after a while: a leader that wakes up has been replaced
-    partition        between a writer and some bookies; now and then one way only
+    kill             SIGKILL a bookie; start it again after a while
+    kill many        the same for several at once, perhaps all; meanwhile, nothing can be written
+    kill writer      SIGKILL a writer; another one takes its place
+    stop, stop writer   SIGSTOP, and SIGCONT after a while; a leader that wakes up has been replaced
+    partition        between a writer and some bookies, sometimes one way only
     cut off          a bookie from everybody, the metadata servers included
-    slow             a link takes its time
+    slow             a link delays its data
     reset, half reset, half close   connections break (``proxies``)
-    sync fails       of a bookie: EIO, ENOSPC, or it takes its time (``system_calls``; where strace can do it)
-    full disk        of a bookie, on a small tmpfs (``small_disks``): no room, or hardly any, for a while
-    rot              a bookie is killed, some of its files are damaged (``damage``), and it is started again
+    sync fails       syncs of a bookie give EIO or ENOSPC, or are slow (``system_calls``; if strace can do it)
+    full disk        the small tmpfs of a bookie (``small_disks``) has no room, or hardly any, for a while
+    rot              kill a bookie, damage some of its files (``damage``), and start it again
 
 **The budget.** Only one bookie of a run has a rotten disk, so that every acknowledged entry keeps an intact
-copy at an ack quorum of two. It must refuse to start, or start and tell of the damage when asked for what it
-holds; where it refuses its directory is emptied and taken into service again (``--fix-cookie``), and the
-bookie copies what it lost. Another one has the small disk: it goes on, or stops and says what it could not
-write, and serves again when there is room. Any other bookie that does not come to serve, or ends by itself,
-is a violation.
+copy at an ack quorum of two. This bookie must refuse to start, or start and report the damage to its readers.
+If it refuses, its directory is emptied and taken into service again (``--fix-cookie``), and the bookie copies
+the lost entries. Another bookie has the small disk: it goes on, or it stops and reports the failed write; it
+serves again when there is room. If any other bookie fails to serve or ends by itself, that is a violation.
 
-SIGKILL spares the page cache, so any number of bookies may be killed. One at a time is stopped, cut off,
-killed alone or rotten, so that the log goes on being written: a run in which nothing is acknowledged shows
+SIGKILL spares the page cache, so any number of bookies may be killed. Only one bookie at a time is stopped,
+cut off, killed alone or rotten, so that the log is still written: a run without acknowledgements shows
 nothing.
 
-**The seed** decides when which kind of fault comes, whom it meets among those that can be met, and for how
-long. It does not decide how processes are scheduled: the same seed is the same pressure, not the same run.
+**The seed** decides the time, the kind, the target and the length of each fault. It does not decide how
+processes are scheduled: the same seed gives the same pressure, not the same run.
 
-**Stopping** avoids the moment in which a process holds the lock of the metadata file (``stop_without_lock``),
-which would stop everybody and is a property of that file alone.
+**Stopping** spares a process that holds the lock of the metadata file (``stop_without_lock``): to stop it
+would stop everybody, and that is a property of this file alone.
 
-**Unavailability** is the longest time in which no writer was told anything, with the faults that were under
-way; it includes what is beyond every promise, such as all bookies being down.
+**Unavailability** is the longest time without an acknowledgement to any writer, with the faults under way in
+that time. It includes situations beyond every promise, such as all bookies being down.
 """
 
 from __future__ import annotations
@@ -92,30 +91,30 @@ KINDS: dict[str, float] = {
     "full disk": 1,
     "rot": 1,
 }
-"""How often each comes, relative to the others."""
+"""Frequency of each fault, relative to the others."""
 
 OF_PROXIES = ("slow", "reset", "half reset", "half close")
-"""What only proxies can do."""
+"""Faults that need proxies."""
 
 REPLICATION = Replication(3, 3, 2)
 BOOKIES = 4
 WRITERS = 3
 PATIENCE_S = 600.0
-"""How long it may take after the last fault until somebody is acknowledged again, and then until everything
-can be read, and until a server that was started serves, on a machine that has something else to do."""
+"""Seconds that each of these may take on a busy machine: after the last fault, the first acknowledgement, and
+then reading everything; and the start of a server, until it serves."""
 
 SMALL_FILES = (
     "segment_bytes = 6291456\narenas = 2\nsegment_records_max = 300\ndisk_reserve_bytes = 67108864\n"
 )
-"""Journals that go on to the next file every few seconds."""
+"""Make journals begin a new file every few seconds."""
 
 WATCHED_DISKS = "disk_watch_interval_s = 1.0\n"
-"""Who turned read-only is writable again soon after there is room."""
+"""Make a read-only bookie writable again soon after there is room."""
 
 
 @attrs.frozen
 class Report:
-    """What was done, and what came of it."""
+    """The faults of a run, and their effects."""
 
     seed: int
     trouble_s: float
@@ -124,18 +123,18 @@ class Report:
     partitions: int
     counts: dict[str, int]
     acked: int
-    """Records that were acknowledged."""
+    """Acknowledged records."""
     records: int
-    """Records in the log in the end."""
+    """Records in the log at the end."""
     takeovers: int
     ledgers: int
     longest_gap_s: float
-    """Without any acknowledgement."""
+    """The longest time without any acknowledgement."""
     longest_gap_during: list[str]
-    """The faults that were under way in that time."""
+    """The faults under way in that time."""
     first_ack_after_heal_s: float
     damaged_copies: int
-    """Found damaged when every copy was read in the end, all on the bookie whose disk is rotten."""
+    """Damaged copies, found by reading every copy at the end; all on the bookie with the rotten disk."""
 
     def as_dict(self) -> dict[str, Any]:
         return attrs.asdict(self)
@@ -154,7 +153,7 @@ class _Happened:
 
 
 class Nemesis:
-    """Carries the faults of a seed out, on a cluster whose links can be cut."""
+    """Carries out the faults of a seed on a cluster whose links can be cut."""
 
     def __init__(
         self,
@@ -181,7 +180,7 @@ class Nemesis:
         self._is_rotten = False
         self._can_inject = can_inject
         self._may_stop: dict[Child, None] = {}
-        """Whose system calls were made to fail, or whose disk was full."""
+        """Bookies whose system calls were made to fail, or whose disk was full."""
         self._small_disk = small_disk
         self._servers = ServerFaults(local, self.counts, patience_s) if local.servers else None
 
@@ -195,7 +194,7 @@ class Nemesis:
         )
 
     async def make_trouble(self, seconds: float, is_enough: Callable[[], bool] = lambda: True) -> None:
-        """For so long, and until it is enough; what is broken then stays so until ``heal``."""
+        """Inject faults for ``seconds``, and until ``is_enough``; then ``heal`` ends the rest."""
         plan = Random(f"plan/{self._seed}")
         kinds = KINDS | (SERVER_KINDS if self._servers is not None else {})
         if not isinstance(self._network, Proxies):
@@ -218,7 +217,7 @@ class Nemesis:
                     number += 1
 
     async def heal(self) -> None:
-        """Everything is good again, and every bookie serves."""
+        """End all faults, and make every bookie serve."""
         self._network.heal()
         if self._small_disk is not None:
             self._small_disk[1].free()
@@ -374,7 +373,7 @@ class Nemesis:
         else:
             child.send_signal(signal.SIGSTOP)
         try:
-            # Longer than a session lives, now and then.
+            # Sometimes longer than a session lives.
             await trio.sleep(dice.choice((0.3, 2.0, 4.0, 9.0)) * dice.uniform(0.5, 1))
         finally:
             child.send_signal(signal.SIGCONT)
@@ -410,7 +409,7 @@ class Nemesis:
             await self._start(bookie)
 
     def _require_reason(self, child: Child) -> None:
-        """A bookie whose sync failed or whose disk is full may stop, and says why."""
+        """Raise Violation unless the bookie stopped, and said so, for a failed sync or a full disk."""
         said = child.how_it_ended()
         if child not in self._may_stop or not ("StorageError" in said or "DiskFull" in said):
             raise Violation(f"a bookie ended that nobody had killed: {said}")
@@ -429,7 +428,7 @@ class Nemesis:
                 with trio.move_on_after(dice.uniform(2, 12)):
                     await child.wait()
                 if child.is_running and dice.random() < 0.3:
-                    await self._kill_one(bookie)  # There will be room when it looks at what it has.
+                    await self._kill_one(bookie)  # When it starts again, there will be room.
             finally:
                 disk.free()
             if child.is_running or child.exit_status != -signal.SIGKILL:
@@ -453,7 +452,7 @@ class Nemesis:
         return bool(done)
 
     async def _start(self, bookie: str) -> None:
-        """Until it serves; with an empty directory if it refuses a rotten disk."""
+        """Start a bookie until it serves. If it refuses a rotten disk, empty its directory first."""
         if bookie != self.rotten or not self._is_rotten:
             await self._local.start_serving(bookie)
             return
@@ -481,7 +480,11 @@ class Nemesis:
         await self._local.start_serving(bookie)
 
     async def _restart_what_ended(self) -> None:
-        """Nobody may end by itself, but for who finds damage on a rotten disk, or who could not write."""
+        """Restart each bookie that ended because it found damage on a rotten disk or could not write.
+
+        Raises:
+            Violation: A bookie or server ended for another reason.
+        """
         if self._servers is not None:
             self._servers.require_running()
         for bookie in self._local.bookie_ids:
@@ -496,7 +499,7 @@ class Nemesis:
 
 
 def _rotten(seed: int, bookies: Sequence[str]) -> str:
-    """Whose disk may rot."""
+    """Return the bookie whose disk may rot."""
     return Random(f"rotten/{seed}").choice(bookies)
 
 
@@ -517,10 +520,21 @@ async def run(
     patience_s: float = PATIENCE_S,
     is_enough: Callable[[Nemesis, Writers], bool] = lambda nemesis, writers: True,
 ) -> Report:
-    """Trouble for so many seconds, and until it is enough, in a new cluster below ``path``, a fault every
-    ``pace_s`` on average, with the metadata in so many ZooKeeper servers, in SQLite without any, and with
-    ``namespaces`` a network of its own for each process (not with ZooKeeper servers, which are on the
-    loopback address). Violation, or what else went wrong, if anything did."""
+    """Make trouble in a new cluster below ``path``, and judge the result.
+
+    Args:
+        path: The cluster's directory.
+        seed: Decides the faults.
+        trouble_s: The least seconds of trouble.
+        pace_s: Average seconds from one fault to the next.
+        zookeepers: How many ZooKeeper servers hold the metadata; if 0, SQLite does.
+        namespaces: Give each process its own network. This does not work with ZooKeeper servers, which are
+            on the loopback address.
+        is_enough: Trouble goes on until this is true.
+
+    Raises:
+        Violation: A rule was broken. Other errors pass through.
+    """
     bookies = [f"bookie-{number}" for number in range(1, BOOKIES + 1)]
     names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
     fixed: set[str] = set()
@@ -606,7 +620,7 @@ def write_config(path: Path) -> Path:
 async def _small_disk(
     around: AsyncExitStack, path: Path, seed: int, bookies: Sequence[str]
 ) -> tuple[str, SmallDisk] | None:
-    """A small disk for one bookie, and never the one that rots; None where there are none."""
+    """Give one bookie a small disk, but never the one that rots. None if small disks cannot be made."""
     if await trio.to_thread.run_sync(small_disks.why_not) is not None:
         return None
     bookie = Random(f"small/{seed}").choice([each for each in bookies if each != _rotten(seed, bookies)])
@@ -618,7 +632,7 @@ async def _small_disk(
 
 @asynccontextmanager
 async def writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
-    """Writers for the body; they are killed after it, and what they had said by then has been heard."""
+    """Run writers for the body, then kill them and read the rest of their output."""
     async with trio.open_nursery() as nursery:
         for name in names:
             nursery.start_soon(writers.keep, name)
@@ -627,15 +641,15 @@ async def writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
 
 
 async def judge_log(writers: Writers, log: Log, patience_s: float) -> list[Record]:
-    """The outside checks; the log."""
+    """Check the log from outside, and return its records."""
     with trio.fail_after(patience_s):
         while True:
             try:
                 await writers.append_the_last(log)
                 break
             except LedgerLogError:
-                await trio.sleep(0.2)  # Connections that broke are being made anew.
-    # How much there is depends on how long it was written.
+                await trio.sleep(0.2)  # Broken connections are being made again.
+    # The size of the log depends on the length of the run.
     with trio.fail_after(patience_s + writers.history.acked / 1000):
         final, again = await _read_all(log), await _read_all(log)
     writers.judge_all(final, again)
@@ -648,8 +662,11 @@ async def _read_all(log: Log) -> list[Record]:
 
 
 async def _verify(local: LocalCluster, final: list[Record], rotten: str) -> int:
-    """Read every copy of every entry: how many are damaged. Violation if an entry has no copy, or if one is
-    damaged where nobody damaged anything."""
+    """Read every copy of every entry, and return how many are damaged.
+
+    Raises:
+        Violation: An entry has no intact copy, or a copy is damaged on another bookie than ``rotten``.
+    """
     damaged = 0
     for ledger_id in sorted({record.position.ledger_id for record in final}):
         seen = await local.cluster.ledgers.verify(ledger_id)

@@ -1,13 +1,14 @@
 """Faults on the ZooKeeper servers that hold the metadata of a cluster.
 
-    kill server        SIGKILL for one, the leader every other time; it comes back after a while
-    kill servers       the same for two or all three: no metadata can be read or written meanwhile
-    stop server        SIGSTOP for one, the leader every other time: the others elect another one
-    cut metadata       a partition between a client, bookies among them, and one, two or all servers
+    kill server        SIGKILL one, the leader every other time; start it again after a while
+    kill servers       the same for two or all three; meanwhile, no metadata can be read or written
+    stop server        SIGSTOP one, the leader every other time; the others elect another leader
+    cut metadata       a partition between a writer or bookie and one, two or all servers
 
-Servers sync what they acknowledge and SIGKILL spares the page cache, so nothing that a server has said is
-lost however many are killed. One of these faults at a time: three servers that never have a majority would be
-a cluster in which nothing ever changes. Partitions are no fault of a server and come beside them.
+Servers sync every write before they acknowledge it, and SIGKILL spares the page cache. So no acknowledged
+write is lost, even if all servers are killed. Only one server fault runs at a time: if the three servers
+never had a majority, nothing in the cluster would ever change. Partitions are not server faults, and may run
+at the same time.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ SERVER_KINDS: dict[str, float] = {
     "stop server": 1.5,
     "cut metadata": 3,
 }
-"""How often each comes, relative to the others and to those of bookies and writers."""
+"""Frequency of each fault, relative to the others and to the faults of bookies and writers."""
 
 
 @attrs.define(eq=False)
 class ServerFaults:
-    """The ensemble of a cluster, and what is done to its servers."""
+    """The ensemble of a cluster, and the faults of its servers."""
 
     local: LocalCluster
     counts: Counter[str]
     patience_s: float
-    """How long a server that was started may take until it serves."""
+    """Seconds that a started server may take until it serves."""
     _is_busy: bool = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether a server is out."""
+        """Whether a server is killed or stopped at the moment."""
         return self._is_busy
 
     @property
@@ -57,7 +58,7 @@ class ServerFaults:
         return list(self.local.servers)
 
     async def choose(self, dice: Random) -> str:
-        """A server to be met; every other time the one that leads."""
+        """Choose a server for a fault: every other time, the leader."""
         if dice.random() < 0.5:
             for name, server in self.local.servers.items():
                 if re.search(r"^Mode: leader$", await ask(server.client_port, "srvr"), re.MULTILINE):
@@ -66,7 +67,7 @@ class ServerFaults:
         return dice.choice(self.names)
 
     async def kill(self, names: list[str], dice: Random) -> None:
-        """SIGKILL, and back after a while."""
+        """SIGKILL the servers, and start them again after a while."""
         with self._alone():
             for name in names:
                 child = self.local.zookeepers[name]
@@ -78,7 +79,7 @@ class ServerFaults:
             await self._start(names)
 
     async def stop(self, name: str, dice: Random) -> None:
-        """SIGSTOP, for longer than the others wait for it and longer than a session lives, now and then."""
+        """SIGSTOP a server, sometimes for longer than the others wait for it and than a session lives."""
         with self._alone():
             child = self.local.zookeepers[name]
             child.send_signal(signal.SIGSTOP)
@@ -89,7 +90,11 @@ class ServerFaults:
             await self._wait_serving([name])
 
     async def heal(self) -> None:
-        """All run, and all serve."""
+        """Make all servers run and serve.
+
+        Raises:
+            Violation: A server does not serve in time.
+        """
         self._is_busy = False
         for child in self.local.zookeepers.values():
             child.send_signal(signal.SIGCONT)
@@ -98,7 +103,7 @@ class ServerFaults:
             raise Violation(f"{late} do not serve {self.patience_s:g} s after everything was healed")
 
     def require_running(self) -> None:
-        """Violation if one ended by itself."""
+        """Raise Violation if a server ended by itself."""
         for child in self.local.zookeepers.values():
             if not self._is_busy and not child.is_running:
                 raise Violation(f"a server ended that nobody had killed: {child.how_it_ended()}")
@@ -109,7 +114,7 @@ class ServerFaults:
         await self._wait_serving(names)
 
     async def _wait_serving(self, names: list[str]) -> list[str]:
-        """Which of them do not serve in time. While there is trouble that may be the trouble's doing."""
+        """Return the servers that do not serve in time. During trouble, the trouble may be the cause."""
         late = []
         for name in names:
             with trio.move_on_after(self.patience_s) as patience:

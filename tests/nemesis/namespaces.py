@@ -1,20 +1,20 @@
-"""A network of its own for every process of a cluster: namespaces, and cables between them that can be cut.
+"""Give every process of a cluster its own network: namespaces, and cables between them that you can cut.
 
-A proxy (``proxies``) is no cable: behind a partition the kernel still accepts connections and confirms what
-is sent. Here nothing does. Every host is a network namespace with one interface, ``e0``, on a bridge in
-another namespace, and what is cut vanishes: connections are not made, segments are sent again and again until
-TCP gives up, and nobody is told.
+A proxy (``proxies``) is no cable: behind a partition, the kernel still accepts connections and confirms data.
+Here nothing does. Every host is a network namespace with one interface, ``e0``, on a bridge in another
+namespace. Frames on a cut cable vanish: no connection is made, TCP sends segments again and again until it
+gives up, and neither side is told.
 
-    198.18.77.1       the driver, in the machine's own namespace, by one more interface
+    198.18.77.1       the driver, in the machine's own namespace, on one more interface
     198.18.77.2, ...  the hosts
 
-**Cutting** is one way for each pair: the sender is told that its peer has a hardware address that nobody has
-(a permanent neighbour), so that its frames arrive nowhere. That needs neither nftables nor a queueing
-discipline, both of which a machine may lack. ``heal`` forgets the address, and it is asked for again. There
-are no slow links here and no resets.
+**Cutting** is one way for each pair: a permanent neighbour entry of the sender gives its peer a hardware
+address that nobody has, so the frames arrive nowhere. This needs neither nftables nor a queueing discipline;
+a machine may lack both. ``heal`` deletes the entry, and the kernel asks for the address again. There are no
+slow links here and no resets.
 
-It needs root and the programs ``ip`` and ``nsenter``; ``why_not`` says what is missing. The namespaces carry
-the number of this process in their names, and are gone with the body of ``open_namespaces``.
+You need root and the programs ``ip`` and ``nsenter``; ``why_not`` says what is missing. The names of the
+namespaces contain the number of this process. ``open_namespaces`` deletes them after its body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import attrs
 __all__ = ["DRIVER", "Cable", "Namespaces", "open_namespaces", "why_not"]
 
 DRIVER = "driver"
-"""The host that is no namespace of its own."""
+"""The host without a namespace of its own."""
 
 _NETWORK = "198.18.77."
 _NOBODY = "02:00:00:00:00:99"
@@ -40,14 +40,14 @@ _HUB = "hub"
 
 @attrs.define(eq=False)
 class Cable:
-    """Between one client and one server."""
+    """The connection between one client and one server."""
 
     client: str
     server: str
     _namespaces: Namespaces
 
     def cut(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """A partition, or a one-way one."""
+        """Start a partition, in both directions or in one."""
         if to_server:
             self._namespaces._cut(self.client, self.server)
         if to_client:
@@ -60,26 +60,26 @@ class Cable:
 
 @attrs.define(eq=False)
 class Namespaces:
-    """Made by ``open_namespaces``. Its methods block, for some milliseconds."""
+    """The network of a cluster, made by ``open_namespaces``. Methods block for some milliseconds."""
 
     addresses: dict[str, str]
     """The IP address of each host."""
     links: dict[tuple[str, str], Cable] = attrs.Factory(dict)
-    """By client and server."""
+    """Cables by client and server."""
     _is_cut: dict[tuple[str, str], None] = attrs.Factory(dict)
 
     def command(self, host: str) -> list[str]:
-        """What stands before the command of a process that is to run on this host."""
+        """Return the prefix of a command that runs on this host."""
         return [_program("nsenter"), f"--net=/run/netns/{_name(host)}"]
 
     def of(self, *, client: str | None = None, server: str | None = None) -> Iterator[Cable]:
-        """The cables of a client, of a server, of both, or all."""
+        """Yield the cables of a client, of a server, of both, or all."""
         for (begins_at, ends_at), cable in self.links.items():
             if client in (None, begins_at) and server in (None, ends_at):
                 yield cable
 
     def heal(self) -> None:
-        """All cables."""
+        """Heal all cables."""
         for source, target in list(self._is_cut):
             self._heal(source, target)
 
@@ -101,7 +101,7 @@ class Namespaces:
 
 @contextmanager
 def open_namespaces(bookies: list[str], clients: list[str]) -> Iterator[Namespaces]:
-    """Namespaces of these names, and cables from every client, bookie and the driver to every bookie."""
+    """Open a namespace for each name, and cables from every client, bookie and the driver to every bookie."""
     hosts = [*bookies, *clients]
     addresses = {DRIVER: f"{_NETWORK}1"} | {host: f"{_NETWORK}{n}" for n, host in enumerate(hosts, 2)}
     namespaces = Namespaces(addresses)
@@ -131,7 +131,7 @@ def open_namespaces(bookies: list[str], clients: list[str]) -> Iterator[Namespac
             _ip("-n", _name(host), "address", "add", f"{addresses[host]}/24", "dev", "e0")
             _ip("-n", _name(host), "link", "set", "e0", "up")
             _ip("-n", _name(host), "link", "set", "lo", "up")
-        # Gone with the namespace of its other end.
+        # This interface is deleted with the namespace of its other end.
         _ip("link", "add", _driver_device(), "type", "veth", "peer", "name", "driver", "netns", hub)
         _ip("-n", hub, "link", "set", "driver", "master", "switch", "up")
         _ip("address", "add", f"{addresses[DRIVER]}/24", "dev", _driver_device())
@@ -145,7 +145,7 @@ def open_namespaces(bookies: list[str], clients: list[str]) -> Iterator[Namespac
 
 @cache
 def why_not() -> str | None:
-    """Why there are no such networks here; None where there are."""
+    """Return why this machine cannot make such networks; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if missing := [name for name in ("ip", "nsenter") if shutil.which(name) is None]:

@@ -1,24 +1,25 @@
-"""What people do to a cluster of real processes, while writers contend for a log; and what must be true then.
+"""Do operators' deeds to a cluster of real processes while writers contend for a log; judge the result.
 
 The other driver (``driver``) has the faults of machines. These are deeds of operators, drawn from a seed, one
 at a time:
 
-    emptied        a bookie's directory is emptied. It is refused until somebody says --fix-cookie
-    rolled back    an old copy of a directory is put back, after more was acknowledged. The bookie notices
-    exchanged      two bookies' directories are exchanged: both are refused. They are exchanged again
-    damaged        a killed bookie's files, index, marks, cookie or gone ledgers are damaged: --repair serves
+    emptied        a bookie's directory is emptied: it is refused until you start it with --fix-cookie
+    rolled back    an old copy of a directory is put back after newer acknowledgements: the bookie notices
+    exchanged      two bookies' directories are exchanged: both are refused; they are exchanged back
+    damaged        a killed bookie's files, index, marks, cookie or gone ledgers are damaged: it serves with
+                   --repair
     foreign store  a bookie is started with the metadata store of another cluster: it is refused
-    rack lost      all bookies of a rack are killed: writing goes on, for ensembles are spread over racks
+    rack lost      all bookies of a rack are killed: writing goes on, as ensembles are spread over racks
     versions       a bookie is stopped and started as the next version of the product, or as this one
     full disk      the disk of a bookie has no room for a while
 
-**The budget.** A deed that costs copies comes only when no ledger is in limbo any more: an acknowledged entry
-may be on an ack quorum of two only. After damage, the next deed waits until scrubbing has healed it. All
+**The budget.** A deed that costs copies waits until no ledger is in limbo, because an acknowledged entry may
+be on an ack quorum of two only. After damage, the next deed waits until scrubbing has healed it. All
 bookies run auto-recovery.
 
-**Judgement.** Nobody may end, refuse or serve but as the table says. In the end the log explains what every
-writer was told, ``repair status`` counts nothing, and each copy that the metadata promise is read from its
-bookie, byte for byte.
+**Judgement.** A process may end, refuse or serve only as the table says. At the end, the log explains every
+answer to a writer, ``repair status`` counts nothing, and every copy that the metadata promise is read from
+its bookie and compared byte for byte.
 """
 
 from __future__ import annotations
@@ -71,38 +72,38 @@ DEEDS: dict[str, float] = {
     "versions": 2,
     "full disk": 1,
 }
-"""How often each comes, relative to the others."""
+"""Frequency of each deed, relative to the others."""
 
 RACKS, PER_RACK = 3, 2
 REPLICATION = Replication(3, 3, 2)
 WRITERS = 2
 _ACKS = 5
-"""How many acknowledgements show that writing goes on."""
+"""This many acknowledgements show that writing goes on."""
 _SHOWN = 5
 
 
 @attrs.frozen
 class PeopleReport:
-    """What was done, and what came of it."""
+    """The deeds of a run, and their effects."""
 
     seed: int
     trouble_s: float
     deeds: dict[str, int]
     counts: dict[str, int]
     acked: int
-    """Records that were acknowledged."""
+    """Acknowledged records."""
     records: int
-    """Records in the log in the end."""
+    """Records in the log at the end."""
     takeovers: int
     ledgers: int
     copies: int
-    """Copies of entries that were read from their bookies in the end, and compared."""
+    """Copies of entries that were read from their bookies and compared at the end."""
     longest_gap_s: float
-    """Without any acknowledgement."""
+    """The longest time without any acknowledgement."""
     longest_gap_during: list[str]
-    """The deeds that were under way in that time, and when each began, in seconds after the gap."""
+    """The deeds under way in that time; each with its start, in seconds after the start of the gap."""
     whole_after_s: float
-    """How long it took after the last deed until nothing was under-replicated."""
+    """Seconds after the last deed until nothing was under-replicated."""
 
     def as_dict(self) -> dict[str, Any]:
         return attrs.asdict(self)
@@ -123,9 +124,9 @@ class People:
     local: LocalCluster
     writers: Writers
     options: dict[str, tuple[str, ...]]
-    """More options of a bookie's next start."""
+    """More options for a bookie's next start."""
     versions: dict[str, str]
-    """Which bookies run the next version: "1"."""
+    """Value "1" for each bookie that runs the next version."""
     small_disk: tuple[str, SmallDisk] | None
     patience_s: float
     done: list[_Deed] = attrs.Factory(list)
@@ -144,7 +145,7 @@ class People:
                 await until(self.is_out_of_limbo, every_s=0.5)
 
     async def _do(self, deed: str, dice: Random) -> None:
-        # The directory on the small disk cannot be renamed, so it comes last.
+        # The directory on the small disk cannot be renamed, so its bookie sorts last and is cut off.
         small = "" if self.small_disk is None else self.small_disk[0]
         bookie, other = sorted(dice.sample(self.local.bookie_ids, 3), key=lambda each: each == small)[:2]
         self.done.append(_Deed(deed, now_ns(), (bookie, other)))
@@ -169,12 +170,12 @@ class People:
                 await self._fill(*self.small_disk)
 
     async def until_acked(self) -> None:
-        """Return when writing goes on."""
+        """Wait until writing goes on."""
         for _ in range(_ACKS):
             await self.writers.wait_acked()
 
     async def is_out_of_limbo(self) -> bool:
-        """Whether every bookie serves, and none may lack entries."""
+        """Whether every bookie is writable, and none has ledgers in limbo."""
         states = await bookie_states(self.local.cluster)
         return all(state.state == "writable" and not state.ledgers_in_limbo for state in states)
 
@@ -259,18 +260,18 @@ class People:
                 if (path / name).exists():
                     _flip(path / name, dice)
         await self._start(bookie, "--repair")
-        # Bits that flipped in a payload stop no start. Scrubbing finds them, and copies them from others.
+        # Flipped bits in a payload stop no start. Scrubbing finds them, and copies from other bookies.
         with trio.fail_after(self.patience_s):
             await until(partial(self.is_sound, bookie), every_s=1.0)
 
     async def is_sound(self, bookie: str) -> bool:
-        """Whether the bookie gives all copies of closed ledgers that it has."""
+        """Whether the bookie returns all its copies of closed ledgers."""
         cluster = self.local.cluster
         for ledger_id in await cluster.ledgers.list():
             try:
                 metadata = await cluster.ledgers.metadata(ledger_id)
             except ledgerlog.LedgerNotFound:
-                continue  # It was deleted after it was listed.
+                continue  # It was deleted after the listing.
             for share in shares(metadata, bookie) if metadata.is_closed else ():
                 at = share.first
                 while at <= share.last:
@@ -351,13 +352,13 @@ async def run_people(
 
     Args:
         path: The cluster's directory.
-        seed: Decides which deeds, on whom.
-        trouble_s: For how many seconds deeds begin.
+        seed: Decides the deeds and the bookies that they meet.
+        trouble_s: Seconds during which deeds begin.
         wanted: Deeds to do first, even if that takes longer.
         patience_s: The most seconds that each wait may take.
 
     Raises:
-        Violation: Something was lost, or somebody ended, served or refused that must not.
+        Violation: Data was lost, or a process ended, served or refused against the rules.
     """
     bookies = [f"bookie-{number}" for number in range(1, RACKS * PER_RACK + 1)]
     names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
@@ -452,10 +453,10 @@ async def _until_whole(
 
 
 async def compare_copies(ledgers: Ledgers, pool: ConnectionPool) -> int:
-    """Read each copy that the metadata of each ledger promise from its bookie, and compare them.
+    """Read every copy that the metadata promise from its bookie, and compare the copies of each entry.
 
     Returns:
-        How many copies there are.
+        The number of copies.
 
     Raises:
         Violation: A copy is missing, or differs from another.

@@ -1,8 +1,8 @@
-"""Real power cuts: an ext4 file system in a file, which forgets in an instant all that was not written to it.
+"""Real power cuts: an ext4 file system in a file, which instantly loses all unwritten data.
 
-``shut_down`` is ext4's own ``EXT4_IOC_SHUTDOWN`` with NOLOGFLUSH: from then on nothing reaches the file,
-neither data that waits in the page cache nor what the file system's journal would still have written. Mounted
-again it is what a machine finds when its power comes back. It needs root and a loop device; ``why_not`` says
+``shut_down`` calls ext4's own ``EXT4_IOC_SHUTDOWN`` with NOLOGFLUSH. From then on, nothing reaches the file:
+neither data in the page cache nor pending writes of the file system's journal. If you mount it again, you see
+the state that a machine finds when its power comes back. You need root and a loop device; ``why_not`` says
 what is missing.
 """
 
@@ -29,11 +29,11 @@ NOLOGFLUSH = 2
 
 @attrs.define(eq=False)
 class Volume:
-    """Made by ``open_volume``. Its methods block, for some tens of milliseconds."""
+    """A file system made by ``open_volume``. Methods block for some tens of milliseconds."""
 
     image: Path
     path: Path
-    """Where it is mounted."""
+    """The mount point."""
     _is_mounted: bool = False
 
     def mount(self) -> None:
@@ -41,7 +41,7 @@ class Volume:
         self._is_mounted = True
 
     def shut_down(self) -> None:
-        """The power is gone. Who has files open there gets EIO from now on."""
+        """Cut the power. From now on, all open files of this file system give EIO."""
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(directory, EXT4_IOC_SHUTDOWN, struct.pack("I", NOLOGFLUSH))
@@ -49,7 +49,7 @@ class Volume:
             os.close(directory)
 
     def unmount(self) -> None:
-        """Nobody may have a file open there."""
+        """Unmount. No process may have a file open there."""
         if self._is_mounted:
             _run("umount", str(self.path))
             self._is_mounted = False
@@ -57,7 +57,7 @@ class Volume:
 
 @contextmanager
 def open_volume(directory: Path, *, size_bytes: int) -> Iterator[Volume]:
-    """A new file system, mounted, for the body of the ``with``; the directory is made."""
+    """Make ``directory``, and mount a new file system in it for the body of the ``with``."""
     directory.mkdir(parents=True)
     volume = Volume(directory / "image", directory / "mounted")
     volume.path.mkdir()
@@ -73,7 +73,7 @@ def open_volume(directory: Path, *, size_bytes: int) -> Iterator[Volume]:
 
 @cache
 def why_not() -> str | None:
-    """Why there are no power cuts on this machine; None where there are."""
+    """Return why this machine cannot cut power; None if it can."""
     if os.geteuid() != 0:
         return "mounting takes root"
     for tool in ("mkfs.ext4", "mount", "umount"):

@@ -1,31 +1,31 @@
 """A TCP proxy for every link between a client and a server, on the loopback device of this machine.
 
-Servers are bookies, and where there are some, ZooKeeper's, whose clients are the bookies, too.
+Servers are bookies and, if the cluster has them, ZooKeeper servers. Bookies are clients of ZooKeeper, too.
 
-A bookie listens where nobody looks for it (``listen_address``) and advertises the address of its proxy, a
-port that is the same on every address of 127.0.0.0/8 that the proxies use. Each client that is to have links
-of its own has an address there: it connects to the advertised port *on its own address*, so that the proxy
-knows whose connection it has without being told. Who knows nothing of this (the bookies among themselves, the
-driver) connects to what is advertised, and shares the links of ``OTHERS``.
+A bookie listens on a hidden address (``listen_address``) and advertises the address of its proxy. The port of
+the proxy is the same on every address of 127.0.0.0/8 that the proxies use. Each client with links of its own
+has such an address: it connects to the advertised port *on its own address*, so the proxy knows the client
+without being told. All others (the bookies among themselves, the driver) connect to the advertised address,
+and share the links of ``OTHERS``.
 
     client "writer-2" ---> 127.0.0.3:P ---+
     client "writer-1" ---> 127.0.0.2:P ---+--> 127.0.1.N:P, the bookie's own listener
     everybody else ------> 127.0.0.1:P ---+
 
-A metadata server knows nothing of it, and listens on 127.0.0.1; a client that is to have links of its own is
-given the addresses of the proxies (``metadata_uri``).
+A metadata server knows nothing of the proxies, and listens on 127.0.0.1. A client with links of its own gets
+the addresses of the proxies (``metadata_uri``).
 
-Linux serves all of 127.0.0.0/8 without being told to; ``can_proxy`` says where that is not so.
+Linux serves all of 127.0.0.0/8 by default; ``can_proxy`` is false if a machine does not.
 
-**A link has two directions**, each with a gate and a delay. What meets a closed gate waits, in order, and
-goes on when it opens, as TCP sends again what a partition swallowed; behind ``QUEUE_CHUNKS`` chunks the proxy
-reads no more, and its sender feels the back-pressure. The end of a connection is such a chunk, too: behind a
-closed gate nobody learns that the other end is gone. What differs from a real partition: the kernel still
-accepts connections, which then stay silent.
+**A link has two directions**, each with a gate and a delay. Chunks wait at a closed gate, in order, and go on
+when it opens, as TCP sends lost segments again after a partition. After ``QUEUE_CHUNKS`` chunks the proxy
+reads no more, and the sender feels the back-pressure. The end of a connection is such a chunk, too: behind a
+closed gate, nobody learns that the other end is gone. Unlike in a real partition, the kernel still accepts
+connections, which then stay silent.
 
-**Breaking**: ``reset`` (both ends get RST, and what was under way is lost), ``reset(half=True)`` (one end
-gets it, and the other one is left with a connection that nobody has), ``half_close`` (one direction ends
-cleanly in the middle of everything).
+**Breaking**: ``reset`` sends RST to both ends, and loses data on the way. ``reset(half=True)`` sends RST to
+the client only, and leaves the server with a dead connection. ``half_close`` ends one direction cleanly, at
+any moment.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import trio
 __all__ = ["OTHERS", "Direction", "Link", "Proxies", "can_proxy", "open_proxies", "reset"]
 
 OTHERS = "others"
-"""The client that stands for all that have no address of their own."""
+"""The name for all clients without an address of their own."""
 
 QUEUE_CHUNKS = 64
 CHUNK_BYTES = 64 * 1024
@@ -52,10 +52,10 @@ _LINGER_RESET = struct.pack("ii", 1, 0)
 
 @attrs.define(eq=False)
 class Direction:
-    """One way of a link."""
+    """One direction of a link."""
 
     delay_s: float = 0.0
-    """Every chunk that comes from now on takes so long."""
+    """Delay of every chunk that comes from now on."""
     carried_bytes: int = 0
     _opened: trio.Event | None = None
 
@@ -64,12 +64,12 @@ class Direction:
         return self._opened is None
 
     def close(self) -> None:
-        """Let nothing through any more, and tell nobody."""
+        """Let nothing through any more, without telling either end."""
         if self._opened is None:
             self._opened = trio.Event()
 
     def open(self) -> None:
-        """Let everything through, what has waited first."""
+        """Let everything through, the waiting chunks first."""
         if self._opened is not None:
             self._opened.set()
             self._opened = None
@@ -88,7 +88,7 @@ class _Connection:
 
 @attrs.define(eq=False)
 class Link:
-    """Between one client and one server, all their connections together."""
+    """All connections between one client and one server."""
 
     client: str
     server: str
@@ -98,29 +98,32 @@ class Link:
 
     @property
     def connections(self) -> int:
-        """How many there are at the moment."""
+        """The number of open connections."""
         return len(self._connections)
 
     def cut(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """A partition, or a one-way one."""
+        """Start a partition, in both directions or in one."""
         if to_server:
             self.to_server.close()
         if to_client:
             self.to_client.close()
 
     def delay(self, delay_s: float) -> None:
-        """From now on every chunk takes so long, either way."""
+        """Delay every chunk from now on, in both directions."""
         self.to_server.delay_s = self.to_client.delay_s = delay_s
 
     def heal(self) -> None:
-        """Everything passes again, at once. Connections that were broken stay so."""
+        """Let everything pass again, without delay. Broken connections stay broken."""
         self.delay(0.0)
         self.to_server.open()
         self.to_client.open()
 
     def reset(self, *, half: bool = False) -> int:
-        """Break every connection, losing what is under way: how many. With ``half`` only the client's end
-        is told; the server's stays, and is silent until the server gives it up."""
+        """Break every connection, losing data on the way, and return how many there were.
+
+        With ``half``, only the client's end is told. The server's end stays silent until the server gives
+        it up.
+        """
         broken = list(self._connections)
         for connection in broken:
             reset(connection.client)
@@ -130,7 +133,10 @@ class Link:
         return len(broken)
 
     def half_close(self) -> int:
-        """End what clients send, cleanly and early; what servers send still comes. How many connections."""
+        """End the direction to the server cleanly and early, and return the number of connections.
+
+        Data from the server still arrives.
+        """
         ended = 0
         for connection in self._connections:
             with suppress(OSError):
@@ -141,36 +147,36 @@ class Link:
 
 @attrs.define(eq=False)
 class Proxies:
-    """Made by ``open_proxies``."""
+    """All links, made by ``open_proxies``."""
 
     links: dict[tuple[str, str], Link]
-    """By client and server."""
+    """Links by client and server."""
     hosts: dict[str, str]
-    """The address of each client, at which its links begin."""
+    """The address of each client, where its links begin."""
     _ports: dict[str, int]
     _own_hosts: dict[str, str]
     _metadata: dict[str, int]
 
     def advertised(self, bookie: str) -> str:
-        """What the bookie advertises."""
+        """Return the address that the bookie advertises."""
         return f"{self.hosts[OTHERS]}:{self._ports[bookie]}"
 
     def listen_address(self, bookie: str) -> str:
-        """Where the bookie itself listens."""
+        """Return the address where the bookie itself listens."""
         return f"{self._own_hosts[bookie]}:{self._ports[bookie]}"
 
     def metadata_uri(self, client: str) -> str:
-        """Where this client finds the metadata servers."""
+        """Return the metadata URI of this client."""
         return "zk://" + ",".join(f"{self.hosts[client]}:{port}" for port in self._metadata.values())
 
     def of(self, *, client: str | None = None, server: str | None = None) -> Iterator[Link]:
-        """The links of a client, of a server, of both, or all."""
+        """Yield the links of a client, of a server, of both, or all."""
         for (begins_at, ends_at), link in self.links.items():
             if client in (None, begins_at) and server in (None, ends_at):
                 yield link
 
     def heal(self) -> None:
-        """All links."""
+        """Heal all links."""
         for link in self.links.values():
             link.heal()
 
@@ -189,8 +195,11 @@ def can_proxy() -> bool:
 async def open_proxies(
     bookies: list[str], clients: list[str], *, metadata: Mapping[str, int] = MappingProxyType({})
 ) -> AsyncIterator[Proxies]:
-    """Proxies between clients and bookies, and ``OTHERS``, for the body of the ``async with``; and between
-    both and the servers of the metadata, by their ports on 127.0.0.1."""
+    """Open proxies for the body of the ``async with``.
+
+    They lead from clients and ``OTHERS`` to bookies, and from clients and bookies to the metadata servers.
+    ``metadata`` has the port of each metadata server on 127.0.0.1.
+    """
     hosts = {OTHERS: "127.0.0.1"} | {client: f"127.0.0.{n}" for n, client in enumerate(clients, 2)}
     own_hosts = {bookie: f"127.0.1.{n}" for n, bookie in enumerate(bookies, 2)}
     proxies = Proxies({}, hosts | own_hosts, {}, own_hosts, dict(metadata))
@@ -231,7 +240,7 @@ async def _serve(listener: trio.SocketListener, link: Link, host: str, port: int
 
 
 async def _carry(link: Link, client: trio.SocketStream, host: str, port: int) -> None:
-    """One connection, from its first byte to its last."""
+    """Carry one connection, from its first byte to its last."""
     async with client:
         await link.to_server.wait_open()
         try:
@@ -239,7 +248,7 @@ async def _carry(link: Link, client: trio.SocketStream, host: str, port: int) ->
                 server = await trio.open_tcp_stream(host, port)
         except (OSError, trio.TooSlowError):
             await link.to_client.wait_open()
-            reset(client)  # Nobody listens: the client's kernel would have said the same.
+            reset(client)  # Nobody listens: without a proxy, the client would get a reset, too.
             return
         async with server, trio.open_nursery() as nursery:
             connection = _Connection(client, server, nursery.cancel_scope)
@@ -260,7 +269,7 @@ async def _pump(
     reverse: Direction,
     connection: trio.CancelScope,
 ) -> None:
-    """Carry one direction of a connection to its end. One that is not clean ends the other direction too."""
+    """Carry one direction of a connection to its end. If that is not clean, end the other one, too."""
     send, receive = trio.open_memory_channel[tuple[float, bytes | None]](QUEUE_CHUNKS)
 
     async def read() -> None:
@@ -269,7 +278,7 @@ async def _pump(
                 try:
                     data: bytes | None = await source.receive_some(CHUNK_BYTES)
                 except trio.ClosedResourceError:
-                    # We broke this end alone, and the other one hears nothing of it.
+                    # We broke only this end, and the other end must not notice.
                     await trio.sleep_forever()
                 except trio.BrokenResourceError:
                     data = None
@@ -293,7 +302,7 @@ async def _pump(
                     await target.send_eof()
             except trio.ClosedResourceError:
                 if not data:
-                    connection.cancel()  # The end that was left alone has given up, too.
+                    connection.cancel()  # The remaining end has given up, too.
             except trio.BrokenResourceError:
                 await reverse.wait_open()
                 reset(source)
@@ -301,7 +310,7 @@ async def _pump(
 
 
 def reset(stream: trio.SocketStream) -> None:
-    """RST to the other end of a connection."""
+    """Send RST to the other end of a connection."""
     with suppress(OSError):  # It may be over already.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
     stream.socket.close()

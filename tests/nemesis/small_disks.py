@@ -1,5 +1,5 @@
 """Disks that run full: a tmpfs under the directory of a bookie, and a file beside that directory that takes
-what is left of it. It needs the right to mount (``why_not``)."""
+the remaining space. You need the right to mount (``why_not``)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ledgerlog.limits import MIB
 __all__ = ["SmallDisk", "open_small_disk", "why_not"]
 
 DISK_BYTES = 320 * MIB
-"""With the 64 MiB that the driver's bookies reserve, room for what one stores in hours."""
+"""Room for the 64 MiB that the driver's bookies reserve, and for the data that a bookie stores in hours."""
 
 
 @attrs.frozen
 class SmallDisk:
-    """Made by ``open_small_disk``."""
+    """A disk made by ``open_small_disk``."""
 
     path: Path
-    """Where it is mounted."""
+    """The mount point."""
 
     @property
     def _filler(self) -> Path:
         return self.path / "filler"
 
     def fill(self, left_bytes: int) -> None:
-        """Take all but so many bytes. If a bookie takes some of them first, look again."""
+        """Take all space but ``left_bytes``. If a bookie takes some of it first, try again."""
         with self._filler.open("wb") as file:
             while (space := os.statvfs(self.path)).f_bavail * space.f_frsize > left_bytes:
                 size = os.fstat(file.fileno()).st_size
@@ -45,13 +45,13 @@ class SmallDisk:
                         raise
 
     def free(self) -> None:
-        """Give back what ``fill`` took. Idempotent."""
+        """Give back the space that ``fill`` took. Idempotent."""
         self._filler.unlink(missing_ok=True)
 
 
 @contextmanager
 def open_small_disk(path: Path) -> Iterator[SmallDisk]:
-    """A tmpfs at ``path``, which is made, for the body; everything on it is gone then."""
+    """Make ``path``, and mount a tmpfs there for the body. Everything on it is lost afterwards."""
     path.mkdir(mode=0o700, parents=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(path))
     try:
@@ -62,7 +62,7 @@ def open_small_disk(path: Path) -> Iterator[SmallDisk]:
 
 @cache
 def why_not() -> str | None:
-    """Why there are no small disks here; None where there are."""
+    """Return why this machine cannot make small disks; None if it can."""
     if os.geteuid() != 0:
         return "mounting a small disk needs root"
     with tempfile.TemporaryDirectory() as directory:

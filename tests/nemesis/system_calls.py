@@ -1,11 +1,11 @@
-"""System calls of a running process that fail or take their time, by ``strace``'s injection.
+"""Make system calls of a running process fail or slow, with ``strace``'s injection.
 
-strace is attached to the process and detached again, so the process stays a child of whoever started it;
-should strace be killed, the kernel lets the process go on unharmed. ``why_not`` says why this cannot be done
-here: strace is missing, or may not attach (which takes root, CAP_SYS_PTRACE or ``ptrace_scope`` 0).
+strace attaches to the process and detaches again, so the process keeps its parent. If strace is killed, the
+kernel lets the process go on unharmed. ``why_not`` says why a machine cannot do this: strace is missing, or
+may not attach (this needs root, CAP_SYS_PTRACE or ``ptrace_scope`` 0).
 
-What a bookie makes durable goes through ``SYNCS``: ``pwritev2`` with RWF_DSYNC for its own files, and
-``fdatasync`` where that does not exist, and for the index.
+A bookie makes data durable with ``SYNCS``: ``pwritev2`` with RWF_DSYNC for its own files, or ``fdatasync`` if
+that does not exist; and ``fdatasync`` for the index.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ATTACHED_S = 10.0
 
 @cache
 def why_not() -> str | None:
-    """Why system calls cannot be made to fail here; None where they can."""
+    """Return why this machine cannot make system calls fail; None if it can."""
     strace = shutil.which("strace")
     if strace is None:
         return "there is no strace"
-    # A process that we did not become by exec: the right to trace one's own child is never refused.
+    # Not a child of strace: the right to trace your own child is never refused.
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         with tempfile.TemporaryFile() as said:
@@ -67,8 +67,10 @@ def why_not() -> str | None:
 async def injected(
     children: ChildProcesses, child: Child, fault: str, *, log_path: Path, calls: str = SYNCS
 ) -> AsyncIterator[None]:
-    """For the body, ``fault`` happens to these system calls of a process: ``error=EIO:when=3``,
-    ``delay_enter=200ms:when=1+10``, as strace's ``inject`` has it."""
+    """Inject ``fault`` into these system calls of a process for the body.
+
+    Write the fault as for strace's ``inject``: ``error=EIO:when=3`` or ``delay_enter=200ms:when=1+10``.
+    """
     strace = shutil.which("strace")
     assert strace is not None, "see why_not"
     await trio.Path(log_path).unlink(missing_ok=True)

@@ -1,5 +1,5 @@
-"""A bookie whose files were damaged while it was down refuses to start, or says of every copy that it lost
-that it is damaged: it never denies an entry that it had."""
+"""If files of a stopped bookie are damaged, it refuses to start, or reports every lost copy as damaged. It
+never denies an entry that it had."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VICTIM = "bookie-2"
 
 
 async def write(local: LocalCluster) -> int:
-    """A closed ledger of which every bookie has every entry, in several files each."""
+    """Write and close a ledger, with every entry on every bookie and several files on each."""
     writer = await local.cluster.ledgers.create(replication=Replication(2, 2, 2))
     async with trio.open_nursery() as nursery:
         numbers = iter(range(ENTRIES))
@@ -57,7 +57,7 @@ async def test_damage_is_refused_at_the_start_or_told_when_it_is_read_and_never_
             shutil.rmtree(directory)
             shutil.copytree(whole, directory)
             done = damage_files(directory, dice, flips=3, cut=number % 2 == 0)
-            assert done, "there is something to damage"
+            assert done, "there must be something to damage"
             what = ", ".join(map(str, done))
             refusal = ""
             try:

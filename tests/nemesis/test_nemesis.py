@@ -1,6 +1,6 @@
 """Faults on real processes: a short run in every test run, a long one by hand; and the proxies by themselves.
 
-``LEDGERLOG_NEMESIS_MINUTES`` and ``LEDGERLOG_NEMESIS_SEED`` are the soak's (defaults 60 and 1).
+``LEDGERLOG_NEMESIS_MINUTES`` and ``LEDGERLOG_NEMESIS_SEED`` set the soak (defaults 60 and 1).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def test_a_minute_of_faults_in_namespaces_loses_nothing_acknowledged(tmp_p
     assert report.acked > 200, "something was acknowledged"
 
 
-# --- what the driver does things with ---------------------------------------------------------------
+# --- tools of the driver ----------------------------------------------------------------------------
 
 
 @pytest.mark.root
@@ -172,7 +172,7 @@ async def a_link() -> AsyncIterator[tuple[Link, trio.SocketStream, trio.SocketSt
                 bookie = await receive.receive()
                 assert await bookie.receive_some() == b"hello"
                 yield proxies.links["client", "bookie-1"], client, bookie
-                assert not proxies.links[OTHERS, "bookie-1"].connections, "it is known whose connection it is"
+                assert not proxies.links[OTHERS, "bookie-1"].connections, "the proxy knows the client"
         nursery.cancel_scope.cancel()
 
 
@@ -248,7 +248,7 @@ async def test_behind_a_partition_nobody_learns_of_an_end() -> None:
         assert await client.receive_some() == b""
 
 
-# --- what judges ------------------------------------------------------------------------------------
+# --- judging and damaging ---------------------------------------------------------------------------
 
 
 def test_an_acknowledgement_of_a_deposed_leader_is_found() -> None:

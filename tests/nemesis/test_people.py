@@ -1,6 +1,6 @@
-"""What people do to real processes: a few deeds in every test run, an hour of them by hand.
+"""Deeds of operators on real processes: a few in every test run, an hour of them by hand.
 
-``LEDGERLOG_NEMESIS_MINUTES`` and ``LEDGERLOG_NEMESIS_SEED`` are the soak's (defaults 60 and 1).
+``LEDGERLOG_NEMESIS_MINUTES`` and ``LEDGERLOG_NEMESIS_SEED`` set the soak (defaults 60 and 1).
 """
 
 from __future__ import annotations

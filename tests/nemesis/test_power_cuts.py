@@ -1,6 +1,6 @@
-"""Power cuts of the file system under every bookie at once: nothing that was acknowledged is lost.
+"""Power cuts of the file system under every bookie at once lose no acknowledged record.
 
-The soak has ``LEDGERLOG_POWER_CUTS`` of them (default 100).
+The soak makes ``LEDGERLOG_POWER_CUTS`` of them (default 100).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOAK_CUTS = int(os.environ.get("LEDGERLOG_POWER_CUTS", "100"))
 
 
 async def append(log: Log, acknowledged: dict[int, bytes], numbers: list[int], enough: trio.Event) -> None:
-    """Several at once, until the log cannot be written any more."""
+    """Append several records at once, until the log cannot be written any more."""
     before = len(acknowledged)
     try:
         async with log.writer() as writer, trio.open_nursery() as nursery:
@@ -50,11 +50,11 @@ async def append(log: Log, acknowledged: dict[int, bytes], numbers: list[int], e
             for _ in range(6):
                 nursery.start_soon(one_by_one)
     except* LedgerLogError:
-        pass  # The power is gone, or somebody leads whom we do not know of; the caller tries again.
+        pass  # The power is gone, or an unknown writer leads; the caller tries again.
 
 
 async def cut_again_and_again(tmp_path: Path, volume: Volume, cuts: int) -> int:
-    """How many records were acknowledged."""
+    """Cut the power ``cuts`` times, and return the number of acknowledged records."""
     chance = Random(f"power cuts {cuts}")
     config = tmp_path / "bookies.toml"
     await trio.Path(config).write_text(SMALL_FILES)

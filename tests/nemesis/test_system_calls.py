@@ -1,4 +1,4 @@
-"""Bookies whose system calls fail: they stop at once, and nothing that was acknowledged is lost."""
+"""If a system call of a bookie fails, the bookie stops at once, and no acknowledged entry is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL_OF_TWO = Replication(2, 2, 2)
 
 
 async def written(writer: LedgerWriter, count: int) -> int:
-    """Append, until it fails; how many were acknowledged."""
+    """Append until an append fails, and return the number of acknowledged entries."""
     for number in range(count):
         try:
             await writer.append(b"entry %d" % number)
@@ -74,7 +74,7 @@ async def test_a_bookie_whose_sync_fails_stops_and_has_acknowledged_nothing_that
                     nursery.start_soon(append)
                     await victim.wait()
                     nursery.cancel_scope.cancel()
-        assert not victim.is_running, "it does not go on behind a sync that failed"
+        assert not victim.is_running, "a bookie does not go on after a failed sync"
         assert victim.exit_status == 1
         assert f"bookie: {told_as}: " in victim.how_it_ended()
         await local.start_serving("bookie-2")

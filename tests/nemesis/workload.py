@@ -1,12 +1,12 @@
-"""Contending log writers as processes, and what they were told, as the driver knows it.
+"""Run contending log writers as processes, and record the answers that they got.
 
-The driver keeps what each writer says on its pipe (``writer``), outside the processes that are killed: a
-record counts as acknowledged as soon as the process that appended it has said so, whatever becomes of it
-then. A writer that ends is started again under a new name, so that names of records never come twice.
+The driver keeps the output of each writer's pipe (``writer``), outside the processes that are killed. A
+record counts as acknowledged as soon as its writer says so, even if the writer is killed then. A writer that
+ends is started again under a new name, so that record names never come twice.
 
-``judge_all`` has the last word: ``ledgerlog.testing.log_history.judge`` on the whole log, read twice when
-everything is healed, and that no leader was told an offset at or behind the place where a newer leadership
-began.
+``judge_all`` has the last word. It applies ``ledgerlog.testing.log_history.judge`` to the whole log, read
+twice when everything is healed. It also checks that no leader was told an offset at or behind the start of a
+newer leadership.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Writers:
     history: LogHistory = attrs.Factory(LogHistory)
     counts: Counter[str] = attrs.Factory(Counter)
     acked_at: list[int] = attrs.Factory(list)
-    """When each call that succeeded was told so, in nanoseconds of the monotonic clock."""
+    """The time of each call's acknowledgement, in nanoseconds of the monotonic clock."""
     running: dict[str, Child] = attrs.Factory(dict)
     is_over: bool = False
-    """Writers that end are not started again."""
+    """If true, writers that end are not started again."""
     _starts: int = 0
     _acked: trio.Event = attrs.Factory(trio.Event)
 
@@ -78,13 +78,13 @@ class Writers:
             )
             self.running[name] = child
             await self._listen(child)
-            # The pipe ends when the process does, and everything that it said has been heard.
+            # The pipe ends with the process, so all its output has been read.
             status = await child.wait()
             if status >= 0:
                 raise Violation(f"a writer ended that nobody had killed: {child.how_it_ended()}")
 
     def end(self) -> None:
-        """SIGKILL for all, for good."""
+        """SIGKILL all writers, for good."""
         self.is_over = True
         for child in self.running.values():
             child.kill()
@@ -99,7 +99,7 @@ class Writers:
         return self.local.uri
 
     def _links_of(self, name: str) -> str:
-        """Where the links of this writer begin."""
+        """Return the address where the links of this writer begin."""
         return self.network.hosts[name] if isinstance(self.network, Proxies) else ANYWHERE
 
     async def _listen(self, child: Child) -> None:
@@ -148,7 +148,7 @@ class Writers:
     # --- the end ------------------------------------------------------------------------------
 
     async def append_the_last(self, log: Log) -> None:
-        """One more leadership and one more record. What the log raises."""
+        """Take the log over once more, and append one more record. Errors of the log pass through."""
         async with log.writer() as writer:
             self.history.on_leader(writer.epoch, writer.next_offset)
             call = AppendCall([b"the last, of epoch %d" % writer.epoch], now_ns())
@@ -157,18 +157,18 @@ class Writers:
             call.answered_at, call.acks = now_ns(), [ack]
 
     def judge_all(self, final: list[Record], again: list[Record]) -> None:
-        """Violation if these two complete reads do not explain what everybody was told."""
+        """Raise Violation if these two complete reads do not explain every answer to a writer."""
         judge(self.history, final, again)
         judge_deposed(self.history)
 
     def longest_gap(self, began_ns: int, ended_ns: int) -> tuple[float, int]:
-        """The longest time between the two without an acknowledgement, in seconds, and when it began."""
+        """Return the longest time without an acknowledgement, in seconds, and its start in nanoseconds."""
         times = [began_ns, *sorted(at for at in self.acked_at if began_ns < at < ended_ns), ended_ns]
         return max(((after - before) / NS, before) for before, after in itertools.pairwise(times))
 
 
 def judge_deposed(history: LogHistory) -> None:
-    """Violation if a leader was told an offset at or behind the beginning of a newer leadership."""
+    """Raise Violation if a leader was told an offset at or behind the start of a newer leadership."""
     lowest: dict[int, int] = {}
     epochs = sorted(history.begun)
     newer = sys.maxsize
@@ -187,5 +187,5 @@ def judge_deposed(history: LogHistory) -> None:
 
 
 def now_ns() -> int:
-    """The clock of all processes of this machine."""
+    """Read the clock that all processes of this machine share."""
     return time.monotonic_ns()

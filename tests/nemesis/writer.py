@@ -1,10 +1,10 @@
-"""A log writer as a process: takes a log over again and again, appends unique records, and says so.
+"""A log writer as a process: take a log over again and again, append unique records, and report it.
 
     python -m tests.nemesis.writer NAME URI LOG HOST SEED THINK_S TERM_S
 
-Every line on its standard output is a JSON object. A line is written whole with one system call *before* the
-append that it announces begins and *after* the one whose end it tells, so what this process was told survives
-its SIGKILL, in the pipe:
+Every line on its standard output is a JSON object, written whole with one system call. A line that announces
+an append is written *before* the append begins. A line that reports the end of an append is written *after*
+it. So the answers to this process survive its SIGKILL, in the pipe:
 
     {"event": "leads", "epoch", "offset"}
     {"event": "sent", "call", "records"}
@@ -13,9 +13,9 @@ its SIGKILL, in the pipe:
     {"event": "unknown", "call"}
     {"event": "term failed", "error"}
 
-``at`` is the system's monotonic clock in nanoseconds, which all processes of a machine share: taken before a
-call begins and after it has ended, so that order by it is order in real time. HOST is where this process
-finds its proxies (``proxies``), and ``ANYWHERE`` where there are none.
+``at`` is the system's monotonic clock in nanoseconds, which all processes of a machine share. It is read
+before a call begins and after it has ended, so order by ``at`` is order in real time. HOST is the address of
+this process's proxies (``proxies``), or ``ANYWHERE`` if there are none.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CALLS = itertools.count()
 
 
 class NetworkFrom(TcpNetwork):
-    """TCP to the ports that are advertised, on an address of one's own."""
+    """TCP to the advertised ports, but on this client's own address."""
 
     def __init__(self, host: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class NetworkFrom(TcpNetwork):
 def say(event: str, **fields: Any) -> None:
     line = json.dumps({"event": event, "at": time.monotonic_ns(), **fields}).encode() + b"\n"
     written = os.write(1, line)
-    assert written == len(line) <= 4096, "a line goes into the pipe whole"
+    assert written == len(line) <= 4096, "one write puts a whole line into the pipe"
 
 
 class Writer:
@@ -129,7 +129,7 @@ async def main(*arguments: str) -> None:
                 log = await Cluster(uri, client).open_log(log_name)
                 await Writer(name, log, Random(seed), float(think_s), float(term_s)).run()
         except* MetadataUnavailable as errors:
-            # Another process was stopped while it held the lock of the metadata file, perhaps.
+            # Perhaps another process was stopped while it held the lock of the metadata file.
             logging.warning("starting over: %s", errors.exceptions)
             say("term failed", error="MetadataUnavailable")
         await trio.sleep(float(term_s) / 4)
