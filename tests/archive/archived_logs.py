@@ -1,4 +1,4 @@
-"""Logs to archive, in a cluster in memory, and what is held against them."""
+"""Helpers: make logs in a cluster in memory, archive them, and read the results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def new_log(client: Client, name: str = "log") -> Log:
 
 
 async def fill(log: Log, *ledgers: int) -> None:
-    """Ledgers with so many records, several to an entry, by one leader; the last is closed as well."""
+    """Append a ledger for each count, several records to an entry. One leader writes and closes them all."""
     async with log.writer() as writer:
         for number, count in enumerate(ledgers):
             if number:
@@ -47,7 +47,8 @@ async def fill(log: Log, *ledgers: int) -> None:
 
 
 async def fill_with_keys(log: Log, count: int, *, every: int = 1) -> None:
-    """Records in one more ledger; each with one of three keys and a header if its number is a multiple."""
+    """Append records in one more ledger. Each ``every``-th has one of three keys; the even ones of these have
+    headers too."""
     async with log.writer() as writer:
         for at in range(count):
             marked = at % every == 0
@@ -72,7 +73,7 @@ async def records_of(log: Log, start: Any = "earliest", **options: Any) -> list[
 
 
 async def archive(client: Client, where: Path, *, keep_copies_s: float = 0.0, log: str = "log") -> list[str]:
-    """What was done, in words."""
+    """Archive the log; return what each step did."""
     return [step.what for step in await steps_of(client, where, keep_copies_s=keep_copies_s, log=log)]
 
 
@@ -93,15 +94,15 @@ async def archived(client: Client, log: Log) -> list[ArchivedFile]:
 
 
 def files(where: Path) -> list[Path]:
-    """All but the marker."""
+    """List all files except the marker."""
     found = (path for path in where.rglob("*") if path.is_file())
     return sorted(path for path in found if not path.name.startswith("_ledgerlog-archive-"))
 
 
 def crash_at(client: Client, step: int, *, among: Container[str] | None = None) -> list[str]:
-    """Let the job that ``client`` runs end at the step of that number; the list of steps that it comes to.
+    """Crash the job of ``client`` at step number ``step``; return the list of steps that the job reaches.
 
-    ``among``: the names of the steps that count."""
+    ``among``: count only the steps with these names."""
     seen: list[str] = []
 
     def mark(name: str) -> None:
@@ -120,7 +121,7 @@ def path_of(record: ArchivedFile) -> Path:
 
 
 def name_in(record: ArchivedFile) -> str:
-    """The name of a file below its destination."""
+    """Return the file's name below its destination."""
     return "/".join(record.file.rsplit("/", 2)[1:])
 
 

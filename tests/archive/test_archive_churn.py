@@ -1,7 +1,7 @@
-"""A log that lives while jobs archive it: appended to, taken over, spliced, truncated, deleted and made
-again, by one, while others copy, give up, merge and crash. Whatever was acknowledged and not truncated is
-read, by a reader
-from the start and by one that was there all along, each at its offset and nothing else."""
+"""A log lives while jobs archive it. One user appends to it, takes it over, splices, truncates, deletes and
+recreates it, while jobs copy, give up copies, merge and crash. A reader from the start and a follower that
+was there all along both read every acknowledged record that was not truncated, each at its offset, and
+nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.archive.archived_logs import Crash, add_spliced, archived, files, new
 
 
 class Life:
-    """The log as its users know it."""
+    """The log as its users see it."""
 
     def __init__(self, client: Client, rng: random.Random) -> None:
         self.client = client
@@ -136,7 +136,7 @@ async def live(where: Path, seed: int, rounds: int) -> None:
 
 
 async def follow(log: Log, start: int, seen: list[bytes]) -> None:
-    """Until it is cancelled, or what it reads is truncated or deleted."""
+    """Read until the task is cancelled, or the log is truncated or deleted under it."""
     try:
         async with log.read(start, follow=True) as records:
             async for record in records:

@@ -1,4 +1,4 @@
-"""The commands that archive and compact, without Spark, against a cluster of their own."""
+"""The archive and compact commands, without Spark. Each test has its own cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_destination_without_its_marker_is_refused_until_it_is_accepted(tmp_pa
     where = tmp_path / "archive"
     archive = ("spark", "archive", "orders", "--to", str(where), "--master", "none")
     commands.lines("log", "create", "orders")
-    for _ in range(2):  # Each leader has a ledger of its own.
+    for _ in range(2):  # Each leader has its own ledger.
         assert commands.run("log", "append", "orders", stdin=b"one\ntwo\n").exit_code == 0
     assert commands.lines(*archive)[-1]["steps"] == {"copied": 2, "published": 1}
     (marker,) = where.glob("_ledgerlog-archive-*")

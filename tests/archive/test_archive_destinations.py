@@ -1,5 +1,5 @@
-"""Where archived files lie: durable down from the root, for logs of any name, and nothing but a clear error
-from what is no archive."""
+"""Destinations of archived files. Every directory down from the root is durable, every log name works, and a
+file that is no archive causes nothing but a clear error."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_a_file_has_the_longer_for_its_end_and_its_name_the_larger_it_is(
         await fill(log, 4)
         await archive(client, tmp_path, keep_copies_s=DAY_S)
         (record,) = await archived(client, log)
-    # The whole group is written before the end, which is the smaller part of so small a file.
+    # The whole group is written before the end of the file. In so small a file the end is the smaller part.
     assert ARCHIVE_READ_TIMEOUT_S <= patience["close"] < patience["publish"]
     assert patience["publish"] <= ARCHIVE_READ_TIMEOUT_S + record.file_bytes
 
@@ -183,5 +183,5 @@ async def test_a_file_is_closed_beside_the_loop(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(ArchiveFile, "close", note)
         assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
         assert await records_of(log) == before
-        await until(lambda: len(closed) == 4)  # Two were checked, one of them twice, and one was read.
+        await until(lambda: len(closed) == 4)  # Two files were checked, one of them twice; one was read.
     assert loop not in closed

@@ -1,4 +1,4 @@
-"""A file that is damaged, and one that could not be read just then, are told apart."""
+"""A damaged file and a file that cannot be read just now cause different errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUPS = 4
 
 
 class Faulty:
-    """A file of an object store, which breaks off without saying an error's number when it is told to."""
+    """A file of an object store. If a fault is due, a read fails with an error that has no error number."""
 
     def __init__(self, stream: Any, is_due: Callable[[], bool], reads: list[int]) -> None:
         self._stream = stream
@@ -53,7 +53,7 @@ class Faulty:
 
 
 class Store:
-    """Every file is opened through it. ``faults``: how many reads fail from now on."""
+    """Opens every file. ``faults``: the number of reads that fail from now on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.faults = 0
@@ -123,7 +123,7 @@ def test_a_fault_of_the_store_while_a_group_is_read_is_not_damage(tmp_path: Path
         opened = store.opened
         store.faults = 1
         assert payloads_of(file, group) == before[group]
-        assert store.opened == opened + 1, "from the file opened anew"
+        assert store.opened == opened + 1, "it reopened the file"
         store.faults = 1
         assert file.offset_of_moment(1000 + group) == group * ROWS
     file.close()
@@ -158,7 +158,7 @@ def test_a_damaged_group_is_told_without_reading_the_others(tmp_path: Path, stor
     store.reads.clear()
     with pytest.raises(ArchiveCorrupt, match="damaged"):
         file.read_group(0)
-    assert sum(store.reads) < size, "three times a fourth of it, and the footer"
+    assert sum(store.reads) < size, "it reads one group, a fourth of the file, three times, and the footer"
     for group in range(1, GROUPS):
         assert file.read_group(group)
     file.close()
@@ -209,8 +209,7 @@ def test_a_disk_that_is_full_is_told_and_gets_its_room_back(
 
 
 class Full:
-    """A file on a disk that has room for its first bytes only, and that says so once more when it is
-    closed."""
+    """A file on a disk with room for its first bytes only. A write fails, and close fails once more."""
 
     def __init__(self, stream: Any, room: int) -> None:
         self._stream = stream

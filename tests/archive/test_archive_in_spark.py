@@ -1,4 +1,4 @@
-"""What Spark's tasks read of an archived log is what the client reads, also where it is archived under
+"""Spark's tasks read the same records of an archived log as the client, even if a job archives the log under
 them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Archiving a log: what is read afterwards is what was read before, whatever happens in between."""
+"""Archiving a log: you read the same records before and after, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ from tests.archive.archived_logs import (
 
 
 async def ledgers_there(client: Client, log: Log) -> list[int]:
-    """Those of the log's ledgers that have metadata."""
+    """List the log's ledgers that have metadata."""
     there = set(await client.ledgers.list())
     return [segment.ledger_id for segment in (await log.info()).segments if segment.ledger_id in there]
 
 
 async def collect(cluster: MemoryCluster) -> None:
-    """Have the bookies give up all that was deleted."""
+    """Make the bookies collect all deleted ledgers."""
     for bookie in cluster.bookies.values():
         await bookie.node.engine.flush()
         await bookie.node.engine.collector.collect()
@@ -91,7 +91,7 @@ async def test_a_log_reads_the_same_through_its_archive_from_every_start(tmp_pat
             late = [other for other in before if other.timestamp > record.timestamp]
             assert await records_of(log, record.timestamp + timedelta(microseconds=1)) == late
         behind = Position(segments[0].ledger_id, before[6].position.entry_id + 1)
-        assert await records_of(log, behind) == before[7:], "behind the last entry of an archived ledger"
+        assert await records_of(log, behind) == before[7:], "after the last entry of an archived ledger"
         with pytest.raises(InvalidArgument):
             await records_of(log, Position(segments[0].ledger_id, 1000))
         assert await records_of(log, "latest") == []
@@ -303,7 +303,7 @@ async def test_a_run_after_a_crash_at_any_step_finishes_and_nothing_is_ever_miss
         await collect(cluster)
         assert await records_of(log) == before
         await archive(other, tmp_path)
-        assert await archive(other, tmp_path) == [], "all is done"
+        assert await archive(other, tmp_path) == [], "nothing is left to do"
         assert len(await archived(other, log)) == 3
         assert await ledgers_there(other, log) == [(await log.info()).segments[-1].ledger_id]
         await collect(cluster)
@@ -346,7 +346,7 @@ async def test_a_lost_answer_of_the_store_is_settled(tmp_path: Path, fault: str,
 
 
 def clock_of(client: Client) -> list[float]:
-    """The wall clock of what the client does, in seconds, to be set."""
+    """Return the client's wall clock in seconds, as a list of one item. Set the item to move the clock."""
     clock = [10 * DAY_S]
     client.opened.environment.now_ms = lambda: round(1000 * clock[0])
     return clock
@@ -466,7 +466,7 @@ async def new_view(client: Client) -> Log:
 
 
 async def interrupted(client: Client, step: str, what: object) -> None:
-    """Have something done by somebody else before the next write or read that follows a step."""
+    """Run ``what``, the work of another client, before the next write or read that follows the step."""
     is_due = [False]
 
     def mark(name: str) -> None:
@@ -495,10 +495,10 @@ async def test_a_ledger_that_is_archived_and_merged_while_it_is_copied_is_skippe
             assert step.what == "merged"
 
         await interrupted(client, "verified", archive_and_merge)
-        there = len(files(tmp_path)) + 4  # Three that were copied, and the merged one.
+        there = len(files(tmp_path)) + 4  # Three copies, and the merged file.
         step = await job.copy(segment)
         assert (step.what, step.why) == ("skipped", "another job has archived it")
-        assert len(files(tmp_path)) == there, "its own is deleted"
+        assert len(files(tmp_path)) == there, "the job deletes its own file"
         assert await records_of(log) == before
 
 
@@ -683,7 +683,7 @@ async def test_a_file_that_is_damaged_keeps_its_record_while_bookies_do_not_give
             await job.give_up(first, first.ledger_id)
         assert (await archived(client, log))[0] == first
         write(path, good)
-        assert await records_of(log) == before, "it was brought back"
+        assert await records_of(log) == before, "the file is back"
         remove(path)
         for bookie in cluster.bookies.values():
             await bookie.start()
@@ -746,7 +746,7 @@ async def test_without_pyarrow_the_error_says_what_to_install(
         monkeypatch.delattr(ledgerlog.archive, "parquet")
         with pytest.raises(ArchiveSupportMissing, match=r"ledgerlog\[archive\]"):
             await records_of(log)
-        assert await records_of(log, 5) == before[5:], "what bookies have needs none"
+        assert await records_of(log, 5) == before[5:], "records on bookies need no pyarrow"
         with pytest.raises(ArchiveSupportMissing):
             await archive(client, tmp_path)
 

@@ -1,4 +1,4 @@
-"""A destination that is not mounted is not one whose files are gone."""
+"""If a destination is not mounted, its files are not gone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.archive.archived_logs import (
 
 
 def unmount(where: Path) -> Path:
-    """Leave an empty directory in its place; where the files are meanwhile."""
+    """Leave an empty directory in place of the destination; return the path to which its files move."""
     away = where.with_name(f"{where.name}-away")
     where.rename(away)
     where.mkdir()
@@ -278,7 +278,7 @@ async def test_a_marker_below_the_mount_point_vouches_no_more_once_the_disk_has_
 ) -> None:
     where, disk = tmp_path / "there", tmp_path / "disk"
     async with open_cluster() as cluster, cluster.client() as client:
-        log = await two_archived(client, where)  # Nothing was mounted, and nobody noticed.
+        log = await two_archived(client, where)  # No disk was mounted, and nobody noticed.
         disk.mkdir()
         below = where.rename(tmp_path / "below")
         disk.rename(where)
@@ -350,7 +350,7 @@ async def test_an_archive_that_is_mounted_elsewhere_is_known_by_its_marker(tmp_p
         await fill(log, 2)
         steps = await steps_of(client, tmp_path / "two")
         assert [step.what for step in steps[:4]] == ["failed"] * 3 + ["copied"]
-        assert all("its marker" in step.why for step in steps[:3]), "of where the files were"
+        assert all("its marker" in step.why for step in steps[:3]), "the marker of the old destination"
         assert marker_bytes(tmp_path / "two") == marker
 
 

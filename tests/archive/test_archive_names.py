@@ -1,5 +1,5 @@
-"""What a record of an archive names is data and no order: whatever it says, nothing but files of its own log
-is deleted, and nothing is read that is not its file."""
+"""The file name in an archive record is data, not an order. Whatever the name says, a job deletes only files
+of its own log and reads only the record's own file."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from tests.archive.archived_logs import (
 
 @attrs.frozen
 class Ground:
-    """A destination, and what lies beside it and must stay."""
+    """A destination, and the files beside it, which must stay."""
 
     there: Path
     outside: Path
     name: str
-    """Of the record's file below its destination."""
+    """The name of the record's file below its destination."""
     other: str
     """The URL of another file of the same log."""
 
 
 def beside(ground: Ground, way: str) -> str:
-    """A URL of the file outside that has just the name that the record's file has."""
+    """Return a URL of the outside file with the same name as the record's file."""
     return f"file://{ground.there}/{way}/{ground.outside.name}/{ground.name}"
 
 
 def through_a_link(ground: Ground) -> str:
-    """The log's directory leads elsewhere."""
+    """Replace the log's directory by a link to a directory outside."""
     directory = ground.there / ground.name.partition("/")[0]
     directory.rename(ground.there / "moved")
     directory.symlink_to(ground.outside / directory.name)
@@ -189,22 +189,22 @@ async def test_no_name_leads_out_of_its_destination(tmp_path: Path, operation: O
                     )
                 elif operation is read:
                     assert found == before, how
-            assert contents(outside) == kept, f"{operation.__name__} changed what {how!r} names"
+            assert contents(outside) == kept, f"{operation.__name__} changed a file outside: {how!r}"
             left = contents(there)
             assert left.keys() >= markers, how
             if operation in (read, verify, retire) and "link" not in how:
                 assert str(path_of(following)) in left, how
             if operation in (retire, retire_of_a_log_that_is_gone):
-                assert told, f"{how}: nobody is told"
-                assert forged in await archived(client, log), f"{how}: the record went, and not its file"
+                assert told, f"{how}: nothing is reported"
+                assert forged in await archived(client, log), f"{how}: the record went, but its file stayed"
             elif operation in (give_up, merge, compact) and "its name" not in how:
-                assert told, f"{how}: nobody is told"
+                assert told, f"{how}: nothing is reported"
             elif operation is verify and "its name" not in how:
-                assert told, f"{how}: what is not its file was read"
+                assert told, f"{how}: a file other than the record's was read"
 
 
 async def test_every_name_that_a_record_was_ever_given_is_read(tmp_path: Path) -> None:
-    """Absolute URLs, as records have always had them, whatever the log is called and wherever it lies."""
+    """Records have always had absolute URLs. They work for every log name and every destination."""
     for number, name in enumerate(("log", "a/b/c", "with.dots-and-dashes", "a" * 255)):
         where = tmp_path / f"with space and % {number}"
         async with open_cluster() as cluster, cluster.client() as client:

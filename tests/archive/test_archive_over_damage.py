@@ -1,4 +1,4 @@
-"""What has rotted on every bookie is read from its file, by the client and by Spark, each record once."""
+"""If an entry has rotted on every bookie, the client and Spark read it from its file, each record once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def payload(number: int) -> bytes:
 
 
 async def append(log: Log) -> None:
-    """Two closed ledgers, the first with an entry for each of its records."""
+    """Append two closed ledgers. In the first, each record has its own entry."""
     async with log.writer() as writer:
         for number in range(COUNT):
             await writer.append(payload(number))
@@ -34,7 +34,7 @@ async def append(log: Log) -> None:
 
 
 async def rot_everywhere(cluster: MemoryCluster, number: int) -> None:
-    """A record rots on all bookies while nobody looks; none is in memory any more."""
+    """Damage a record on all bookies while they are stopped, so that none has it in memory."""
     for bookie in cluster.bookies.values():
         await bookie.stop()
         assert bookie.flip_byte(payload(number))
@@ -53,8 +53,8 @@ async def test_the_client_reads_what_has_rotted_on_every_bookie_from_its_file(
         await rot_everywhere(cluster, rotten)
         assert await records_of(log) == before
         for start in range(COUNT):
-            assert await records_of(log, start) == before[start:], "an offset"
-            assert await records_of(log, before[start].position) == before[start:], "a position"
+            assert await records_of(log, start) == before[start:], "from an offset"
+            assert await records_of(log, before[start].position) == before[start:], "from a position"
         moment = before[rotten].timestamp
         assert await records_of(log, moment) == [each for each in before if each.timestamp >= moment]
 

@@ -1,5 +1,5 @@
-"""What may be archived, given up, merged and retired: the plan, and a log that lives while jobs do what it
-says."""
+"""The plan says which ledgers and files a job may archive, give up, merge and retire. A model log lives while
+jobs carry out their plans."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def record_of(*ledgers: tuple[int, int, int], archived_ms: int = 0, size: int = 
 
 
 class Model:
-    """A log, its ledgers and its archive, as the metadata store has them; jobs and others change them in any
-    order. What is in a ledger is never said twice, so being readable is being there."""
+    """A log, its ledgers and its archive, as the metadata store has them. Jobs and others change them in any
+    order. A ledger's content never changes, so a ledger is readable if it exists."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -74,7 +74,7 @@ class Model:
         self.stale: tuple[list[ArchivedFile], LogMetadata | None, set[int]] | None = None
 
     def check(self) -> None:
-        """Every listed record is on bookies, or in a file that stands for exactly its ledgers."""
+        """Check that every listed ledger is on bookies, or in a file with exactly its offsets."""
         if self.log is None:
             return
         for segment in self.log.segments:
@@ -85,7 +85,7 @@ class Model:
             assert (record.first_offset, record.end_offset) == (segment.first_offset, segment.end_offset)
             assert record.file in self.files
         newest = [segment for segment in self.log.segments if segment.record_count][-1:]
-        assert all(segment.ledger_id in self.ledgers for segment in newest), "for who takes over"
+        assert all(segment.ledger_id in self.ledgers for segment in newest), "the next leader needs it"
 
     # --- what others do ---
 
@@ -106,7 +106,7 @@ class Model:
         if self.log is None or self.log.counted_end == self.log.first_offset:
             return
         before = self.rng.randint(self.log.first_offset, self.log.counted_end)
-        # A leader whose newest counted ledger is told by keeps it (dedupe); others may drop all.
+        # With dedupe a log keeps its newest counted ledger, which knows the producers; others may drop all.
         self.log, gone = self.log.truncated(before, self.log.counted_end, b"t")
         self.ledgers -= set(gone)
 
@@ -118,7 +118,7 @@ class Model:
     def wait(self) -> None:
         self.now_ms += self.rng.choice((1, DELAY_MS))
 
-    # --- what jobs do, from what they saw at some time ---
+    # --- what jobs do, from an old look at the metadata ---
 
     def look(self) -> None:
         self.stale = (list(self.records.values()), self.log, set(self.ledgers))
@@ -138,7 +138,7 @@ class Model:
                 (segment.ledger_id, segment.first_offset, segment.end_offset), archived_ms=self.now_ms
             )
             listed = self.log is not None and self.log.index_of(segment.ledger_id) is not None
-            if listed and segment.ledger_id not in self.records:  # The transaction's checks.
+            if listed and segment.ledger_id not in self.records:  # The transaction checks this.
                 self.records[segment.ledger_id] = made
                 self.files.add(made.file)
         elif choice == "give up" and plan.give_up:
@@ -212,7 +212,7 @@ def test_copies_wait_for_their_delay_and_the_newest_ledger_for_ever() -> None:
     assert due(999) == []
     assert due(1000) == [0]
     assert due(10**9) == [0, 1]
-    assert due(-(10**9)) == [], "a clock that was set back"
+    assert due(-(10**9)) == [], "the clock was set back"
 
 
 def test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone() -> None:
@@ -366,7 +366,7 @@ def test_by_its_own_key_the_latest_record_stays_and_one_without_data_is_a_tombst
     for each in batches:
         for part in survivors(each, latest.keeps):
             kept += [record.offset for record in part if record.key in (None, b"a", b"c", b"d")]
-    assert kept == [1, 3, 5, 6], "b was deleted long ago, d lately; what has no key stays"
+    assert kept == [1, 3, 5, 6], "b was deleted long ago, d lately; a record without a key stays"
     plain = batch(0, b"1", b"1")
     assert survivors(plain, Latest(parse_key_rule("key")).keeps) == [plain]
 
@@ -393,7 +393,7 @@ def test_numbers_that_are_one_double_and_differ_are_no_keys() -> None:
     assert key(b'{"a":1.50}') == key(b'{"a":15e-1}') == b"1.5"
     assert key(b'{"a":0.1}') != key(b'{"a":"0.1"}')
     assert key(b'{"a":%d}' % 2**80) != key(b'{"a":%d}' % (2**80 + 1))
-    assert key(b'{"a":7,"b":1e400}') == b"7", "what is no key may be any number"
+    assert key(b'{"a":7,"b":1e400}') == b"7", "a member that is not the key may be any number"
 
 
 def test_a_rule_that_finds_a_key_at_the_second_look_only_drops_nothing() -> None:

@@ -16,7 +16,7 @@ from tests.archive.archived_logs import archive, archived, archiver_of, fill, ne
 
 
 def read_by(client: Client) -> list[str]:
-    """The nodes that are read from now on."""
+    """Return a list of the nodes that the client reads from now on."""
     paths: list[str] = []
 
     async def note(path: str) -> None:
@@ -96,7 +96,7 @@ async def test_a_file_that_is_merged_while_it_is_looked_for_is_found(tmp_path: P
             read.append(path)
 
         client.store.before_get = merge_behind_the_list
-        # Asked by a ledger that the log has not got, so that the list is what tells.
+        # The log has no ledger of this id, so the registry must look at the list.
         found = await ArchiveRegistry(client.opened.store).holding(
             log.incarnation, 10**6, segment.first_offset
         )

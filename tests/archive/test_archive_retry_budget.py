@@ -1,5 +1,5 @@
-"""A store that can be read and answers no write does not hold a job for ever: its step ends as unknown, and a
-later run goes on."""
+"""If a store answers reads but no writes, a job does not wait for ever: its step ends as unknown, and a later
+run goes on."""
 
 from __future__ import annotations
 

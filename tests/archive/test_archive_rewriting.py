@@ -1,4 +1,4 @@
-"""Merging and compacting an archive: offsets stay, nothing but what was asked for goes, whatever happens."""
+"""Merging and compacting an archive: offsets stay, and only the requested records go, whatever happens."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def compact(
 
 
 def latest(records: list[Record], end: int) -> list[Record]:
-    """What compaction by the first byte leaves of the records below ``end``, and the others."""
+    """Return the records below ``end`` that compaction by the first byte keeps, and all from ``end`` on."""
     last = {record.data[:1]: record.offset for record in records if record.offset < end and record.data}
     return [
         record
@@ -96,7 +96,7 @@ async def test_merged_ledgers_are_one_file_and_one_segment_and_read_as_before(tm
         await fill(log, 5, 2, 6)
         before = await records_of(log)
         ids = await segments(client, log)
-        assert await merge(client, tmp_path) == [], "bookies have them all"
+        assert await merge(client, tmp_path) == [], "bookies have all ledgers"
         await archive(client, tmp_path)
         assert await merge(client, tmp_path) == ["merged"]
         assert await segments(client, log) == [ids[0], ids[-1]]
@@ -105,7 +105,7 @@ async def test_merged_ledgers_are_one_file_and_one_segment_and_read_as_before(tm
         for record in before:
             rest = before[record.offset :]
             assert await records_of(log, record.offset) == rest
-            assert await records_of(log, record.position) == rest, "also of ledgers that the list lacks"
+            assert await records_of(log, record.position) == rest, "also if the list lacks the ledger"
         moment = before[9].timestamp
         assert await records_of(log, moment) == [each for each in before if each.timestamp >= moment]
         with pytest.raises(InvalidArgument):
@@ -138,7 +138,7 @@ async def test_keys_and_headers_are_archived_merged_and_compacted_by_key(tmp_pat
         assert await records_of(log) == before, "read through the archive"
         columns = [pq.read_schema(path_of(each)).names[7:] for each in await archived(client, log)]
         both = ["key", "headers"]
-        assert columns == [[], both, both, []], "absent where no record has any"
+        assert columns == [[], both, both, []], "a file has no such column if no record needs it"
         assert await merge(client, tmp_path) == ["merged"]
         assert await records_of(log) == before
         steps = await compact_log(client.opened, "log", str(tmp_path))
@@ -192,7 +192,7 @@ async def test_a_follower_at_the_end_of_a_ledger_that_is_merged_leaves_nothing_o
             nursery.start_soon(follow)
             while len(found) < 4:  # noqa: ASYNC110 (a list has no event)
                 await trio.sleep(0.01)
-            # It waits at the end of the first ledger, and knows of no other.
+            # The reader waits at the end of the first ledger and knows no other ledger.
             real_get = client.store.inner.get
             gate = trio.Event()
 
@@ -294,7 +294,7 @@ async def test_a_merge_that_comes_late_keeps_its_file_though_half_of_it_is_seen(
         client.store.before_get = arrive
         monkeypatch.setattr(client.store, "transaction", no_answer)
         assert await merge(client, tmp_path) == ["skipped"]
-        assert len(await archived(client, log)) == 2, "it was applied after all"
+        assert len(await archived(client, log)) == 2, "the late merge was applied"
         assert await records_of(log) == before
 
 
@@ -361,7 +361,7 @@ async def test_what_is_truncated_while_it_is_merged_stays_truncated(tmp_path: Pa
 
 
 async def put_elsewhere(client: Client, record: ArchivedFile) -> None:
-    """Have a record name a place that nobody here knows."""
+    """Make a record name a destination of an unknown kind."""
     path = archive_path(record.incarnation, record.ledger_id)
     found = await client.opened.store.get(path)
     assert found is not None
@@ -389,7 +389,7 @@ async def test_a_file_at_a_place_that_is_not_known_here_fails_its_step_and_says_
 
 
 async def appended(log: Log, *ledgers: str) -> None:
-    """Ledgers with these records, separated by spaces, two to an entry; ``.`` is an empty one."""
+    """Append a ledger for each string: records separated by spaces, two to an entry. ``.`` is empty."""
     async with log.writer() as writer:
         for number, words in enumerate(ledgers):
             if number:
@@ -494,7 +494,7 @@ async def test_a_compaction_that_crashes_anywhere_leaves_the_latest_of_each_key(
         left = await records_of(log)
         assert set(left) <= set(before)
         newest = {record.data[:1]: record for record in left}
-        assert newest.get(b"a", before[3]).data == b"a", "what a tombstone speaks of does not return"
+        assert newest.get(b"a", before[3]).data == b"a", "a record that a tombstone deletes does not return"
         assert (newest[b"b"].data, newest[b"c"].data) == (b"b3", b"c5")
         await compact(other, tmp_path, rule, after_s=-1000.0, bytes_max=1)
         assert [record.data for record in await records_of(log)] == [b"b3", b"c5", b"z"]

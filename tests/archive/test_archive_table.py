@@ -1,4 +1,4 @@
-"""The Iceberg table of an archive names what the log has there, before, during and after each job."""
+"""The Iceberg table of an archive lists what the log has there, before, during and after each job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.waiting import PATIENCE_S
 
 TABLE = TableOptions()
 CHANGING = ("recorded", "copies given up", "merged", "table planned", "table published")
-"""The steps after which the archive or its table is another."""
+"""The steps that change the archive or its table."""
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 Row = tuple[int, int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]
@@ -58,7 +58,7 @@ def table_of(where: Path, name: str = "log") -> Table:
 
 
 def shown(where: Path) -> list[Row]:
-    """What a program that knows only Iceberg reads."""
+    """Read the table as a program that knows only Iceberg."""
     found = table_of(where).scan().to_arrow().sort_by("offset").to_pylist()
     return [
         (
@@ -189,7 +189,7 @@ async def test_duckdb_and_pandas_read_the_table_and_filters_leave_files_out(tmp_
 async def test_a_job_that_ends_at_any_step_leaves_a_table_of_one_moment_and_the_next_mends_it(
     tmp_path: Path,
 ) -> None:
-    """The rows are those of the log before the crash, or after it. Every file that it names is there."""
+    """The table has the log's rows from before the crash or from after it. Every file it names exists."""
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         log = await new_log(client)
         await fill(log, 4, 3)
@@ -312,7 +312,7 @@ async def test_if_other_jobs_always_come_first_it_fails_and_deletes_no_file(tmp_
         client.opened.environment.mark = mark
         steps = await archive_log(client.opened, "log", str(tmp_path), keep_copies_s=0, table=TABLE)
         assert [step.what for step in steps] == ["failed", "failed"], (
-            "before it retires, and before it cleans"
+            "once before it retires, once before it cleans up"
         )
         assert "other jobs" in steps[0].why
         assert path_of(first).exists(), "the table still names it"
@@ -401,13 +401,13 @@ async def test_the_table_of_a_deleted_log_is_dropped_and_a_new_log_of_its_name_g
         log = await new_log(client)
         await fill(log, 2, 2)
         await archive(client, tmp_path)
-        assert shown(tmp_path) == rows_of(await records_of(log)), "before the old one is removed"
+        assert shown(tmp_path) == rows_of(await records_of(log)), "before the old table is removed"
         await retire_gone(client.opened, str(tmp_path), table=TABLE)
-        assert shown(tmp_path) == rows_of(await records_of(log)), "and after it"
+        assert shown(tmp_path) == rows_of(await records_of(log)), "after the old table is removed"
         await delete_log(client.opened, "log")
         await retire_gone(client.opened, str(tmp_path), table=TABLE)
         assert catalog_of(tmp_path).list_tables("ledgerlog") == []
-        assert files(tmp_path) == [tmp_path / CATALOG_FILE], "nothing of theirs is left"
+        assert files(tmp_path) == [tmp_path / CATALOG_FILE], "no file of either log is left"
 
 
 async def test_a_day_later_old_snapshots_and_what_only_they_need_are_gone(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ async def test_a_day_later_old_snapshots_and_what_only_they_need_are_gone(tmp_pa
         await fill(log, 2, 2)
         await archive(client, tmp_path)
         table = table_of(tmp_path)
-        assert len(table.snapshots()) == 2, "the new one, and the one before it"
+        assert len(table.snapshots()) == 2, "the new snapshot, and the one before it"
         assert {Path(path).name for path in own_files(table)} == {
             path.name for path in files(tmp_path) if path.parent.name == "metadata"
         }
