@@ -1,9 +1,9 @@
-"""One Spark session and one cluster of real bookies for all tests here that want them: each takes seconds to
-start. Every test makes logs of its own.
+"""The tests here share one Spark session and one cluster of real bookies: each takes seconds to start.
+Every test makes its own logs.
 
 Both end after the last test of this folder, not at the end of the run. They hold threads, an event loop and
-open files in the process of the tests, and a test of another folder would meet them there. For example, one
-that takes all descriptors away from its process takes them from that loop too.
+open files in the test process, and a test of another folder would meet them there. For example, if a test
+takes all descriptors away from its process, that loop loses them too.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def _shared_spark(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Ends what the tests of this folder share after the last of them."""
+    """End the shared session and cluster after the last test of this folder."""
     yield
     if nextitem is None or _FOLDER not in nextitem.path.parents:
         running = item.config.stash.get(_RUNNING, ExitStack())
         running.close()
         loops = [thread.name for thread in threading.enumerate() if thread.name == "ledgerlog-blocking"]
-        assert not loops, "an event loop of the Spark tests would run on beside the tests of other folders"
+        assert not loops, "an event loop of the Spark tests still runs, and other folders come next"
 
 
 @contextmanager
@@ -106,10 +106,10 @@ def _spark_on_logs(path: Path) -> Iterator[SparkOnLogs]:
 
 @contextmanager
 def _preferred() -> Iterator[None]:
-    """What is started in the body runs before other processes, if the system lets us.
+    """Give processes that start in the body priority over others, if the system lets us.
 
-    Spark gives up on the Python process of a streaming source that has not connected within ten seconds, and
-    no setting changes that. On a busy machine such a process needs longer only to import what it uses.
+    Spark gives up on the Python process of a streaming source if it does not connect within ten seconds, and
+    no setting changes that. On a busy machine such a process needs longer for its imports alone.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
@@ -128,5 +128,5 @@ def on_spark(_shared_spark: SparkOnLogs) -> SparkOnLogs:
 
 @pytest.fixture
 def log_name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
+    """A log name that no other test uses."""
     return f"{re.sub(r'[^a-z_]', '_', request.node.name.lower())[:60]}_{next(_numbers)}"

@@ -1,8 +1,8 @@
-"""A driver of its own that runs a query from a log to a log, again and again, until a file appears.
+"""Run a query from a log to a log in a separate driver, again and again, until a file appears.
 
     python driver_of_two.py URI SOURCE SINK CHECKPOINT STOP
 
-says as JSON how often the query was started and how often it ended with an error."""
+prints as JSON how often the query started and how often it ended with an error."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A sink that kills the process it runs in, where a test says so: a task in the midst of its rows, the commit
-just before its transaction or just after it.
+"""A sink that kills its own process if a test says so: in the middle of a task's rows, just before the
+transaction of a commit, or just after it.
 
 A test leaves a note, an empty file, in a directory: ``task-BATCH-PARTITION``, ``before-BATCH`` or
-``after-BATCH``. Whoever comes by takes the note away and kills itself, so each note kills one process. What
-it does otherwise is what ``format("ledgerlog")`` does."""
+``after-BATCH``. The first process to find the note removes it and kills itself, so each note kills one
+process. Otherwise the sink does the same as ``format("ledgerlog")``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ledgerlog.spark.sink import LogStreamWriter, stream_writer
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's processes do not see the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's processes cannot import the tests.
 
 
 def die_if_told(notes: Path, note: str) -> None:

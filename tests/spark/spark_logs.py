@@ -1,5 +1,5 @@
-"""Reading a log as tasks of Spark would, without Spark: what the planner sends goes through pickle and is
-read."""
+"""Read a log as Spark's tasks do, but without Spark. Each part that the planner sends goes through pickle
+first."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def fetched(
     *,
     meanwhile: Callable[[], Awaitable[object]] | None = None,
 ) -> list[Fetched]:
-    """What a task on a host of its own reads. It looks at the metadata through ``client``'s store.
-    ``meanwhile`` is done once the first entries are there."""
+    """Read a part as a task on ``host``. The task reads the metadata through ``client``'s store.
+    Run ``meanwhile`` once the first entries are there."""
 
     @asynccontextmanager
     async def open_store() -> AsyncIterator[MetadataStore]:
@@ -61,7 +61,7 @@ async def fetched(
 
 
 async def rows(cluster: MemoryCluster, client: Client, parts: Sequence[ScanPart]) -> list[Row]:
-    """All parts as rows of all columns, in the order of the parts."""
+    """Read all parts as rows of all columns, in the order of the parts."""
 
     schema = arrow_schema(declared())
     found: list[Row] = []
@@ -73,7 +73,7 @@ async def rows(cluster: MemoryCluster, client: Client, parts: Sequence[ScanPart]
 
 
 def declared() -> Any:
-    """The schema that ``DECLARED`` spells, made without Spark's own parser, which takes a JVM."""
+    """Make the schema in ``DECLARED`` without Spark's own parser, which needs a JVM."""
     from pyspark.sql import types
 
     kinds = {
@@ -89,7 +89,7 @@ def declared() -> Any:
 
 
 async def client_rows(log: Log, start: Any = "earliest") -> list[Row]:
-    """The same from the client's own reader."""
+    """Read the same rows with the client's own reader."""
     async with log.read(start) as records:
         return [
             (

@@ -1,5 +1,5 @@
-"""An audit over real storage, without Spark: holes are made through storage's own doors and found, marked,
-mended, and nothing is found that is not so, whatever goes on meanwhile."""
+"""Audit real storage, without Spark. Tests make holes through the storage's own interface. The audit finds
+them, marks them and gets them mended. It reports no false fault, whatever goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def parts_of(client: Client, **options: str) -> list[AuditPart]:
 
 
 async def audited(cluster: MemoryCluster, parts: Sequence[AuditPart]) -> list[AuditRow]:
-    """What tasks on a host of their own report."""
+    """Return the rows that tasks report, on a host of their own."""
     rows: list[AuditRow] = []
     async with cluster.client() as client:
         for part in parts:
@@ -133,7 +133,7 @@ async def test_what_rotted_and_what_differs_is_found_by_a_scrub_alone_and_is_men
         await start_repair(cluster)
         await quiet(queue)
         metadata = await client.ledgers.metadata(ledger_id)
-        assert metadata.fragments[0].ensemble == ("b4", "b2", "b3"), "who has it rotten is replaced"
+        assert metadata.fragments[0].ensemble == ("b4", "b2", "b3"), "the bookie that rotted is replaced"
         left = await audit(cluster, client, mode="scrub")
         assert not [row for row in left if row.first_entry == 21]
 
@@ -199,7 +199,7 @@ async def test_what_is_deleted_or_repaired_between_two_looks_is_no_row(autojump_
         parts = await parts_of(client)
 
         async def meanwhile() -> None:
-            await trio.sleep(3)  # All were looked at once.
+            await trio.sleep(3)  # The audit has looked at each ledger once.
             await client.ledgers.delete(deleted)
             queue = await set_up(client)
             ailments = Ailments()
@@ -219,7 +219,7 @@ async def test_what_is_deleted_or_repaired_between_two_looks_is_no_row(autojump_
 
 @pytest.mark.parametrize("change", ["deleted", "moved"])
 async def test_metadata_are_read_again_after_the_second_look(autojump_clock: object, change: str) -> None:
-    """The change comes between the answers of bookies and the report."""
+    """The change comes after the bookies answer and before the report."""
     async with open_cluster(4, config=STAYS) as cluster, cluster.client() as client, cluster.client() as task:
         ledger_id = await stored(cluster, client, 10, holes={("b1", e) for e in range(10)})
         (part,) = await parts_of(client)
@@ -232,7 +232,7 @@ async def test_metadata_are_read_again_after_the_second_look(autojump_clock: obj
             syncs += 1
             metadata, version = await registry.read(ledger_id)
             if syncs == 1:
-                pass  # A task does so before its first look.
+                pass  # A task syncs once before its first look.
             elif change == "deleted":
                 await client.ledgers.delete(ledger_id)
             else:
@@ -247,7 +247,7 @@ async def test_metadata_are_read_again_after_the_second_look(autojump_clock: obj
 
 
 async def test_a_copy_on_its_way_is_no_hole(autojump_clock: object) -> None:
-    """An ack quorum is enough in the plain mode: the third copy comes when the network lets it."""
+    """In plain mode an ack quorum is enough: the third copy arrives when the network heals."""
     async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)
         await writer.append(b"first")
@@ -346,7 +346,7 @@ def test_ledgers_are_packed_by_weight_and_never_split() -> None:
 async def test_a_cluster_that_changes_ensembles_meanwhile_gives_no_false_alarm(
     autojump_clock: object, guaranteed: bool, turns: int
 ) -> None:
-    """What is called missing is missing in the end as well; with a guaranteed write quorum, nothing is."""
+    """A copy reported missing is still missing at the end. With a guaranteed write quorum, none is."""
     replication = Replication(3, 3, 2, guaranteed)
     async with open_cluster(5, config=SMALL) as cluster, cluster.client() as client:
         ledgers: list[int] = []
@@ -410,7 +410,7 @@ async def test_a_cluster_that_changes_ensembles_meanwhile_gives_no_false_alarm(
 
 
 async def made_cluster(uri: str) -> str | None:
-    """The id of a cluster that is made there, in a thread, whose clock is the real one."""
+    """Make a cluster at ``uri``, in a thread with the real clock; return the id of the cluster."""
 
     async def make() -> str | None:
         async with connect(uri, create=True) as cluster:
@@ -427,7 +427,7 @@ async def test_an_audit_that_breaks_off_is_not_one_that_has_ended(
         (part,) = await parts_of(client, uri=f"sqlite:{tmp_path}/metadata.sqlite")
     ledgers: Any = (*part.ledgers, None)
     broken = attrs.evolve(part, ledgers=ledgers, cluster=await made_cluster(part.uri))
-    # What a task does not expect is a bug, and ends it with just that.
+    # An unexpected error is a bug; the task ends with exactly this error.
     with pytest.RaisesGroup(AttributeError, flatten_subgroups=True):
         await trio.to_thread.run_sync(lambda: list(read_audit(broken, audit_schema(StructType([])))))
 

@@ -1,5 +1,5 @@
-"""Every log, ledger and archived file gets a verdict from an audit, and one that cannot be read keeps no
-other from getting its own."""
+"""An audit gives a verdict on every log, ledger and archived file. If one cannot be read, the others still
+get theirs."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_what_is_archived_retired_or_merged_meanwhile_is_no_fault(tmp_path
         assert faults(await audit(client)) == set()
         later = await parts_of(client)
         await log.truncate(12)
-        for path in files(tmp_path):  # As a job that ended behind the first step of retiring.
+        for path in files(tmp_path):  # As if a job ended after the first step of retiring.
             remove(path)
         assert not {kind for kind, _, ledger_id in faults(await rows_of(client, later)) if ledger_id == 0}
 
@@ -233,7 +233,7 @@ async def test_what_a_record_says_is_held_against_the_file_and_the_list(tmp_path
 
 
 async def test_whatever_is_spoiled_everything_has_a_verdict(tmp_path: Path) -> None:
-    """Any mixture of damage: each of it is a row, and all that is sound is said to be."""
+    """Make any mixture of damage. Each damage is a row, and the audit reports everything else as sound."""
     for seed in range(6):
         dice = random.Random(seed)
         async with open_cluster() as cluster, cluster.client() as client:

@@ -1,4 +1,4 @@
-"""Tasks find another cluster where their job was planned in one: they judge nothing by it."""
+"""If tasks find another cluster than the one that planned their job, they draw no conclusions from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Parts = tuple[ScanPart, AuditPart]
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Parts:
-    """Planned in one cluster; their URI leads to another one."""
+    """Plan in one cluster, with a URI that leads to another one."""
     uri = f"sqlite:{os.path.join(tmp_path, 'metadata.sqlite')}"
 
     async def plan() -> Parts:
@@ -53,7 +53,7 @@ def test_a_read_leaves_nothing_out_as_deleted(parts: Parts) -> None:
 
 
 def test_a_commit_does_not_look_for_staged_ledgers_there(parts: Parts) -> None:
-    """The ids of staged ledgers are given out there as well, to other ledgers."""
+    """The other cluster gives the ids of the staged ledgers to other ledgers."""
     options = parse_write_options({"uri": parts[0].uri, "log": "orders"}, is_stream=False)
     writer = LogTableWriter(options)
     staged = StagedRows(parts[0].cluster, 0, BatchOf("query", "run", 0), Staged(0, 1, 1, 0))

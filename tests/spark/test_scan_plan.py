@@ -1,4 +1,4 @@
-"""How a scan is cut into parts, and how far a micro-batch goes: arithmetic, looked at from all sides."""
+"""Properties of the arithmetic that cuts a scan into parts and says how far a micro-batch goes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def logs(draw: st.DrawFn) -> list[Stretch]:
         )
         at += count
     if draw(st.integers(0, 3)) == 0:
-        at += 7  # Lost, at the end of the log.
+        at += 7  # Offsets lost at the end of the log.
         stretches.append(
             Stretch(ledger_id=len(stretches), start=at, end=at, byte_length=0, last_entry=None, lost_before=7)
         )
@@ -128,7 +128,7 @@ def test_admission_stays_within_its_bound_and_always_moves(
             for name, backlog in backlogs.items()
             for piece in Backlog(backlog.stretches, backlog.start, ends[name]).pieces()
         )
-        assert size <= max_bytes + 300  # Bytes are told by the ledger, so one record more or less.
+        assert size <= max_bytes + 300  # Only a ledger's bytes are known: one record more or less.
 
 
 def test_admission_gives_each_log_its_share_of_the_backlog() -> None:

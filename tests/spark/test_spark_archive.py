@@ -1,4 +1,4 @@
-"""Archiving and compacting a log on Spark, and by the commands, on real bookies."""
+"""Archive and compact a log on real bookies, with Spark and with the commands."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def command(on_spark: SparkOnLogs, *words: str) -> list[dict[str, Any]]:
 
 
 def rows_of_table(where: Path, log: str) -> list[tuple[int, bytes]]:
-    """What a program that knows only Iceberg reads."""
+    """Read the table as a program that knows only Iceberg."""
     catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{where / CATALOG_FILE}")
     found = catalog.load_table(("ledgerlog", log)).scan().to_arrow().sort_by("offset")
     catalog.close()
@@ -63,7 +63,7 @@ def rows_of_table(where: Path, log: str) -> list[tuple[int, bytes]]:
 def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     on_spark: SparkOnLogs, log_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # Where tasks are not: they run in processes that were there before.
+    monkeypatch.chdir(tmp_path)  # Tasks are elsewhere: they run in older processes.
     fill(on_spark, log_name)
     before = records_of(on_spark, log_name)
     told: list[tuple[int, int]] = []
@@ -88,7 +88,7 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     for file in files[:2]:
         file.rename(file.with_suffix(".away"))
     steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2")
-    assert [step.what for step in steps] == ["failed"] * 2, "each is named, and the job does not end by it"
+    assert [step.what for step in steps] == ["failed"] * 2, "the job names each file, and goes on"
     assert all(file.name in step.why for file, step in zip(files, steps, strict=False))
     for file in files[:2]:
         file.with_suffix(".away").rename(file)
@@ -96,7 +96,7 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2", table=TABLE)
     assert [step.what for step in steps] == ["compacted", "published"]
     left = [record for record in before if record.offset >= 560]
-    assert records_of(on_spark, log_name) == left, "the last forty of the archive, one a key, and the tail"
+    assert records_of(on_spark, log_name) == left, "the archive's last forty, one a key, and the tail"
     assert rows_of(on_spark, log_name) == [(record.offset, record.data) for record in left]
     assert [
         step.what

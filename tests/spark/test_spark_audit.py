@@ -34,7 +34,7 @@ pytestmark = pytest.mark.processes
 
 @attrs.frozen
 class Hole:
-    """A ledger that names a bookie which has nothing of it."""
+    """A ledger that names a bookie with none of its entries."""
 
     ledger_id: int
     bookie: str
@@ -52,7 +52,7 @@ def client_of(uri: str) -> Iterator[tuple[Portal, LedgerClient]]:
 
 
 async def hollow(client: LedgerClient, entries: int = 50) -> Hole:
-    """Name another bookie in the place of one, and copy nothing to it."""
+    """Replace one bookie of the ensemble by another, and copy nothing to it."""
     async with await client.ledgers.create(replication=Replication(2, 2, 2)) as writer:
         await writer.append_many([b"entry %d" % number for number in range(entries)])
     metadata, version = await LedgerRegistry(client.store, client.environment).read(writer.ledger_id)
@@ -64,7 +64,7 @@ async def hollow(client: LedgerClient, entries: int = 50) -> Hole:
 
 
 async def mend(client: LedgerClient, ledger_id: int) -> None:
-    """Let auto-recovery work until the ledger's task is done."""
+    """Run auto-recovery until the ledger's task is done."""
     queue = RepairQueue(client)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
@@ -192,6 +192,6 @@ def test_the_command_starts_a_session_of_its_own(on_spark: SparkOnLogs) -> None:
         [*command, "--logs", "nobody"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 1
-    complaint = ran.stderr.splitlines()[-1]  # Java and Spark have said something of their own before.
+    complaint = ran.stderr.splitlines()[-1]  # Java and Spark print their own lines first.
     assert complaint.startswith("ledgerlog: ")
     assert "nobody" in complaint

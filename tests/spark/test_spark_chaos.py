@@ -1,12 +1,12 @@
 """A stream from a log to a log while its processes are killed: rows in are rows out, each once.
 
-Whatever runs Python for the query is killed at random, tasks and the processes that plan and commit alike;
-and where it hurts: in the midst of a task, just before the transaction of a commit and just after it. Spark's
-entry of the last commit is removed between runs. An ordinary writer leads the log from time to time and is
-told that it was deposed. Two drivers run the query on one checkpoint. The query is started again until it has
-come to the end.
+The tests kill the query's Python processes at random: tasks, and the processes that plan and commit. They
+also kill where it hurts: in the middle of a task, just before the transaction of a commit, and just after it.
+They remove Spark's entry of the last commit between runs. An ordinary writer leads the log from time to time
+and learns that it was deposed. Two drivers run the query on one checkpoint. The tests start the query again
+until it reaches the end.
 
-Every micro-batch is read, and staged, by several tasks."""
+Several tasks read and stage every micro-batch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WRITTEN_S = PATIENCE_S
 
 
 def descendants(root: int) -> list[int]:
-    """The processes below one, by their parents as they are now."""
+    """List the processes below ``root``, by their present parents."""
     parents = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -55,7 +55,7 @@ def descendants(root: int) -> list[int]:
 
 
 class Killer:
-    """Kills a Python process below Spark's from time to time, for the body of a ``with``."""
+    """Kills a Python process below Spark's JVM from time to time, during the body of a ``with``."""
 
     def __init__(self, jvm: int, seed: int) -> None:
         self.killed = 0
@@ -85,7 +85,7 @@ class Killer:
 
 
 def forget_newest_commit(checkpoint: Path) -> bool:
-    """Remove Spark's entry of the last batch that it committed; whether there was one."""
+    """Remove Spark's entry of the last batch that it committed. Return False if there is none."""
     commits = [path for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
     if not commits:
         return False
@@ -98,13 +98,13 @@ def forget_newest_commit(checkpoint: Path) -> bool:
 def run_killed_query(
     on_spark: SparkOnLogs, source: str, sink: str, checkpoint: Path, notes: Path, **options: Any
 ) -> None:
-    """The query in micro-batches of forty rows by ``TASKS`` tasks, with the notes there are."""
+    """Run the query in micro-batches of forty rows with ``TASKS`` tasks. The notes say where to kill."""
     notes.mkdir(exist_ok=True)
     run_query(on_spark, source, sink, checkpoint, "killed_sink", min_partitions=TASKS, notes=notes, **options)
 
 
 def staged_by(on_spark: SparkOnLogs, name: str) -> list[int]:
-    """Records of the segments of a log."""
+    """Return the record count of each segment of a log."""
     return [segment.record_count for segment in on_spark.cluster.open_log(name).info().segments]
 
 

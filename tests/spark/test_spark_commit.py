@@ -1,4 +1,4 @@
-"""What the commit of a batch makes of the messages of its tasks, without Spark."""
+"""The commit of a batch from the messages of its tasks, without Spark."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ async def test_the_rows_of_a_batch_come_in_the_order_of_its_tasks_and_once(autoj
     async with open_cluster() as cluster, cluster.client() as client:
         log = await create_log(client.opened, "log")
         for batch in range(3):
-            for _ in range(
-                2
-            ):  # Spark does each batch twice, and the second time it is another run of the query.
+            for _ in range(2):  # Spark does each batch twice; the second time is another run of the query.
                 messages = [
                     await message(client, log, [b"%d.%d" % (batch, task)] * task, batch) for task in range(3)
                 ]

@@ -28,7 +28,7 @@ def example() -> ModuleType:
 
 
 def check(said: str, plot: Path) -> None:
-    """Every line that was appended is in the table, and those of the seconds that are over in the figures."""
+    """Check that the table has every appended line, and the figures have the lines of all past seconds."""
     found = re.search(r"^([\d,]+) lines appended$", said, re.MULTILINE)
     assert found is not None
     appended = int(found[1].replace(",", ""))

@@ -1,4 +1,4 @@
-"""Executors that are processes of their own, one of which is killed while it reads."""
+"""Each executor is a separate process. The test kills one while it reads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROGRAM = textwrap.dedent(
 
 
 def executors(jvm: int) -> list[int]:
-    """The executors below a driver's JVM: grandchildren, whose parent is a worker inside of the driver."""
+    """List the executors of a driver: the children of its JVM, because its workers are inside that JVM."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

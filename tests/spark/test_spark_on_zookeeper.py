@@ -1,4 +1,4 @@
-"""The same on a cluster whose metadata is in a real ZooKeeper: tables, streams, and writing exactly once."""
+"""Tables, streams and exactly-once writing on a cluster with its metadata in a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def on_zookeeper(on_spark: SparkOnLogs, tmp_path: Path) -> Iterator[SparkOnLogs]:
-    """The shared session beside a cluster of its own."""
+    """The shared session with a separate cluster."""
     portal = Portal()
     try:
         cluster = running_cluster(tmp_path / "cluster", "--bookies", "3", "--metadata", "zookeeper")

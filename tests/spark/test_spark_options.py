@@ -1,4 +1,4 @@
-"""The options of the source: what they mean, and that what is wrong is said."""
+"""The options of the source: their meaning, and the errors for wrong ones."""
 
 from __future__ import annotations
 

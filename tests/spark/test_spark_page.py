@@ -1,6 +1,6 @@
-"""The Python of docs/SPARK.md and docs/ARCHIVE.md runs as it stands there, in order, on the shared session.
+"""The Python of docs/SPARK.md and docs/ARCHIVE.md runs unchanged, in order, on the shared session.
 
-Only what a page cannot know is replaced: the address of the cluster, and directories.
+Only the address of the cluster and the directories are replaced, because a page cannot know them.
 """
 
 from __future__ import annotations

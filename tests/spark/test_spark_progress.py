@@ -1,4 +1,4 @@
-"""A line for each micro-batch: what Spark says of it, read, and told while the query runs."""
+"""A line for each micro-batch: read from Spark's progress report, and shown while the query runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of logs, without Spark: what tasks read is what the client reads, whatever happens to the log."""
+"""Tables of logs, without Spark: tasks read the same rows as the client, whatever happens to the log."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def autojump_clock() -> trio.testing.MockClock:
 
 
 async def filled(client: Client, name: str = "log", *, ledgers: int = 3, each: int = 40) -> Log:
-    """A log of several ledgers with several entries each; the last one stays open for its writer's
-    recovery."""
+    """Make a log of several ledgers with several entries each. The last ledger stays open for the recovery of
+    its writer."""
     log = await create_log(client.opened, name, replication=Replication(3, 2, 2))
     async with log.writer(entry_bytes=64) as writer:
         for ledger in range(ledgers):
@@ -124,7 +124,7 @@ async def test_bounds_by_offset_and_by_time_cut_inside_of_ledgers(autojump_clock
 async def test_bounds_by_time_are_found_behind_a_ledger_that_cannot_be_closed_yet(
     autojump_clock: object,
 ) -> None:
-    """With a bookie away a guaranteed log goes on in the next ledger while the one before it stays open."""
+    """If a bookie is away, a guaranteed log goes on in the next ledger while the one before it stays open."""
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         log = await create_log(client.opened, "log", replication=Replication(3, 3, 2, guaranteed=True))
         async with log.writer() as writer, trio.open_nursery() as nursery:
@@ -139,7 +139,7 @@ async def test_bounds_by_time_are_found_behind_a_ledger_that_cannot_be_closed_ye
             for value in (b"d", b"e", b"f"):
                 await trio.sleep(0.2)
                 await writer.append(value)
-            await trio.sleep(0.5)  # What is confirmed is told with the next add, or soon after.
+            await trio.sleep(0.5)  # The next add tells bookies what is confirmed, or a message soon after.
             assert [segment.is_counted for segment in (await log.info()).segments] == [False, False]
             everything = await rows(cluster, other, await planned(other.opened, read_options()))
             assert [row[3] for row in everything] == [b"a", b"b", b"c", b"d", b"e", b"f"]
@@ -170,11 +170,11 @@ async def test_truncated_records_are_an_error_or_left_out_as_asked(autojump_cloc
         assert await planned(client.opened, read_options(endingOffsets="50")) == []
         with pytest.raises(
             DataLoss, match="from offset 0 to 49"
-        ):  # From the earliest on, up to what is gone.
+        ):  # From the earliest, and all of it is gone.
             await planned(client.opened, read_options(endingOffsets="49"))
         options = read_options(endingOffsets="49", failOnDataLoss="false")
         assert await planned(client.opened, options) == []
-        # A plan that was made before: bookies that have collected the ledger say so, and the metadata why.
+        # A plan from before the truncation: bookies say that they collected the ledger, the metadata say why.
         await client.ledgers.metadata(old[0].pieces[1].stretch.ledger_id)
         for bookie in cluster.bookies.values():
             await bookie.stop()
@@ -214,7 +214,7 @@ async def test_a_bookie_that_dies_while_it_is_read_costs_no_record(autojump_cloc
         got = await fetched(cluster, client, part, meanwhile=cluster.bookies["b2"].kill)
         read = [value for entries in got for _, batch in entries for value in values_of(batch)]
         assert read == [row[3] for row in await client_rows(log)]
-        with pytest.raises(EntryUnavailable):  # Some entries lie on these two alone.
+        with pytest.raises(EntryUnavailable):  # Only these two bookies have some entries.
             await fetched(cluster, client, part, meanwhile=cluster.bookies["b1"].kill)
 
 
@@ -229,7 +229,7 @@ async def test_metadata_are_read_again_where_all_replicas_refuse(autojump_clock:
         async with log.writer() as writer:
             await writer.append_many([b"x", b"y"])
         parts = await planned(client.opened, read_options())
-        # The bookies' addresses in the plan are of a time when they served elsewhere.
+        # The plan has the bookies' old addresses.
         moved = {
             bookie_id: attrs.evolve(BookieInfo.decode_untrusted(value, bookie_id), address="gone").encode()
             for bookie_id, value in parts[0].bookies.items()
@@ -249,7 +249,7 @@ async def test_a_log_that_was_made_anew_is_not_the_old_one(autojump_clock: objec
             await look(client.opened, "log", incarnation=first.incarnation)
         assert len(anew := await client_rows(second)) == 80
         assert await rows(cluster, client, await planned(client.opened, read_options())) == anew
-        # What was planned before reads nothing of the new log, whatever their offsets are.
+        # An older plan reads nothing of the new log, whatever the offsets are.
         for bookie in cluster.bookies.values():
             await bookie.stop()
         with pytest.raises(LedgerNotFound):
@@ -290,7 +290,7 @@ async def test_what_is_held_at_once_is_bounded_however_well_records_are_packed(
         assert sum(len(batch) for entries in got for _, batch in entries) == 60
         sizes = [sum(batch.byte_length for _, batch in entries) for entries in got]
         assert max(sizes) <= READ_REPLY_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET
-        # It is held as well where nobody asks for the values.
+        # The bound also holds if the query does not ask for the values.
         offsets = arrow_schema(types.StructType([types.StructField("offset", types.LongType())]))
         batches = list(batches_of(got, offsets))
         assert max(batch.num_rows for batch in batches) * 100_000 <= BYTES_PER_BATCH + max(sizes)
@@ -301,7 +301,7 @@ async def test_a_scan_that_breaks_off_is_not_one_that_has_ended(autojump_clock: 
         await filled(client)
         (part,) = await planned(client.opened, read_options())
         broken = attrs.evolve(part, ledgers={})
-        # What a task does not expect is a bug, and who waits for records does not take it for the end.
+        # An unexpected error is a bug, and a reader that waits for records does not take it for the end.
         with pytest.RaisesGroup(KeyError, ScanBroken, flatten_subgroups=True):
             await fetched(cluster, client, broken)
     with pytest.RaisesGroup(KeyError, flatten_subgroups=True):

@@ -1,4 +1,4 @@
-"""Which Java Spark is started on, and what the wrapper around one does."""
+"""The choice of a Java to start Spark on, and the wrapper around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing tables to logs on real bookies: rows in are rows out, each once, whatever is run again."""
+"""Write tables to logs on real bookies: rows in are rows out, each once, whatever Spark runs again."""
 
 from __future__ import annotations
 
@@ -204,14 +204,14 @@ def test_a_stream_from_log_to_log_counts_each_row_once_over_restarts_and_lost_co
     on_spark.cluster.create_log(sink)
     append(on_spark, source, values[:60])
     run_query(on_spark, source, sink, checkpoint, producerId="copier")
-    # Spark forgets that it committed the last batch, as it does when it is killed just then.
+    # Make Spark forget its last commit, as if it was killed just then.
     newest = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=batch_of)
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
     append(on_spark, source, values[60:])
     run_query(on_spark, source, sink, checkpoint, producerId="copier")
     assert contents(on_spark, sink) == values
-    # The checkpoint is deleted: the batches begin at 0 again, which must not pass for done.
+    # Without its checkpoint the query begins at batch 0 again. The sink must not take the batch for done.
     with pytest.raises(Exception, match="checkpoint was deleted"):
         run_query(on_spark, source, sink, tmp_path / "another", producerId="copier")
     assert contents(on_spark, sink) == values
@@ -220,7 +220,8 @@ def test_a_stream_from_log_to_log_counts_each_row_once_over_restarts_and_lost_co
 def test_a_checkpoint_that_is_put_back_is_an_error_and_no_loss(
     on_spark: SparkOnLogs, log_name: str, tmp_path: Path
 ) -> None:
-    """Its batches have the numbers of others, and would all pass for done while each query succeeds."""
+    """An old checkpoint uses batch numbers again. If the sink took those batches for done, every query would
+    succeed without writing them."""
     source, sink, checkpoint = f"{log_name}/in", f"{log_name}/out", tmp_path / "checkpoint"
     values = [b"%d" % at for at in range(260)]
     on_spark.cluster.create_log(source)
@@ -231,11 +232,11 @@ def test_a_checkpoint_that_is_put_back_is_an_error_and_no_loss(
     append(on_spark, source, values[40:130])
     run_query(on_spark, source, sink, checkpoint, producerId="copier")
     append(on_spark, source, values[130:])
-    # From the older one: batch 1, where the log has batches 0 to 3.
+    # The older checkpoint goes on with batch 1, but the log has batches 0 to 3.
     with pytest.raises(Exception, match="batch 1, and the log has those up to 3"):
         run_query(on_spark, source, sink, tmp_path / "old", producerId="copier")
     assert contents(on_spark, sink) == values[:130]
-    # The newer one goes on.
+    # The newer checkpoint still works.
     run_query(on_spark, source, sink, checkpoint, producerId="copier")
     assert contents(on_spark, sink) == values
 

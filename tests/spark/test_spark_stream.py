@@ -1,4 +1,4 @@
-"""A stream over logs, without Spark: where it stands, how far it goes, and what a replay reads."""
+"""A stream over logs, without Spark: its position, the size of its batches, and its replays."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_available_now_ends_at_what_was_there_when_it_began(autojump_clock
         newest = await stream.newest()
         assert newest is not None
         assert newest["a1"].offset == 20
-        # The next run, without a pin, reads the rest and the log that came later from its start.
+        # The next run has no pin. It reads the rest, and the later log from its start.
         stream = LogStream(client.opened, stream_options(logPattern="a.*"))
         assert at["a2"] == StreamOffset(later.incarnation, 0)
         end = await stream.latest(at)
@@ -150,7 +150,7 @@ async def test_what_is_truncated_of_a_log_that_came_later_is_lost_and_said_to_be
         assert seen == {"a1": StreamOffset(log.incarnation, 1)}
         end = await stream.latest(seen)
         assert await batch(cluster, client, stream, seen, end) == [b"x", b"y", b"z"]
-        # The batch fails, and is done again when its first record is gone.
+        # The batch fails. Its first record is truncated before Spark runs it again.
         await log.truncate(2)
         assert await batch(cluster, client, stream, {}, seen) == []
         with pytest.raises(DataLoss, match="from offset 1 to 1"):
@@ -163,7 +163,7 @@ async def test_a_log_that_goes_while_the_pattern_is_looked_up_is_nobodys_loss(
     async with open_cluster() as cluster, cluster.client() as client:
         kept = await create_log(client.opened, "a1")
         gone = await create_log(client.opened, "a2")
-        await client.store.delete(log_record_path(gone.incarnation))  # Its name is deleted next.
+        await client.store.delete(log_record_path(gone.incarnation))  # The deletion removes its name next.
         by_pattern = LogStream(client.opened, stream_options(logPattern="a.*"))
         assert await by_pattern.initial() == {"a1": StreamOffset(kept.incarnation, 0)}
         assert await by_pattern.latest({}) == {"a1": StreamOffset(kept.incarnation, 0)}
@@ -268,7 +268,7 @@ async def test_a_cursor_is_not_put_where_records_are_gone(autojump_clock: object
         options = stream_options(cursorName="etl", failOnDataLoss=str(not lenient))
         stream = LogStream(client.opened, options)
         end = {"log": StreamOffset(log.incarnation, 3)}
-        await log.truncate(5)  # After the stream has looked, and before its cursor stands.
+        await log.truncate(5)  # After the stream planned, and before it places its cursor.
         if not lenient:
             with pytest.raises(DataLoss, match="from offset 3 to 4"):
                 await stream.commit(end)
@@ -282,7 +282,7 @@ async def test_a_cursor_is_not_put_where_records_are_gone(autojump_clock: object
 async def test_a_cursor_is_not_moved_where_spark_asks_again_where_a_query_begins(
     autojump_clock: object,
 ) -> None:
-    """It does as the first batch is planned, and when that is done again. The log has grown by then."""
+    """Spark asks when it plans the first batch, and again when it replans it. The log has grown by then."""
     async with open_cluster() as cluster, cluster.client() as client:
         log = await create_log(client.opened, "log")
         await append(log, [b"old"])
@@ -329,7 +329,7 @@ async def test_a_batch_waits_for_the_least_records_and_no_longer_than_the_delay(
         assert await stream.latest(at, max_records=12) == at
         await append(other, [b"y"] * 4)
         end = await stream.latest(at, max_records=12)
-        assert (end["log"].offset, end["other"].offset) == (6, 4), "together they are enough"
+        assert (end["log"].offset, end["other"].offset) == (6, 4), "both logs together have enough records"
         await append(log, [b"x"])
         assert await stream.latest(end, max_records=12) == end
         await trio.sleep(299)
@@ -338,7 +338,7 @@ async def test_a_batch_waits_for_the_least_records_and_no_longer_than_the_delay(
         late = await stream.latest(end, max_records=12)
         assert late["log"].offset == 7, "the delay is over"
         await append(log, [b"x"])
-        assert await stream.latest(late, max_records=12) == late, "and begins anew with this batch"
+        assert await stream.latest(late, max_records=12) == late, "the delay begins anew with this batch"
 
 
 async def test_a_run_up_to_the_present_end_does_not_wait_and_a_new_log_is_noted_at_once(
@@ -353,7 +353,7 @@ async def test_a_run_up_to_the_present_end_does_not_wait_and_a_new_log_is_noted_
         assert await stream.latest(at) == at
         await append(await create_log(client.opened, "log2"), [b"y"] * 2)
         found = await stream.latest(at)
-        assert found["log2"].offset == 0, "its position gets into the checkpoint"
+        assert found["log2"].offset == 0, "the checkpoint gets its position"
         pinned = LogStream(client.opened, options)
         await pinned.pin()
         assert (await pinned.latest(at))["log"].offset == 3

@@ -1,4 +1,4 @@
-"""``spark.readStream.format("ledgerlog")`` on real bookies: every record once, over restarts."""
+"""``spark.readStream.format("ledgerlog")`` on real bookies: every record once, across restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 
 def run_to_the_end(on_spark: SparkOnLogs, name: str, path: Path, **options: Any) -> list[dict[str, Any]]:
-    """One run of the query over what is there; the progress of each of its batches."""
+    """Run the query over the present records; return the progress of each batch."""
     query = (
         on_spark.read_stream(startingOffsets="earliest", **options)
         .load(name)

@@ -1,4 +1,4 @@
-"""``spark.read.format("ledgerlog")`` on real bookies: found by its name, counts right, says what is wrong."""
+"""``spark.read.format("ledgerlog")`` on real bookies: found by its name, right counts, clear errors."""
 
 from __future__ import annotations
 
