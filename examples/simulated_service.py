@@ -12,28 +12,29 @@ SEATS = 10
 Request = tuple[int, str]  # the seat, and who wants it
 
 
-async def serve(cluster: Cluster, waiting: list[ServiceCall[Request]]) -> None:
-    """Lead again and again. The leader gives seats away, and answers once the gift is durable."""
+async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]) -> None:
+    """Lead whenever the election allows it. The leader gives seats away, and answers once that is durable."""
     log = await cluster.create_log("seats", exist_ok=True)
-    while True:
-        try:
-            async with log.writer() as writer:
+    async with log.lead(cluster.election("seats", candidate=name)) as campaign:
+        while True:
+            try:
+                writer = await campaign.writer()  # waits until this process leads
                 owners = dict[int, str]()
                 async with log.read() as records:  # all that leaders before us gave away
                     async for record in records:
                         owners[record.data[0]] = record.data[1:].decode()
                 while True:
                     for call in list(waiting):
-                        number, customer = call.command
-                        if number not in owners:
-                            await writer.append(bytes([number]) + customer.encode())
-                            owners[number] = customer
-                        if call in waiting:  # the other process may have answered meanwhile
+                        seat, customer = call.command
+                        if seat not in owners:
+                            await writer.append(bytes([seat]) + customer.encode())
+                            owners[seat] = customer
+                        if call in waiting:  # another leader may have answered meanwhile
                             waiting.remove(call)
-                            call.answered(owners[number])
+                            call.answered(owners[seat])
                     await trio.sleep(0.1)
-        except LedgerLogError:  # deposed, or too few bookies: the next leader replays what we wrote
-            await trio.sleep(0.5)
+            except LedgerLogError:  # the leadership ended: the next leader replays what we wrote
+                await trio.sleep(0.1)
 
 
 def take(owner: str | None, request: Request) -> tuple[str, str]:
@@ -44,7 +45,7 @@ def take(owner: str | None, request: Request) -> tuple[str, str]:
 async def scenario(cluster: SimulatedCluster) -> None:
     waiting, history = list[ServiceCall[Request]](), History[Request]()
     for name in ("box-office-1", "box-office-2"):
-        cluster.start(name, lambda client: serve(client, waiting))
+        cluster.start(name, lambda client, name=name: serve(client, name, waiting))
     for number in range(4 * SEATS):
         waiting.append(history.begin((number % SEATS, f"customer-{number}")))
         await trio.sleep(0.5)

@@ -150,7 +150,7 @@ class Process:
 
     @property
     def is_down(self) -> bool:
-        """Whether a supervisor would start it again: it was killed, or has failed."""
+        """Whether a supervisor would start it again: it was killed or stopped, or has failed."""
         is_off = not self.is_running and not self.is_starting and self.lives > 0
         return is_off and self.main is not None and not self.has_finished
 
@@ -315,7 +315,7 @@ class SimulatedCluster:
 
     @property
     def down(self) -> list[str]:
-        """The names of the processes that were killed or have failed, and can be restarted."""
+        """The names of the processes that were killed or stopped, or have failed, and can be restarted."""
         return [name for name, process in self._processes.items() if process.is_down]
 
     def process(self, name: str) -> Process:
@@ -481,15 +481,24 @@ class SimulatedCluster:
         Args:
             name: The name of the process.
             main: An async function. It gets a connected ``Cluster``.
+
+        Raises:
+            InvalidArgument: A process of that name is running.
         """
         process = self._processes.setdefault(name, Process(self, name))
+        if process.is_running or process.is_starting:
+            raise InvalidArgument(f"{name} runs already")
 
         async def run() -> None:
             async with self.client(name) as client:
                 await main(client)
 
         process.main = run
-        self._nursery.start_soon(process.supervise, name=name)
+        self._begin(process)
+
+    def _begin(self, process: Process) -> None:
+        process.is_starting, process.settled = True, trio.Event()
+        self._nursery.start_soon(process.supervise, name=process.name)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -552,8 +561,7 @@ class SimulatedCluster:
             await process.wait_ended()
         # Another task may have waited for the same end, and may have started the process already.
         if not process.is_starting and not process.is_running:
-            process.is_starting, process.settled = True, trio.Event()
-            self._nursery.start_soon(process.supervise, name=name)
+            self._begin(process)
         settled = process.settled
         if process.platter is not None:
             await settled.wait()
@@ -764,8 +772,9 @@ class SimulatedCluster:
     async def calm(self) -> None:
         """Wait until the drawn faults are over, heal everything, and start every process that is down.
 
-        When it returns, all bookies serve, and each process of ``start`` runs or has returned. Give your
-        service a few seconds after it: sessions end and leaders change only in time.
+        Bookies that you have stopped start as well. When it returns, all bookies serve, and each process of
+        ``start`` runs or has returned. Give your service a few seconds after it: sessions end and leaders
+        change only in time.
 
         Raises:
             LedgerLogError: A bookie cannot serve although everything is healed, for example because you have
@@ -775,7 +784,7 @@ class SimulatedCluster:
             await self.trouble_over.wait()
         self.heal()
         await trio.sleep(SETTLE_S)
-        for process in self._processes.values():
+        for process in list(self._processes.values()):
             if process.platter is not None and not process.is_down:
                 await process.settled.wait()  # A start may be under way.
                 if process.stopping.is_set():

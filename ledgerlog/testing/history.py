@@ -1,6 +1,6 @@
 """The calls that clients made to your service and the answers they got, and whether one order explains them.
 
-    history = History()
+    history = History()  # inside of the scenario, because a failing run is repeated
 
     async def customer(client):
         call = history.begin(("take", seat, name))
@@ -11,8 +11,9 @@
 
 A history is *linearizable* (Herlihy and Wing) if the calls could have happened one after the other, each at
 one moment between its begin and its answer, with these answers. ``apply`` says what a command does if nothing
-else happens at the same time. If your service is a state machine on one log, its histories are linearizable;
-a stale read, a lost write and a command that counts twice are not.
+else happens at the same time. If your service is a state machine on one log, and answers reads through the
+log or as a confirmed leader, its histories are linearizable. A stale read, a lost write and a command that
+counts twice are not.
 
 The search is that of Wing and Gong with the memory of Lowe. It walks over the begins and answers in their
 order. At a begin it lets the call happen now, if its answer fits; at the answer of a call that has not
@@ -65,9 +66,8 @@ class ServiceCall(Generic[Command]):
         Raises:
             InvalidArgument: The call has an answer, or was refused.
         """
-        if self.ended is not None or self not in self._history.calls:
-            raise InvalidArgument(f"the call {self.command!r} has ended already")
-        self.ended, self.answer = self._history.tick(), answer
+        self._check_open()
+        self.ended, self.answer = self._history._tick(), answer
 
     def refused(self) -> None:
         """Report that the call certainly had no effect and never will. It is taken out of the history.
@@ -77,9 +77,12 @@ class ServiceCall(Generic[Command]):
         Raises:
             InvalidArgument: The call has an answer, or was refused.
         """
+        self._check_open()
+        del self._history.calls[self]
+
+    def _check_open(self) -> None:
         if self.ended is not None or self not in self._history.calls:
             raise InvalidArgument(f"the call {self.command!r} has ended already")
-        del self._history.calls[self]
 
     def __str__(self) -> str:
         if self.ended is None:
@@ -99,8 +102,7 @@ class History(Generic[Command]):
         """The calls that may have had an effect, in the order in which they began."""
         self._clock = 0
 
-    def tick(self) -> int:
-        """Return the next place in the order of begins and answers."""
+    def _tick(self) -> int:
         self._clock += 1
         return self._clock
 
@@ -113,7 +115,7 @@ class History(Generic[Command]):
         Returns:
             The call, to report its answer to.
         """
-        call = ServiceCall(command, self.tick(), history=self)
+        call = ServiceCall(command, self._tick(), history=self)
         self.calls[call] = None
         return call
 
@@ -158,7 +160,7 @@ class History(Generic[Command]):
                 lines = "\n".join(f"  {call}" for call in _around(calls, stuck.call))
                 raise NotLinearizable(
                     f"no order of the {len(calls)} calls{of_key} explains their answers. The longest order "
-                    f"has {stuck.explained} calls and leads to the state {stuck.state!r}. After it, "
+                    f"has {stuck.explained} of them and leads to the state {stuck.state!r}. After it, "
                     f"{stuck.call.command!r} cannot get the answer {stuck.call.answer!r}. The calls, as "
                     f"they began:\n{lines}"
                 )
@@ -245,7 +247,9 @@ class _OrderSearch:
             if node.end is not None:
                 state, answer = self._apply(self._state, call.command)
                 reached = (self._happened | 1 << node.index, state)
-                if (call.ended is None or answer == call.answer) and reached not in seen:
+                # A call without an answer that changes nothing need not happen.
+                fits = state != self._state if call.ended is None else answer == call.answer
+                if fits and reached not in seen:
                     seen.add(reached)
                     self._let_happen(node, state)
                     node = self._head.after

@@ -18,7 +18,16 @@ from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.plan import Fault
 
-__all__ = ["BOOKIES_ONLY", "CLOCK_JUMP", "EXCHANGE", "FAULTS", "Injector", "Victims"]
+__all__ = [
+    "BOOKIES_ONLY",
+    "CLOCK_JUMP",
+    "EXCHANGE",
+    "FAULTS",
+    "LINKS",
+    "NEEDS_BOOKIE",
+    "Injector",
+    "Victims",
+]
 
 CLOCK_JUMP = "clock jump"
 """The wall clock of a process is set forward or back."""
@@ -57,6 +66,12 @@ FAULTS = (
 BOOKIES_ONLY = ("power cut", "power cut at a door", "clean stop", "failed sync")
 """The faults of processes that hit bookies alone. Each takes its bookie away for a while."""
 
+LINKS = ("partition", "one-way partition", "reset", "half-open", "slow link", "clogged link")
+"""The faults of the links between two processes."""
+
+NEEDS_BOOKIE = (*BOOKIES_ONLY, *LINKS, "disk stall", "slow disk", "full disk")
+"""The faults that always concern a bookie."""
+
 
 @attrs.frozen
 class Victims:
@@ -83,7 +98,7 @@ class Injector:
         self._tell = tell
 
     async def inject(self, fault: Fault, random: Random, victims: Victims) -> None:
-        """Inject a fault, and return when it is over. A process that is killed stays down.
+        """Inject a fault. If it lasts for a time, return when it is over. A killed process stays down.
 
         Args:
             fault: The fault. Its kind is one of ``FAULTS``, ``EXCHANGE`` or ``CLOCK_JUMP``.

@@ -10,6 +10,7 @@ with luck. But the result always fails, because exactly this run was made and fa
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -20,6 +21,9 @@ from ledgerlog.testing.invariants import Violation
 __all__ = ["Minimum", "minimize", "the_one", "way_of"]
 
 T = TypeVar("T")
+
+_OURS = ("ledgerlog", "bookie", "trio")
+"""The packages whose frames do not tell failures of a user's scenario apart."""
 
 
 def the_one(error: BaseException) -> BaseException:
@@ -39,12 +43,14 @@ def way_of(error: BaseException) -> str:
     leaf = the_one(error)
     if isinstance(leaf, Violation):
         return str(leaf).partition(":")[0] if ":" in str(leaf) else str(leaf)[:40]
-    kind, trace = type(leaf).__name__, leaf.__traceback__
-    if not isinstance(leaf, AssertionError) or trace is None:
+    kind = type(leaf).__name__
+    if not isinstance(leaf, AssertionError):
         return kind
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{kind} at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    frames = list(traceback.walk_tb(leaf.__traceback__))
+    # What the user's own code did: a helper that asserts, or History.check, may be called at several places.
+    theirs = [each for each in frames if each[0].f_globals.get("__name__", "").split(".")[0] not in _OURS]
+    places = (f"{frame.f_code.co_filename}:{line}" for frame, line in theirs or frames[-1:])
+    return " ".join((kind, *places))
 
 
 @attrs.frozen

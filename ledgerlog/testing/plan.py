@@ -47,19 +47,20 @@ async def carry_out(
     plan: Sequence[Fault],
     seconds: float,
     inject: Callable[[Fault], Awaitable[None]],
-    bring_back: Callable[[], Awaitable[None]],
+    beside: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Inject each fault of a plan at its time. What a fault leaves behind stays; its task ends here.
+    """Inject each fault of a plan at its time. Faults that last when the time is up stay in effect.
 
     Args:
         plan: The faults, in the order of their times.
         seconds: How long the trouble lasts.
         inject: Injects one fault, in a task of its own.
-        bring_back: Restarts processes that are down, for as long as the trouble lasts.
+        beside: Runs meanwhile, and is cancelled at the end. None: nothing.
     """
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bring_back)
+        if beside is not None:
+            nursery.start_soon(beside)
         with trio.move_on_after(seconds):
             for fault in plan:
                 await trio.sleep(began + fault.at_s - trio.current_time())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
+from io import StringIO
 from typing import TypeVar
 
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.cluster import (
     SMALL_STORAGE,
@@ -29,6 +31,8 @@ from ledgerlog.testing.wiretap import Observer
 __all__ = ["simulate", "simulated_cluster"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 SHRINK_RUNS_MAX = 100
 """How often a failing run is repeated at most, to find the faults that it takes."""
@@ -130,7 +134,8 @@ def simulate(
     Call it outside of any event loop.
 
     Args:
-        scenario: An async function. It gets the ``SimulatedCluster``.
+        scenario: An async function. It gets the ``SimulatedCluster``. It must make everything that it uses,
+            because a run that fails is repeated.
         seed: Decides the schedule and every random choice of the run.
         bookies: How many bookies to start.
         replication: The default replication of the clients. None: up to three copies, acknowledged by a
@@ -141,8 +146,8 @@ def simulate(
         faults: Faults for the seed to draw. They come while the scenario runs; ``await cluster.calm()`` waits
             for their end. None: no faults but those of the scenario.
         only: The numbers of the drawn faults to inject, as a failure names them. None: all.
-        shrinks: If the run fails, repeat it with fewer of the drawn faults, up to 100 times and for a minute,
-            and name those that it takes to fail in the same way.
+        shrinks: If the run fails, repeat it with fewer of the drawn faults, up to 100 times and for a minute
+            of CPU time, and name those that it takes to fail in the same way.
 
     Returns:
         The ``Outcome``: the result of ``scenario``, and the hash of the run.
@@ -151,8 +156,10 @@ def simulate(
         Deadlock: Nothing could happen any more.
         SimulatedTimeExceeded: The run took more than 24 simulated hours.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
-        Exception: ``scenario`` raised it. It has a note with the seed and the last events, and one with the
-            drawn faults that came before, in their order.
+        InvalidArgument: The seed draws no faults of the numbers ``only``, or ``faults.spare`` names a process
+            that there never was.
+        Exception: ``scenario`` raised it. It has notes: the seed and the last events, the drawn faults that
+            came before in their order, and those that it takes.
     """
     trouble: RunningFaults | None = None
 
@@ -173,23 +180,45 @@ def simulate(
     def fails(only: Collection[int], way: str) -> RunningFaults | None:
         try:
             run(only)
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             return trouble if way_of(error) == way else None
         return None
 
+    if faults is None and only is not None:
+        raise InvalidArgument("only chooses from drawn faults: it needs faults=DrawnFaults()")
     try:
         return run(only)
-    except Exception as error:
-        if trouble is not None:
-            error.add_note(_listed(f"{len(trouble.told)} drawn faults came before it", trouble.told))
-            if shrinks and trouble.plan:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        failed = trouble
+        if failed is not None:
+            error.add_note(_listed("Drawn faults before it", failed.told))
+            if shrinks and failed.plan:
                 way = way_of(error)
-                error.add_note(_shrunk(trouble, lambda only: fails(only, way)))
+                with _silence():
+                    note = _shrunk(failed, lambda only: fails(only, way))
+                error.add_note(note)
         raise
 
 
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Drop what is logged and printed: it belongs to the run that failed first."""
+    logger.info("the run failed: looking for the faults that it takes")
+    disabled = logging.root.manager.disable
+    logging.disable()
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(disabled)
+
+
 def _listed(title: str, told: list[str]) -> str:
-    return "\n".join((f"{title}:", *(f"  {line}" for line in told))) if told else f"{title}."
+    return "\n".join((f"{title}:", *(f"  {line}" for line in told))) if told else f"{title}: none."
 
 
 def _shrunk(failed: RunningFaults, run: Callable[[tuple[int, ...]], RunningFaults | None]) -> str:
@@ -199,15 +228,21 @@ def _shrunk(failed: RunningFaults, run: Callable[[tuple[int, ...]], RunningFault
     def may_try(attempts: int) -> bool:
         return attempts < SHRINK_RUNS_MAX and time.process_time() - began < SHRINK_CPU_S
 
-    disabled = logging.root.manager.disable
-    logging.disable()  # What is logged belongs to the run that failed first.
-    try:
-        found = minimize(failed, tuple(fault.number for fault in failed.plan), run, may_try=may_try)
-    finally:
-        logging.disable(disabled)
+    numbers = tuple(fault.number for fault in failed.plan)
+    again = run(numbers)
+    if again is None or again.trace_hash != failed.trace_hash:
+        return (
+            "The same run ended in another way when it was repeated, so nothing is known about its faults. "
+            "Make everything inside of the scenario: it must not depend on what was before."
+        )
+    # Faults that were to come later, or found nobody to hit, are mostly not needed.
+    injected = tuple(failed.injected)
+    fewer = run(injected) if len(injected) < len(numbers) else None
+    start, numbers = (failed, numbers) if fewer is None else (fewer, injected)
+    found = minimize(start, numbers, run, may_try=may_try)
     if not found.numbers:
         return "It fails in the same way without any drawn fault."
-    sure = "it takes" if found.is_minimal else "these are enough, and there may be fewer"
+    sure = "It takes these" if found.is_minimal else "These are enough, and there may be fewer"
     return _listed(
-        f"Of {len(failed.plan)} drawn faults {sure} (run it with only={found.numbers!r})", found.result.told
+        f"{sure} of {len(failed.plan)} drawn faults (run it with only={found.numbers!r})", found.result.told
     )

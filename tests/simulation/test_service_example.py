@@ -14,7 +14,7 @@ TEST = "test_no_seat_is_given_away_twice"
 
 
 def test_the_example_is_short_and_survives_ten_seeds() -> None:
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
     runpy.run_path(str(EXAMPLE))[TEST]()
 
 
@@ -30,5 +30,5 @@ def test_an_answer_before_the_record_is_durable_is_found_with_the_faults_that_it
     with pytest.raises(NotLinearizable) as caught:
         runpy.run_path(str(planted))[TEST]()
     said = "\n".join(caught.value.__notes__)
-    assert "drawn faults came before it" in said
-    assert "drawn faults it takes (run it with only=" in said
+    assert "Drawn faults before it:" in said
+    assert "drawn faults (run it with only=" in said

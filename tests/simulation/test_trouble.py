@@ -120,20 +120,22 @@ def test_a_failure_lists_the_faults_before_it_and_those_that_it_takes() -> None:
         assert cluster.faults["kill"] < 2, "killed twice"
 
     with pytest.raises(AssertionError, match="killed twice") as caught:
-        simulate(scenario, seed=2, faults=DrawnFaults(kinds=["kill", "pause", "reset"]))
+        simulate(scenario, seed=3, faults=DrawnFaults(kinds=["kill", "pause", "reset"]))
     said = notes(caught.value)
-    assert "seed 2 at " in said
-    before, _, needed = said.partition("drawn faults came before it:\n")[2].partition("\nOf ")
+    assert "seed 3 at " in said
+    before, _, needed = said.partition("Drawn faults before it:\n")[2].partition("\nIt takes these of ")
     assert before.count(": kill ") >= 2
-    assert "it takes (run it with only=(" in needed
+    assert "drawn faults (run it with only=(" in needed
     assert needed.count(": kill ") == 2
     assert needed.count("\n") == 3, "the two kills and a pause, without which it fails in another way"
     assert runs < 60
 
     only = eval(needed.partition("only=")[2].partition("):")[0])
     with pytest.raises(AssertionError, match="killed twice") as again:
-        simulate(scenario, seed=2, faults=DrawnFaults(kinds=["kill", "pause", "reset"]), only=only)
-    assert "3 drawn faults came before it" in notes(again.value)
+        simulate(scenario, seed=3, faults=DrawnFaults(kinds=["kill", "pause", "reset"]), only=only)
+    before, _, needed = notes(again.value).partition("Drawn faults before it:\n")[2].partition("\nIt takes ")
+    assert before.count("\n  #") == 2
+    assert needed.startswith("these of 3 drawn faults")
 
 
 def test_a_failure_that_takes_no_fault_says_so() -> None:
@@ -158,7 +160,126 @@ def test_a_failure_is_not_repeated_if_you_do_not_want_it() -> None:
     with pytest.raises(AssertionError) as caught:
         simulate(scenario, seed=2, faults=DrawnFaults(), shrinks=False)
     assert runs == 1
-    assert "drawn faults came before it" in notes(caught.value)
+    assert "Drawn faults before it:" in notes(caught.value)
+    assert "It takes" not in notes(caught.value)
+
+
+def test_a_scenario_that_depends_on_the_run_before_is_told_so() -> None:
+    runs = 0
+
+    async def scenario(cluster: SimulatedCluster) -> None:
+        nonlocal runs
+        runs += 1
+        await cluster.calm()
+        assert runs > 1, "only the first run fails"
+
+    with pytest.raises(AssertionError, match="only the first") as caught:
+        simulate(scenario, seed=2, faults=DrawnFaults())
+    assert runs == 2
+    assert "Make everything inside of the scenario" in notes(caught.value)
+
+
+def test_a_repeated_run_that_ends_in_any_other_way_leaves_the_first_failure_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        cluster.start("service", serve)
+        await cluster.calm()
+        print("this run is", "whole" if cluster.faults["kill"] > 1 else "smaller")
+        if cluster.faults["kill"] < 2:
+            pytest.fail("not an Exception, as pytest has it")
+        raise AssertionError("killed twice")
+
+    with pytest.raises(AssertionError, match="killed twice") as caught:
+        simulate(scenario, seed=2, faults=DrawnFaults(kinds=["kill"]))
+    assert notes(caught.value).count(": kill ") > 2
+    assert capsys.readouterr().out == "this run is whole\n", "what repeated runs print is dropped"
+
+
+def test_a_failure_that_is_no_exception_is_explained_too() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        await trio.sleep(5)
+        pytest.fail("always")
+
+    with pytest.raises(BaseException, match="always") as caught:
+        simulate(scenario, seed=2, faults=DrawnFaults())
+    assert "It fails in the same way without any drawn fault." in notes(caught.value)
+
+
+def test_a_check_that_fails_at_another_place_is_another_failure() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        def require(holds: bool) -> None:
+            assert holds, "a helper of the test"
+
+        cluster.start("service", serve)
+        await cluster.calm()
+        require(cluster.faults["pause"] > 0)
+        require(cluster.faults["kill"] == 0)
+
+    with pytest.raises(AssertionError) as caught:
+        simulate(scenario, seed=2, faults=DrawnFaults(kinds=["kill", "pause"]))
+    needed = notes(caught.value).partition("It takes these of ")[2]
+    assert needed.count(": kill ") == 1
+    assert needed.count(": pause ") == 1
+
+
+def test_a_process_that_fails_after_it_is_calm_is_started_again() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        async def fails_late(client: Cluster) -> None:
+            await trio.sleep(7)
+            await client.open_log("no such log")
+
+        cluster.start("service", fails_late)
+        await cluster.calm()
+        lives = cluster.process("service").lives
+        await trio.sleep(60)
+        assert cluster.process("service").lives > lives + 3
+
+    simulate(scenario, seed=1, faults=DrawnFaults(seconds=2, kinds=["slow link"]))
+
+
+def test_processes_may_be_added_while_the_scenario_waits_for_calm() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        async def come_and_go() -> None:
+            for number in range(200):
+                async with cluster.client(f"client-{number}"):
+                    await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_and_go)
+            await cluster.put_down("bookie-1")
+            await cluster.calm()
+            assert cluster.is_running("bookie-1")
+            nursery.cancel_scope.cancel()
+
+    simulate(scenario, seed=1)
+
+
+def test_a_cluster_of_spared_bookies_is_left_alone() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        cluster.start("service", serve)
+        await cluster.calm()
+        for bookie in cluster.bookies:
+            assert cluster.process(bookie).lives == 1
+
+    for kinds in (["full disk", "slow disk", "power cut"], ["kill", "reset", "partition", "slow link"]):
+        with pytest.raises(ZeroDivisionError) as caught:
+            simulate(ending_in_an_error(scenario), faults=DrawnFaults(kinds=kinds, spare=ALL_BOOKIES))
+        before = notes(caught.value).partition("Drawn faults before it:")[2].partition("It ")[0]
+        assert "bookie-" not in before
+
+
+ALL_BOOKIES = [f"bookie-{number}" for number in range(1, 5)]
+
+
+def ending_in_an_error(scenario: Any) -> Any:
+    """The scenario, and then an error whose notes list the faults."""
+
+    async def run(cluster: SimulatedCluster) -> None:
+        await scenario(cluster)
+        raise ZeroDivisionError
+
+    return run
 
 
 def test_seeds_draw_different_kinds_and_rates() -> None:
@@ -179,8 +300,39 @@ def test_seeds_draw_different_kinds_and_rates() -> None:
         ({"kinds": []}, "no such faults: none given"),
         ({"seconds": 0.0}, "seconds is 0.0; it must be a positive number"),
         ({"seconds": float("nan")}, "seconds is nan"),
+        ({"spare": "service"}, "'service' is one text: give a list of names"),
+        ({"kinds": "kill"}, "'kill' is one text: give a list of names"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidArgument, match=why):
         DrawnFaults(**options)
+
+
+def test_what_a_run_does_not_have_is_refused() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        await trio.sleep(1)
+
+    with pytest.raises(InvalidArgument, match="only chooses from drawn faults"):
+        simulate(scenario, only=(0,))
+    with pytest.raises(InvalidArgument, match=r"the seed draws the faults from 0 to \d+, and not 777"):
+        simulate(scenario, faults=DrawnFaults(), only=(0, 777))
+    with pytest.raises(InvalidArgument, match="there is no process 'servcie'"):
+        simulate(scenario, faults=DrawnFaults(spare=["servcie"]))
+
+
+def test_the_order_in_which_kinds_are_given_does_not_matter() -> None:
+    assert DrawnFaults(kinds={"reset", "kill", "pause"}).kinds == ("kill", "pause", "reset")
+
+
+def test_a_process_that_runs_is_not_started_again() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        cluster.start("service", serve)
+        with pytest.raises(InvalidArgument, match="service runs already"):
+            cluster.start("service", serve)
+        await trio.sleep(1)
+        with pytest.raises(InvalidArgument, match="service runs already"):
+            cluster.start("service", serve)
+        assert cluster.process("service").lives == 1
+
+    simulate(scenario)
