@@ -129,14 +129,16 @@ class CorruptionRepair:
             raise _NotNow(
                 "the metadata does not name this bookie for all of them, or their end is not known yet"
             )
+        through = run.last
         if end is not None:
+            through = min(run.last, end)
             ids = [entry_id for entry_id in ids if entry_id <= end]
         copies: dict[int, bytes] = {}
         for entry_id in ids:
             while entry_id not in copies:
-                last = min(run.last, entry_id + _FETCH_ENTRIES - 1)
+                last = min(through, entry_id + _FETCH_ENTRIES - 1)
                 found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, last)
-                copies.update((e, payload) for e, payload in found.items() if run.first <= e <= run.last)
+                copies.update((e, payload) for e, payload in found.items() if run.first <= e <= through)
                 if entry_id not in found and last > entry_id:
                     # The failure may be about an entry of another write set: ask for ``entry_id`` alone.
                     found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, entry_id)

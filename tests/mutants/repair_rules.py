@@ -17,6 +17,14 @@ _MODEL = "tests/model/test_model.py::test_no_order_of_events_breaks_an_invariant
 
 MUTANTS = (
     mutant(
+        "a_rotten_run_is_asked_for_behind_the_end",
+        "23",
+        "CorruptionRepair._restore",
+        "min(run.last, end)",
+        "run.last",
+        f"{_ROT}::test_what_rotted_behind_the_end_of_a_ledger_keeps_nothing_from_being_stored_again",
+    ),
+    mutant(
         "a_rotten_run_that_begins_behind_the_end_stays_rotten",
         "8",
         "CorruptionRepair._restore",

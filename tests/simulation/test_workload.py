@@ -35,9 +35,10 @@ from ledgerlog.testing.workload import WORKLOADS, Report, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
 SMALL = range(60)
-FULL = (*range(4), 910237, 921395)
-"""The last two once failed. A reader found nothing of a log whose ledger was fenced before it was closed. And
-a deposed leader replayed a log that its successor had truncated meanwhile."""
+FULL = (*range(4), 910237, 921395, 923065)
+"""The last three once failed. A reader found nothing of a log whose ledger was fenced before it was closed. A
+deposed leader replayed a log that its successor had truncated meanwhile. And a bookie that restored a rotten
+run asked others for entries behind the end of the ledger."""
 
 FOUND: tuple[tuple[int, Size], ...] = ((2001, Size.SMALL), (2080, Size.SMALL), (1513, Size.FULL))
 """Seeds that once failed; they stay for ever. They run without faults of people, which are newer than these
