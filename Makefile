@@ -2,7 +2,8 @@
 # it needs from the package index; nothing else has to be on the machine but Python >= 3.11 and make.
 #
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
-#   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on all cores (up to 4 workers)
+#   make test [ARGS=...]    format, lint, types, then the tests without real processes, on all cores (up to 4 workers)
+#   make test-all [ARGS=]   the same with real processes, Spark and ZooKeeper: everything but the soaks. What CI runs
 #   make check              format, lint, types, the site, and the tests of the house rules: two minutes, before each commit
 #   make docs               the documentation as a site, in build/site; a broken link is an error
 #   make release            the wheel, the source distribution and their checksums, in dist/
@@ -16,7 +17,7 @@
 #   make clean              removes all that these targets made (never your data)
 #
 # ARGS goes to the command that runs last: `make demo ARGS='--records 1000'`,
-# `make test ARGS='tests/unit -x'`, `make test ARGS='-n 0 -m soak --hypothesis-profile=soak'` (-n 0: one
+# `make test ARGS='tests/unit -x'`, `make test-all ARGS='-n 0 -m soak --hypothesis-profile=soak'` (-n 0: one
 # test at a time, and what it prints is shown).
 # PYTHON=/path/to/python chooses the interpreter that the virtual environment is made from.
 #
@@ -27,7 +28,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: crash-soak docs help demo release release-check test check lint faces model mutants fuzz bench clean
+.PHONY: crash-soak docs help demo release release-check test test-all check lint faces model mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -64,7 +65,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,16s/^#  //p' Makefile
+	@sed -n '4,17s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -73,6 +74,9 @@ bench: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog bench write $(ARGS)
 
 test: lint
+	@exec $(BIN)/pytest $(ON_ALL_CORES) -m 'not soak and not processes' $(ARGS)
+
+test-all: lint
 	@exec $(BIN)/pytest $(ON_ALL_CORES) -m 'not soak' $(ARGS)
 
 model: $(TEST_STAMP)

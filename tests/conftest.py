@@ -11,7 +11,7 @@ command line. Processes of fixtures with a wider scope do not count: they were t
 
 The search for processes reads ``/proc``. If there is no ``/proc``, nothing is searched.
 
-**Several workers.** ``make test`` runs the suite in several processes (pytest-xdist). ``-n auto`` means one
+**Several workers.** ``make test`` runs tests in several processes (pytest-xdist). ``-n auto`` means one
 worker more than there are cores, because many tests wait for processes. Every test has its own directory and
 its own ports, and each worker has its own token, so no test sees the processes of another. A worker takes one
 file at a time, and the whole folder ``tests/spark`` at once, because a Spark session takes long to start.

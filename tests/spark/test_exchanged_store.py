@@ -20,7 +20,7 @@ from ledgerlog.spark.columns import arrow_schema
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
 from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import ScanPart
-from ledgerlog.spark.sink import BatchOf, LogTableWriter, StagedRows
+from ledgerlog.spark.sink import BatchOf, LogTableWriter, StagedPart, StagedRows
 from ledgerlog.spark.source import read_part
 
 Parts = tuple[ScanPart, AuditPart]
@@ -56,7 +56,9 @@ def test_a_commit_does_not_look_for_staged_ledgers_there(parts: Parts) -> None:
     """The other cluster gives the ids of the staged ledgers to other ledgers."""
     options = parse_write_options({"uri": parts[0].uri, "log": "orders"}, is_stream=False)
     writer = LogTableWriter(options)
-    staged = StagedRows(parts[0].cluster, 0, BatchOf("query", "run", 0), Staged(0, 1, 1, 0))
+    staged = StagedRows(
+        parts[0].cluster, BatchOf("query", "run", 0), {"orders": StagedPart(0, Staged(0, 1, 1, 0))}
+    )
     with pytest.raises(WrongCluster):
         writer.commit([staged])
 
