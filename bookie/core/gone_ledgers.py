@@ -41,7 +41,8 @@ from ledgerlog.wire.checksum import checksum
 Range = tuple[int, int]
 """The first and the last id, both included."""
 
-_MAGIC = b"LLGONE01"
+MAGIC = b"LLGONE01"
+"""The first bytes of the file."""
 _FORMAT = 1
 _INSTANCE_BYTES = 64
 _HEAD = struct.Struct(f"<8sII{_INSTANCE_BYTES}s")
@@ -101,7 +102,7 @@ class GoneLedgers:
         """Return the bytes of the file of this bookie instance."""
         name = instance.encode()
         assert len(name) <= _INSTANCE_BYTES
-        body = _HEAD.pack(_MAGIC, _FORMAT, len(self.bounds) // 2, name) + u64_bytes(self.bounds)
+        body = _HEAD.pack(MAGIC, _FORMAT, len(self.bounds) // 2, name) + u64_bytes(self.bounds)
         return body + _CHECKSUM.pack(checksum(body))
 
     @classmethod
@@ -119,9 +120,9 @@ class GoneLedgers:
         if _CHECKSUM.pack(checksum(body)) != data[-_CHECKSUM.size :]:
             raise StorageCorrupt(path, 0, "the checksum of the gone ledgers does not match")
         magic, version, count, raw_instance = _HEAD.unpack_from(body)
-        if magic == _MAGIC and version > _FORMAT:
+        if magic == MAGIC and version > _FORMAT:
             raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
-        if magic != _MAGIC or version != _FORMAT:
+        if magic != MAGIC or version != _FORMAT:
             raise StorageCorrupt(path, 0, f"not a file of gone ledgers of format {_FORMAT}")
         owner = raw_instance.rstrip(b"\0").decode(errors="replace")
         if owner != instance:

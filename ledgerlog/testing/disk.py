@@ -435,6 +435,11 @@ class Platter:
         if self._on_durable is not None:
             self._on_durable(inode.path, write.offset, write.data)
 
+    def note_file(self, path: str, data: bytes) -> None:
+        """Report a file that was written as a whole. Its name becomes durable later."""
+        if self._on_durable is not None:
+            self._on_durable(path, 0, data)
+
     def begin_index_write(
         self, index: MemoryIndex, rows: Sequence[Change]
     ) -> tuple[MemoryIndex, Sequence[Change]]:
@@ -564,6 +569,7 @@ class SimDisk(_Door):
     async def write_file(self, path: str, data: bytes) -> None:
         await self.take_time(is_queued=True)
         self.platter.add_file(path, bytearray(data))
+        self.platter.note_file(path, data)
         self.done()
 
     async def read_file(self, path: str, bytes_max: int) -> bytes:

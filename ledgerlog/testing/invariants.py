@@ -52,6 +52,8 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from bookie.core.block import BLOCK_HEADER_BYTES
+from bookie.core.gone_ledgers import MAGIC as GONE_MAGIC
+from bookie.core.gone_ledgers import GoneLedgers
 from bookie.core.journal_items import ADD, DELETE, FENCE, decode_delete, decode_fence, decode_records
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL
 from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
@@ -83,6 +85,11 @@ _EDGES = frozenset(
 class Violation(AssertionError):
     """A rule of the protocol, or a promise to users, is broken. If the rule has a name, the message begins
     with it."""
+
+
+def _gone_ledgers(data: bytes, path: str) -> GoneLedgers:
+    """Decode a file of gone ledgers. It is of the bookie whose disk it is on."""
+    return GoneLedgers.decode_untrusted(data, path=path, instance=data[16:80].rstrip(b"\0").decode())
 
 
 class GodView:
@@ -120,6 +127,8 @@ class GodView:
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], int] = {}
         """For each bookie and ledger, the number of the journal record that fenced it."""
+        self._gone: dict[str, GoneLedgers] = {}
+        """The ledgers that a bookie refuses for ever, although it may have no record of them."""
         self._records = 0
         self._blocks: dict[tuple[str, int, int], bytes] = {}
         self._logs: dict[int, LogMetadata] = {}
@@ -142,6 +151,8 @@ class GodView:
 
     def on_durable(self, bookie: str, path: str, offset: int, data: bytes) -> None:
         """Bytes became durable on a bookie's disk."""
+        if data[:8] == GONE_MAGIC:
+            self._gone[bookie] = _gone_ledgers(data, path)
         if data[:8] != BLOCK_MAGIC:
             return
         _, segment, sequence, _, content_bytes = _BLOCK.unpack_from(data)
@@ -165,7 +176,7 @@ class GodView:
             elif record.kind == ADD:
                 header = Header._make(HEADER.unpack_from(record.body))
                 self.checks["FenceDurable"] += 1
-                if (bookie, header.ledger_id) in self._fenced and not header.flags & RECOVERY:
+                if self.is_fenced(bookie, header.ledger_id) and not header.flags & RECOVERY:
                     self.violate(
                         "FenceDurable",
                         f"{bookie} stored entries {header.first}..{header.last} of ledger "
@@ -188,8 +199,9 @@ class GodView:
         self._holders.setdefault(key, {}).setdefault(bookie, self._records)
 
     def is_fenced(self, bookie: str, ledger_id: int) -> bool:
-        """Whether a fence of the ledger is durable on the bookie."""
-        return (bookie, ledger_id) in self._fenced
+        """Whether a fence of the ledger is durable on the bookie, or the bookie knows durably that the ledger
+        is gone."""
+        return (bookie, ledger_id) in self._fenced or ledger_id in self._gone.get(bookie, ())
 
     def is_held(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
         """Whether an entry is durable on a bookie."""

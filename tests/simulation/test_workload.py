@@ -35,10 +35,11 @@ from ledgerlog.testing.workload import WORKLOADS, Report, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
 SMALL = range(60)
-FULL = (*range(4), 910237, 921395, 923065)
-"""The last three once failed. A reader found nothing of a log whose ledger was fenced before it was closed. A
-deposed leader replayed a log that its successor had truncated meanwhile. And a bookie that restored a rotten
-run asked others for entries behind the end of the ledger."""
+FULL = (*range(4), 910237, 921395, 923065, 924306)
+"""The last four once failed. A reader found nothing of a log whose ledger was fenced before it was closed. A
+deposed leader replayed a log that its successor had truncated meanwhile. A bookie that restored a rotten run
+asked others for entries behind the end of the ledger. And a bookie confirmed a late fence of a ledger that it
+knew to be gone, of which it had no record."""
 
 FOUND: tuple[tuple[int, Size], ...] = ((2001, Size.SMALL), (2080, Size.SMALL), (1513, Size.FULL))
 """Seeds that once failed; they stay for ever. They run without faults of people, which are newer than these
