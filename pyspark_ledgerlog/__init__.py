@@ -8,7 +8,7 @@ first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -50,7 +50,10 @@ class DefaultSource(DataSource):
         return stream_reader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer for ``df.write``. Raises InvalidArgument for a wrong option, schema or mode."""
+        """Return the writer for ``df.write``.
+
+        Raises InvalidArgument for a wrong option, schema or mode, and LogNotFound if the log is missing.
+        """
         from ledgerlog.spark.sink import batch_writer
 
         return batch_writer(dict(self.options), schema, overwrite)
@@ -58,8 +61,16 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer for ``df.writeStream``.
 
-        Raises InvalidArgument for a wrong option, schema or mode.
+        Raises InvalidArgument for a wrong option, schema or mode, and LogNotFound if the log is missing.
         """
         from ledgerlog.spark.sink import stream_writer
 
-        return stream_writer(dict(self.options), schema, overwrite)
+        return stream_writer(dict(self.options), schema, overwrite, is_commit=self._was_sent)
+
+    _was_sent = False
+    """Whether this object was sent to another process: Spark sends it to the process that commits or aborts a
+    batch, and makes a new one to plan a batch."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._was_sent = True

@@ -273,7 +273,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         given = _known(options, (*_WRITE, *_WRITE_BATCH), _WRITE_STREAM, "a stream (df.writeStream)")
     said = [name for name in ("path", "log") if name in given]
     if len(said) > 1:
-        raise InvalidArgument("name the log to write by exactly one of the path and the option log")
+        raise InvalidArgument("name the log to write by the path or by the option log, not by both")
     producer = given.get("producerId")
     sequence = given.get("batchSeq")
     batch_seq = None if sequence is None else _number(sequence)

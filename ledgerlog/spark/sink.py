@@ -25,14 +25,14 @@ Null is no key and no headers.
 ledger for each of these logs, and the commit splices them log by log: each log gets its part of the batch
 whole and once, but not all logs in one transaction. If the commit ends between two logs, Spark repeats the
 batch; the logs that have it change nothing. A log takes part only in batches that have rows for it, so its
-batches may have gaps.
+batches may have gaps, and its checks see only these batches.
 
 **Refused** are overwriting and complete output, because a log is only appended to; other columns, because
 they would be lost silently; null values, and null as the name or the value of a header."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -52,6 +52,7 @@ from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.environment import Environment
+from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX
 from ledgerlog.log.attach import Stage, splice, stage
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.registry import LogRegistry
@@ -121,7 +122,7 @@ async def open_log(client: LedgerClient, name: str, *, create: bool) -> int:
         create: Whether to make the log if there is none of this name.
 
     Raises:
-        LogNotFound: There is no log of this name.
+        LogNotFound: There is no log of this name, and ``create`` is false.
     """
     registry = LogRegistry(client.store, client.environment)
     incarnation = await registry.find(name)
@@ -141,7 +142,7 @@ async def commit_rows(
 
     Args:
         client: The cluster.
-        options: The producer.
+        options: The producer, and which gaps are allowed.
         messages: The message of each task; None for a task without a message.
         batch_id: The number of the stream's batch; None for a batch job.
 
@@ -157,16 +158,21 @@ async def commit_rows(
         return  # A batch without partitions needs no number either.
     names = sorted({name for each in rows for name in each.parts})
     parts = {name: [each.parts[name] for each in rows if name in each.parts] for name in names}
-    if (
-        len({(each.cluster, each.batch_of) for each in rows}) != 1
-        or batch_id not in (None, rows[0].batch_of.batch)
-        or any(len({part.incarnation for part in of_log}) != 1 for of_log in parts.values())
-    ):
-        raise SpliceRefused(
-            f"the tasks of batch {batch_id} wrote for different batches, or a log of {', '.join(names)} was "
-            "deleted and made again while they did, or the URI led to different clusters"
-        )
     of = rows[0].batch_of
+    if len({(each.cluster, each.batch_of) for each in rows}) != 1 or batch_id not in (None, of.batch):
+        raise SpliceRefused(
+            f"logs {', '.join(names)}: the tasks wrote for different batches, or the URI led to different "
+            "clusters"
+        )
+    for name, of_log in parts.items():
+        if len({part.incarnation for part in of_log}) != 1:
+            raise SpliceRefused(f"log {name!r} was deleted and made again while the tasks wrote")
+        ledgers = sum(part.staged is not None for part in of_log)
+        if ledgers > LOG_SPLICE_LEDGERS_MAX:  # Before any log gets its part.
+            raise InvalidArgument(
+                f"log {name!r}: {ledgers} ledgers in one batch, over the limit of {LOG_SPLICE_LEDGERS_MAX}: "
+                "write with fewer tasks"
+            )
     is_stream = batch_id is not None
     producer = options.producer_id or (of.source if is_stream else None)
     for name, of_log in parts.items():
@@ -189,8 +195,9 @@ async def commit_rows(
         )
 
 
-LOGS_MAX = 100
-"""To so many logs a task can write. Each of them costs a ledger in each batch."""
+LOGS_MAX = 32
+"""To so many logs a task can write. For each of them it makes a ledger, and holds up to 32 MiB that are not
+acknowledged yet."""
 
 
 class _Stages:
@@ -202,17 +209,21 @@ class _Stages:
         self._options = options
         self._opened: dict[str, tuple[int, Stage, Held[Stage]]] = {}
 
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse names that are no names of logs, and too many of them, before a log is made."""
+        wanted = {check_log_name(name) for name in names}.union(self._opened)
+        if len(wanted) > LOGS_MAX:
+            raise InvalidArgument(
+                f"a task writes to at most {LOGS_MAX} logs, and the column log names {len(wanted)}: "
+                "partition the table by the column log"
+            )
+
     def stage_of(self, name: str) -> Stage:
         """Return the open ledger for a log."""
         found = self._opened.get(name)
         if found is None:
-            if len(self._opened) == LOGS_MAX:
-                raise InvalidArgument(
-                    f"a task writes to at most {LOGS_MAX} logs, and {name!r} is one more: partition the "
-                    "table by the column log"
-                )
             client, create = self._client, self._options.create_log
-            incarnation = self._portal.run(lambda: open_log(client, check_log_name(name), create=create))
+            incarnation = self._portal.run(lambda: open_log(client, name, create=create))
             registry = LogRegistry(client.store, client.environment)
             opened, held = self._portal.enter(stage(client, registry, name, incarnation))
             found = self._opened[name] = incarnation, opened, held
@@ -240,7 +251,8 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
         InvalidArgument: A value or the name of a log is null, a name or headers are malformed, or the rows
             name too many logs. No list will name the ledgers.
         RecordTooLarge: A record is over a limit. No list will name the ledgers.
-        LogNotFound: There is no log of this name.
+        LogNotFound: There is no log of this name, and the options do not say to make it.
+        LogListFull: A log's list may have no room for another batch. No list will name the ledgers.
     """
     portal = Portal()
     try:
@@ -249,7 +261,9 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
         if options.log is not None:
             stages.stage_of(options.log)  # A task without rows reports its log, too.
         for batch in batches:
-            for name, rows in _by_log(batch, options.log):
+            by_log = dict(_by_log(batch, options.log))
+            stages.check(by_log)
+            for name, rows in by_log.items():
                 append = stages.stage_of(name).append_many
                 portal.run(partial(append, _values(rows), keys=_keys(rows), headers=_headers(rows)))
         parts = stages.close()
@@ -400,7 +414,7 @@ class LogTableWriter(DataSourceArrowWriter):
         self._of = BatchOf(_JOBS, Environment().new_token().hex(), options.batch_seq or 0)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one task to a new ledger. The errors are those of ``stage_rows``."""
+        """Write the rows of one task to new ledgers. The errors are those of ``stage_rows``."""
         return stage_rows(self._options, iterator, self._of)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -421,7 +435,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one task to a new ledger. The errors are those of ``stage_rows``."""
+        """Write the rows of one task to new ledgers. The errors are those of ``stage_rows``."""
         return stage_rows(self._options, iterator, _batch_of_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -457,13 +471,17 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     return LogTableWriter(parsed)
 
 
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, *, is_commit: bool = False
+) -> LogStreamWriter:
     """Return the writer for ``df.writeStream``.
 
     Args:
         options: The options of the query, by name.
         schema: The columns of the table.
         overwrite: Whether the output mode is complete.
+        is_commit: Whether the writer is to commit or abort a batch whose tasks have ended. Then the log is
+            not looked for, and not made again if it was deleted meanwhile.
 
     Raises:
         InvalidArgument: An option, the schema or the mode is wrong.
@@ -471,5 +489,6 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     """
     parsed = parse_write_options(options, is_stream=True)
     check_written(schema, overwrite, log=parsed.log)
-    _require_log(parsed)
+    if not is_commit:
+        _require_log(parsed)
     return LogStreamWriter(parsed)

@@ -12,6 +12,7 @@ import trio.testing
 from pyspark.sql import types
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX
 from ledgerlog.log.attach import stage
 from ledgerlog.log.core.attach import SpliceRefused, Staged
 from ledgerlog.log.log import Log, create_log
@@ -19,8 +20,9 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.spark import sink
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import WriteOptions, parse_write_options
-from ledgerlog.spark.sink import BatchOf, StagedPart, StagedRows, check_written, commit_rows
+from ledgerlog.spark.sink import BatchOf, LogStreamWriter, StagedPart, StagedRows, check_written, commit_rows
 from ledgerlog.testing.memory_cluster import Client, open_cluster
+from pyspark_ledgerlog import DefaultSource
 from tests.spark.spark_logs import client_rows, declared, fetched, planned, read_options, rows
 
 STREAM = parse_write_options({"uri": "zk://localhost/x", "log": "log"}, is_stream=True)
@@ -224,5 +226,25 @@ async def test_each_log_gets_its_part_once_if_the_commit_ends_between_two_logs(
         # A log that is deleted and made again between two tasks is not the log of the first one.
         parts = {"a": StagedPart(logs[0].incarnation + 1, None)}
         stray = StagedRows(client.opened.store.cluster, BatchOf("query", "run 1", 5), parts)
-        with pytest.raises(SpliceRefused, match="a log of a was deleted and made again"):
+        with pytest.raises(SpliceRefused, match="log 'a' was deleted and made again"):
             await commit(client, [await task(5, {"a": [b"a5"]}), stray], 5, routed)
+
+
+def test_a_writer_that_commits_does_not_look_for_the_log() -> None:
+    """Nor does it make a log again that was deleted while the tasks wrote. Nobody listens at the URI."""
+    options = {"uri": "zk://127.0.0.1:1/nowhere", "log": "log", "createLog": "true"}
+    sent = pickle.loads(pickle.dumps(DefaultSource(options)))
+    schema = types.StructType([types.StructField("value", types.StringType())])
+    assert isinstance(sent.streamWriter(schema, False), LogStreamWriter)
+
+
+async def test_no_log_gets_its_part_if_another_has_too_many_ledgers(autojump_clock: object) -> None:
+    routed = parse_write_options({"uri": "zk://localhost/x"}, is_stream=True)
+    async with open_cluster() as cluster, cluster.client() as client:
+        first, second = [await create_log(client.opened, name) for name in ("a", "b")]
+        one = await message(client, first, [b"a"])
+        many = await message(client, second, [b"b"])
+        messages = [one, *[many] * (LOG_SPLICE_LEDGERS_MAX + 1)]
+        with pytest.raises(InvalidArgument, match="log 'b': 257 ledgers in one batch, over the limit of 256"):
+            await commit(client, list(messages), 0, routed)
+        assert await contents(first) == []

@@ -146,7 +146,7 @@ def test_a_write_says_where_and_as_whom() -> None:
         (False, {"checkpointLocation": "/x"}, "for a stream"),
         (True, {"batchSeq": "1"}, "for a batch"),
         (True, {"startingOffsets": "1"}, "there is no option"),
-        (True, {"log": "x"}, "exactly one"),
+        (True, {"log": "x"}, "not by both"),
     ],
 )
 def test_what_is_wrong_with_a_write_is_said(is_stream: bool, options: dict[str, str], words: str) -> None:

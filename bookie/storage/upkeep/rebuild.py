@@ -59,7 +59,8 @@ async def rebuild_index(
 
     Args:
         directory: The locked directory.
-        on_file: Called as ``on_file(done, total)`` with the number of files that were read, and of all.
+        on_file: Called as ``on_file(done, total)`` with the number of files that were read, and of all that
+            count.
 
     Returns:
         How many runs the new index has.
@@ -128,6 +129,7 @@ async def read_replaced(logs: EntryLogFiles, numbers: Sequence[int]) -> tuple[Fi
 
 def _counted(total: int, on_file: Callable[[int, int], None]) -> Callable[[], None]:
     """Return a function that reports one more file each time."""
+    on_file(0, total)
     done = itertools.count(1)
     return lambda: on_file(next(done), total)
 
