@@ -14,26 +14,27 @@ A segment is a file of fixed, preallocated size. Its first page is the file head
     112           padding of 0xA5
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
-Segments are numbered from 1 without gaps and written one after the other. Entries may stay in them: the index
-says in which segment each run lies, and where. Once a segment is complete and the index has all its runs, its
-file may be *trimmed*: cut after its last block. If its entries went to an entry log, the file is deleted.
+Segments are numbered from 1 without gaps and written one after the other. Entries may stay in segments for
+good. The index records, for each run (a frame of entries of one ledger), its segment and its place in it.
+Once a segment is complete and the index has all its runs, its file may be *trimmed*: cut after its last
+block. If its entries were moved to an entry log instead, the file is deleted.
 
-**Scanning.** ``BlockWalk`` reads blocks until one is not valid. From the evidence within the segment it
-decides what follows:
+**Scanning.** ``BlockWalk`` reads blocks until one is not valid. It then decides, from this segment alone,
+what it has reached:
 
 - the end: nothing but zeros follow;
 - a torn write (see ``bookie.core.block``);
 - damage: StorageCorrupt with the offset.
 
 A torn block counts as damage if anything was written after it. A valid header of a later block proves that.
-If the torn block's own header is valid, its size is known, and any later byte that is not zero proves it too.
-``bookie.core.boot`` adds the evidence of later segments.
+If the torn block's own header is valid, we know where the block ends. Any nonzero byte after that end is then
+proof too. ``bookie.core.boot`` adds the evidence of later segments.
 
 **Passing rot.** Damage ends a scan, because it may hide whole records. If only payloads are damaged, no
-record is hidden. The block's header and table have checksums, so the bad pages are known. If only ADD records
-touch the bad pages, and the heads of their frames are intact, the entries and the length of each frame are
-known. A caller that sets ``passes_rot`` gets such a block like any other. A later read of the entries finds
-those that do not match their digests.
+record is hidden. The block's header and table have checksums, so the bad pages are known. Suppose that every
+record on a bad page is an ADD record, and that the head of its frame is intact. Then we still know which
+entries each frame has, and how long the frame is. A caller that sets ``passes_rot`` gets such a block like
+any other. A later read of the entries finds those that do not match their digests.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ SEGMENT_NUMBER_MAX = 2**48
 
 @attrs.frozen
 class SegmentHeader:
-    """The header of a segment's file; the module's text has the fields."""
+    """The header of a segment's file; the module docstring lists the fields."""
 
     number: int
     size: int
@@ -104,7 +105,7 @@ class FoundBlock:
 
     @property
     def stop(self) -> int:
-        """The offset behind the block."""
+        """The offset of the first byte after the block."""
         return self.offset + self.header.block_bytes
 
     def records(self, image: memoryview, path: str) -> Iterator[JournalItem]:
@@ -130,7 +131,7 @@ class SegmentScan:
     is_trimmed: bool = False
     """The file ends with the last block."""
     is_garbage: bool = False
-    """It was never written to, and holds bytes that are no block."""
+    """The segment was never written to, but it holds bytes that do not form a block."""
 
     @property
     def is_pristine(self) -> bool:
@@ -220,10 +221,11 @@ def scan_segment(
 ) -> SegmentScan:
     """Walk over all blocks of a segment and return what it holds.
 
-    ``BlockWalk`` has the other arguments and the errors.
+    See ``BlockWalk`` for the other arguments and for the errors.
 
     Args:
-        is_unwritten: The bookie never wrote to the segment. If its bytes are no block, that is no damage.
+        is_unwritten: The bookie never wrote to the segment. Bytes in it that do not form a block do not count
+            as damage.
     """
     if is_unwritten and _is_garbage(image, header):
         return SegmentScan(header.number, (), SEGMENT_HEADER_BYTES, is_torn=False, is_garbage=True)

@@ -1,12 +1,13 @@
 """All decisions about disk space: where entries stay, and which files are rewritten.
 
-Entries are first written to a segment of the journal. There they may *stay*: the segment is kept as it is,
-and the index says where in it each run lies. Then nothing is written twice. That is good if runs are large,
-because the cost of a read grows with the number of runs, and hardly with the distance between them. Small
-runs are costly: the index needs a row for each run, and much of the segment is headers and padding. So if the
-runs of a full segment are smaller than ``small_run_bytes`` on average, the segment is rewritten at once: its
-runs are sorted and joined (``bookie.core.merging``) in an entry log, and the segment is free. If the journal
-has its own device, every full segment is rewritten.
+Entries are first written to a segment of the journal. Entries may *stay* there: the segment is kept
+unchanged, and the index records where in it each run is. A *run* is a frame of entries of one ledger, stored
+in one piece. Then nothing is written twice. With large runs this works well: the cost of a read depends on
+the number of runs, and hardly on how far apart they are. Small runs are costly: the index needs a row for
+each run, and much of the segment is headers and padding. So if the runs of a full segment are smaller than
+``small_run_bytes`` on average, the segment is rewritten at once: its runs are sorted and joined
+(``bookie.core.merging``) in an entry log, and the segment is free. If the journal has its own device, every
+full segment is rewritten.
 
 Later, a file is rewritten, alone or with others, for one of these reasons:
 

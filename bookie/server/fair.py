@@ -1,23 +1,25 @@
-"""Fair shares for the clients of a bookie: turns at its event loop, and places (``bookie.core.shares``).
+"""Fair shares for the clients of a bookie: turns at its event loop (``bookie.core.shares``), and places,
+which are limits on what a client may hold at once.
 
-A *party* is all connections of one principal from one address. If a client proved nothing, it has no
-principal: all such connections from one address are a party. Until a connection is greeted, it belongs to
-this party of its address.
+A *party* is all connections of one principal from one address. A client that did not prove an identity has no
+principal. All connections of such clients from one address form one party. A connection also belongs to that
+party of its address until the bookie has greeted it (accepted its HELLO).
 
 **Turns.** A bookie's event loop does one thing at a time. A client that sends much could keep it busy, and
-longer still with more connections. So a connection asks for a turn before it handles frames. A round of the
-shares is one pass of the event loop. In each pass, all connections of a party together handle as much as one
-turn (``limits.TURN_BYTES``). The parties of one principal are a group and divide this amount. The task
-``run`` begins a round whenever some connection waits. Within a party, connections take turns, and a
-connection's requests and its sending wait in lanes of their own.
+longer still with more connections. So a connection asks for a turn before it handles frames. One round (see
+``bookie.core.shares``) is one pass of the event loop. In each pass, all connections of a party together
+handle as much as one turn (``limits.TURN_BYTES``). The parties of one principal are a group and divide this
+amount. The task ``run`` begins a round whenever some connection waits. Within a party, connections take
+turns, and a connection's requests and its sending wait in lanes of their own.
 
-**What is paid for.** Everything that a client makes the bookie do: taking its frames apart, adds, and each
-piece of work on a request (``requests``), and the sending of replies that waited for the client. Work without
-a turn would delay the other clients as much as the client likes.
+**What is paid for.** A client pays for everything that it makes the bookie do: parsing its frames, its adds,
+each piece of work on a request (``requests``), and sending replies that had to wait for the client. If some
+work needed no turn, a client could use it to delay the others without limit.
 
 **The journal.** All adds go into one queue, and leave it in the order in which they came. So while several
 parties use the bookie, a party adds no more while ``limits.PARTY_UNSYNCED_BYTES`` of its bytes wait for their
-sync. The add of another party waits for these bytes, and not for all that a fast client can send.
+sync. So the add of another party waits for at most these bytes of a fast client, and not for everything that
+the client can send.
 
 **Places.** A party gets only a part of what the bookie has, and so does a principal at all its addresses
 together. So the other clients always find some places:
@@ -124,7 +126,8 @@ class Party:
     everybody: Places
     """The places of all clients of the bookie together."""
     reserve: Places
-    """The places for urgent requests if ``everybody`` has none left."""
+    """The places for urgent requests, and for other bookies, when the shared places (``everybody``) are all
+    taken."""
     own: Places = attrs.Factory(_of_party)
     working: Mapping[Line, trio.CapacityLimiter] = attrs.Factory(_of_lines)
     """The places for requests that are worked on."""
@@ -133,8 +136,8 @@ class Party:
     synced: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     """Where connections wait until fewer bytes are unsynced."""
     scrubbing: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
-    """The place for a scrub. A bookie scrubs for one request after the other, so each party has one in that
-    line."""
+    """The place for a scrub. A bookie serves one scrub request at a time, so each party may have only one in
+    that queue."""
 
     name: str = attrs.field(init=False)
     """The name of the party in the shares. If a client leaves and comes back, its party has the same name, so
@@ -147,12 +150,13 @@ class Party:
         self.name = f"{self.group or ''}@{self.address}"
 
     def on_synced(self, count: int) -> None:
-        """Note that ``count`` bytes of its adds are acknowledged, or that their connection has ended."""
+        """Note that ``count`` bytes of the party's adds are no longer unsynced: they were acknowledged, or
+        the connection that sent them has ended."""
         self.unsynced_bytes -= count
         self.synced.unpark_all()
 
     def shared_places(self) -> tuple[Places, ...]:
-        """Return all places that a connection of the party counts for."""
+        """Return the ``Places`` in which a connection of this party is counted."""
         return self.own, self.of_principal, self.everybody
 
     @property
@@ -233,7 +237,7 @@ class FairShares:
         return self.everybody.reply_budget.used + self.reserve.reply_budget.used
 
     def enter(self, address: str, principal: Principal | None = None) -> Party:
-        """Return the party of an address and a principal, for one more connection.
+        """Count one more connection of an address and a principal, and return its party.
 
         Args:
             address: The client's address.
@@ -255,7 +259,7 @@ class FairShares:
         return Party(principal, address, of_principal, self.everybody, self.reserve)
 
     def greet(self, stranger: Party, principal: Principal | None) -> Party:
-        """Return the party of a connection that is greeted now.
+        """Count a connection as greeted, and return the party that it belongs to from now on.
 
         Args:
             stranger: The party that the connection has belonged to.
@@ -284,7 +288,8 @@ class FairShares:
     def has_connection(self, address: str, principal: Principal | None) -> bool:
         """Whether one more client may be greeted.
 
-        Connections that are not greeted do not count, because the oldest of them makes room for a newcomer.
+        Connections that are not greeted yet do not count: if a newcomer needs room, the oldest of them is
+        closed.
 
         Args:
             address: The client's address.

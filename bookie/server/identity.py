@@ -1,10 +1,11 @@
 """The cookie check, before a bookie serves: does this directory belong to this bookie?
 
-A bookie answers "no such entry", and recovery counts that answer: enough of them end a ledger. If the disk of
-a bookie was emptied or exchanged, that answer is false and loses acknowledged entries (#2612, #4812, scenario
-BP-46). The *cookie* ties an identity to its data. It holds the bookie id, a random *instance* made when the
-directory was formatted, and the cluster that it was formatted for. One copy is in the directory and one in
-the metadata store. A bookie serves only if the two are equal.
+If a bookie lacks an entry, it answers "no such entry". Recovery counts these answers, and with enough of them
+it ends the ledger before that entry. If the disk of a bookie was emptied or exchanged, that answer is false
+and loses acknowledged entries (#2612, #4812, scenario BP-46). The *cookie* ties an identity to its data. It
+holds the bookie id, a random *instance* made when the directory was formatted, and the cluster that it was
+formatted for. One copy is in the directory and one in the metadata store. A bookie serves only if the two are
+equal.
 
 **The order.** Lock the directory, read both cookies, judge them. Only then open the journal and serve.
 
@@ -103,8 +104,8 @@ async def establish_identity(
         bookie_id: The id that the operator expects. None: the id that the directory has, or a generated one
             if the directory is new.
         random_bytes: Makes the instance and a generated id.
-        place: Our place (``BookieInfo.place``). If a registration has the same place, a killed process of
-            this directory left it. "": wait until any registration has expired.
+        place: Our place (``BookieInfo.place``). A registration with the same place was left by a process of
+            this directory that was killed. "": wait until any registration has expired.
         fix_cookie: If the directory was emptied or exchanged, mark it for the loss and take it into service.
 
     Returns:
@@ -164,7 +165,8 @@ async def establish_identity(
         await _store_cookie(store, directory, fresh)
         return fresh
     if node is None or there is None:
-        # Complete an earlier format. The generation is still that of the formatting: it has never served.
+        # Complete an earlier format. The generation is still that of the formatting, because the bookie has
+        # never served from this directory.
         counted = attrs.evolve(here, begun_tokens=())
         await _store_cookie(store, directory, counted)
         return counted

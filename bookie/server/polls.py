@@ -1,6 +1,6 @@
-"""The ends of long polls: thousands of polls that end at the same moment delay no other client.
+"""Ends long polls in small batches, so that thousands of polls that end at once do not delay other clients.
 
-A client may have thousands of long polls under way, and the time of all may be up at once. If each poll had
+A client may have thousands of long polls under way, and all of them may time out at once. If each poll had
 its own timer, all would end in one pass of the event loop, and every other client would wait for that. So the
 task ``run`` ends the polls, the earliest first, at most ``AT_ONCE`` in a pass. A poll may therefore last a
 little longer than the client asked for.
@@ -18,7 +18,7 @@ AT_ONCE = 16
 
 
 class Polls:
-    """The long polls of one bookie that wait. ``run`` must run while any poll waits."""
+    """The waiting long polls of one bookie. ``run`` must run while any poll waits."""
 
     def __init__(self) -> None:
         self._ends: DueItems[Waiter] = DueItems()

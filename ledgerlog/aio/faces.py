@@ -632,15 +632,16 @@ class Log(AioFace[AsyncLog]):
     ) -> tuple[Gap, ...]:
         """End the current leadership without starting another one.
 
-        The leader's ledgers are fenced, closed and counted, and the next writer goes on behind them. A
-        leader that is alive is deposed. If all ledgers of the log are counted already, nothing changes.
+        The leader's ledgers are fenced and closed, and their records are counted. The next writer
+        continues after them. A leader that is alive is deposed. If all ledgers of the log are counted
+        already, nothing changes.
 
         Args:
             accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of
                 a ledger, the ledger ends before the first entry that no bookie has (`ledgerlog ledger
-                recover --accept-loss`). Records behind such an end keep their offsets, and the log has
-                a gap before them. No other record ever gets an offset in the gap. Readers learn of it
-                by RecordsLost.
+                recover --accept-loss`). Records in later ledgers keep their offsets. So the log has a
+                gap between such an end and those records. No other record ever gets an offset in the
+                gap. Readers learn of it by RecordsLost.
             accept_unreachable: Treat bookies that do not answer as gone for good. Without it,
                 RecoveryFailed names the bookies that do not answer and may hold the entry. Needs
                 ``accept_loss``.

@@ -9,8 +9,8 @@ microseconds, so let one call do the work of a batch.
 
 **Interruption.** Ctrl-C reaches the main thread while it waits. The call is then cancelled in the loop, as
 trio would do it. When the call has ended, KeyboardInterrupt is raised; a second Ctrl-C does not wait for that
-end. If the call had ended just before, it may have had its effect: an interrupted append is as unknown as a
-cancelled one.
+end. The call may have ended just before the interruption, so it may have taken effect. The outcome of an
+interrupted append is as unknown as that of a cancelled one.
 
 **Contexts.** ``enter`` enters an async context manager in a separate task. The task stays in it until
 ``Held.leave``, so the context's nurseries and cancel scopes stay in one task. The context's body may end by
@@ -21,8 +21,8 @@ reverse order of entering; closing the portal leaves those that are still held.
 connections belong to two processes. In the child every call raises WrongProcess, and closing does nothing.
 
 **From within a loop.** A blocking call would stop the caller's loop until the call ends. So it is refused: in
-trio always, and in asyncio for ``ledgerlog.blocking``. Spark's own calls block their thread anyway, also in a
-notebook, so portals that Spark calls allow asyncio."""
+trio always, and in asyncio for ``ledgerlog.blocking``. Spark's own calls block their thread anyway, even in a
+notebook. So a portal that Spark uses may be called in a thread with an asyncio loop."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A ``LedgerTail`` waits for entries, reads them and decodes each once. It keeps the newest ones for the other
 followers of the ledger in this process, up to ``limits.TAIL_KEPT_BYTES``. So a hundred followers cost the
-bookies what one costs, and each of them pays for handing the records out and nothing else.
+bookies no more than one. In this process, each extra follower costs only the handing out of records.
 
 No task of its own does the work. The first follower that needs news asks for all, and the others wait for it
 (``_Turn``). If its task is cancelled, or its attempt fails, the next one asks. So a failure comes out of
@@ -35,7 +35,7 @@ that brought them."""
 
 
 class _Turn:
-    """Something that one task at a time does for all who wait for it."""
+    """A piece of work that only one task does at a time. Its result serves all tasks that wait meanwhile."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -69,7 +69,7 @@ class LedgerTail(Generic[T]):
 
     Args:
         reader: Reads the ledger.
-        decode: Makes of an entry's id and payload what ``read`` returns, and says how many bytes that takes.
+        decode: Turns an entry's id and payload into the item that ``read`` returns, and its size in bytes.
         kept_bytes_max: How many bytes of decoded entries to keep for others.
     """
 

@@ -6,8 +6,8 @@ are in ``log.takeover``, truncation and retention in ``log.retention``, cursors 
 and policies are changed here.
 
 Order of effects: a ledger leaves the list before it is deleted, and a log's record is removed before its
-ledgers are. A crash in between leaves ledgers that no list names. Each of them carries the log that it was
-made for, so a sweep finds it (``log.sweep``).
+ledgers are. A crash in between leaves ledgers that no list names. Each such ledger is labelled with the log
+that it was made for, so a sweep finds it (``log.sweep``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LogInfo:
     sealed: bool
     """Whether the log is complete and takes no more records."""
     gaps: tuple[Gap, ...]
-    """The offsets from ``first_offset`` on whose records were lost; nearly always none."""
+    """The ranges of lost records, at or after ``first_offset``. Nearly always empty."""
     segments: tuple[LogSegment, ...]
     """The ledgers of the log, oldest first."""
     replication: Replication
@@ -76,7 +76,8 @@ class LogInfo:
     created: datetime
     """When the log was created, by the wall clock of its creator, in UTC."""
     deduplicates: bool
-    """Whether the log remembers producers, so that a numbered record counts once."""
+    """Whether the log remembers producers, so that a record with a producer's sequence number is appended
+    only once."""
 
 
 class Log:
@@ -526,8 +527,8 @@ class Log:
         return list(zip(metadata.segments, whys, strict=True))
 
     async def _durable_bytes(self, metadata: LogMetadata) -> int:
-        """Return the bytes of all records ever appended, for retention. Only a bound in bytes needs the
-        bookies for it."""
+        """Return the bytes of all records ever appended, for retention. This asks the bookies only if the
+        retention policy has a bound in bytes."""
         if metadata.retention.max_bytes is None:
             return metadata.counted_bytes
         return (await find_tail(self._client.ledgers, metadata)).bytes_before
@@ -583,15 +584,16 @@ class Log:
     ) -> tuple[Gap, ...]:
         """End the current leadership without starting another one.
 
-        The leader's ledgers are fenced, closed and counted, and the next writer goes on behind them. A leader
-        that is alive is deposed. If all ledgers of the log are counted already, nothing changes.
+        The leader's ledgers are fenced and closed, and their records are counted. The next writer continues
+        after them. A leader that is alive is deposed. If all ledgers of the log are counted already, nothing
+        changes.
 
         Args:
             accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of a
                 ledger, the ledger ends before the first entry that no bookie has
-                (``Ledgers.recover_accepting_loss``). Records behind such an end keep their offsets, and the
-                log has a gap before them. No other record ever gets an offset in the gap. Readers learn of it
-                by RecordsLost.
+                (``Ledgers.recover_accepting_loss``). Records in later ledgers keep their offsets. So the log
+                has a gap between such an end and those records. No other record ever gets an offset in the
+                gap. Readers learn of it by RecordsLost.
             accept_unreachable: Treat bookies that do not answer as gone for good. Without it, RecoveryFailed
                 names the bookies that do not answer and may hold the entry. Needs ``accept_loss``.
 
@@ -734,7 +736,8 @@ async def list_logs(client: LedgerClient, prefix: str = "") -> list[str]:
 
 
 async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) -> None:
-    """Delete a log, its ledgers, its cursors, and the snapshots of state machines that lie in ledgers.
+    """Delete a log with its ledgers and its cursors, and also the snapshots of state machines that are stored
+    in ledgers.
 
     A leader that is still alive ends as soon as it notices. The records that it acknowledged are gone with
     the rest.

@@ -1,7 +1,8 @@
 """Descriptors: the process's limit, how it is divided, and what happens if none is left.
 
-A bookie often opens files: segments, entry logs, tables of its index. If its connections took all
-descriptors, each open would fail, and a failed file ends the bookie. Three measures prevent this:
+A bookie often opens files: segments, entry logs, tables of its index. If its connections used up all
+descriptors, no file could be opened, and the bookie stops if a file operation fails. Three measures prevent
+this:
 
 - A starting bookie raises its limit as far as the system allows (``raise_limit``).
 - Connections get only the descriptors that ``RESERVE`` leaves (``connections_within``).
@@ -33,7 +34,8 @@ CONNECTIONS_MIN = 64
 """If a bookie may have fewer connections than this, it does not start."""
 
 WORDS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
-"""The operating system's texts, which a library may include in its own error messages."""
+"""The operating system's messages for these errors. Some libraries (LevelDB, RocksDB) report the error only
+as text that contains them."""
 
 RETRY_S = 0.1
 
