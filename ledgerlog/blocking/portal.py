@@ -46,7 +46,8 @@ __all__ = ["Held", "Portal"]
 T = TypeVar("T")
 
 _STOP_S = 30.0
-"""Closing waits this long for open contexts to end; each of them also bounds its own time."""
+"""After all contexts were left, closing waits this long for the loop's thread to end. Each context bounds
+the time that leaving it takes."""
 
 
 class _Outcomes(Generic[T]):
@@ -176,8 +177,9 @@ class Portal:
     def close(self) -> None:
         """Leave all held contexts, newest first, and end the thread. Idempotent.
 
-        In a forked child it does nothing. If several threads call this, the first one closes. If interrupted,
-        the remaining contexts are cancelled. Inside a loop it raises InvalidArgument and closes nothing."""
+        In a forked child it does nothing. If several threads call this, the first one closes. If this call is
+        interrupted, the contexts that are still held are cancelled. If contexts are held and the caller is
+        inside a loop, it raises InvalidArgument and closes nothing."""
         if os.getpid() != self._pid or self._is_closed or self._loop.is_over:
             return
         if self._held:

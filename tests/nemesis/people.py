@@ -133,11 +133,13 @@ class People:
     counts: Counter[str] = attrs.Factory(Counter)
 
     async def make_trouble(self, seconds: float, dice: Random, wanted: Sequence[str]) -> None:
-        """Do the wanted deeds, then others for the rest of the time."""
+        """Do the wanted deeds, then others for the rest of the time. Without a small disk, fill none."""
         deadline = trio.current_time() + seconds
-        rest = list(wanted)
+        possible = [deed for deed in DEEDS if deed != "full disk" or self.small_disk is not None]
+        weights = [DEEDS[deed] for deed in possible]
+        rest = [deed for deed in wanted if deed in possible]
         while rest or trio.current_time() < deadline:
-            deed = rest.pop(0) if rest else dice.choices(list(DEEDS), list(DEEDS.values()))[0]
+            deed = rest.pop(0) if rest else dice.choices(possible, weights)[0]
             await self._do(deed, dice)
             self.done[-1].ended_ns = now_ns()
             with trio.fail_after(self.patience_s):
@@ -166,7 +168,8 @@ class People:
                 await self.local.bookies[bookie].stop()
                 self.versions[bookie] = "" if self.versions[bookie] else "1"
                 await self._start(bookie)
-            case "full disk" if self.small_disk is not None:
+            case "full disk":
+                assert self.small_disk is not None
                 await self._fill(*self.small_disk)
 
     async def until_acked(self) -> None:

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.memory_cluster import open_cluster
+from tests.nemesis import small_disks
 from tests.nemesis.people import DEEDS, compare_copies, run_people
 from tests.nemesis.proxies import can_proxy
 from tests.nemesis.test_nemesis import SOAK_MINUTES, SOAK_SEED
@@ -41,7 +42,7 @@ async def test_an_hour_of_people_loses_nothing_acknowledged(tmp_path: Path) -> N
         tmp_path / "cluster", seed=SOAK_SEED, trouble_s=60 * SOAK_MINUTES, wanted=tuple(DEEDS)
     )
     print(json.dumps(report.as_dict(), indent=2))
-    assert set(report.deeds) == set(DEEDS)
+    assert set(report.deeds) == set(DEEDS) - ({"full disk"} if small_disks.why_not() else set())
 
 
 async def test_a_copy_that_is_missing_is_found_and_all_others_are_counted(autojump_clock: MockClock) -> None:

@@ -64,9 +64,10 @@ async def test_the_rows_of_a_batch_come_in_the_order_of_its_tasks_and_once(autoj
     async with open_cluster() as cluster, cluster.client() as client:
         log = await create_log(client.opened, "log")
         for batch in range(3):
-            for _ in range(2):  # Spark does each batch twice; the second time is another run of the query.
+            for run in ("run 1", "run 2"):  # Spark does each batch twice.
                 messages = [
-                    await message(client, log, [b"%d.%d" % (batch, task)] * task, batch) for task in range(3)
+                    await message(client, log, [b"%d.%d" % (batch, task)] * task, batch, run)
+                    for task in range(3)
                 ]
                 await commit(client, messages, batch)
         assert await contents(log) == [
