@@ -10,13 +10,13 @@
     INFO, LEDGERS                             OPERATE    -
 
 **A ledger must exist** in the metadata store before a bookie stores anything about it. So no client can claim
-an id that was not given out yet, or fill the disk with ledgers that no collection would find. The bookie
-checks this once: if it already knows the ledger, the ledger existed at its first request. Ids are never used
-twice, so no other ledger can take its place.
+an id that was not given out yet, or fill the disk with ledgers that garbage collection would never find. The
+bookie checks this once for each ledger: if it already knows the ledger, the ledger existed when its first
+request came. Ids are never used twice, so no other ledger can have the same id later.
 
 **The log of a ledger** decides which grants apply. For example, the grant "writer orders" allows an add to a
-ledger if the name of the ledger's log begins with "orders". The ledger's metadata name the log. They also
-hold the key that adds and fences of the ledger must carry. Neither ever changes, so a bookie remembers both.
+ledger if the name of the ledger's log begins with "orders". The ledger's metadata name the log, and hold the
+key that adds and fences of the ledger must carry. Log and key never change, so a bookie remembers both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RIGHTS = {
 
 
 class LedgerFacts(NamedTuple):
-    """The part of a ledger's metadata on which access depends. It never changes."""
+    """The part of a ledger's metadata on which access depends. This part never changes."""
 
     key: bytes
     log: str
@@ -81,8 +81,8 @@ def judge(rights: Rights, header: Header, facts: LedgerFacts | None) -> Status |
     Args:
         rights: The rights of the principal.
         header: The request.
-        facts: The ledger's facts; None if the store surely has no such ledger. Pass them if ``needs_facts``
-            returned True.
+        facts: The ledger's facts; None if the store surely has no such ledger. So look the ledger up first.
+            If ``needs_facts`` returned False, you need neither the facts nor this function.
     """
     right = right_for(header.kind, header.flags)
     if facts is None:

@@ -1,4 +1,4 @@
-"""Blocks: the unit that the journal writes with one sync. A torn write is told apart from damage.
+"""Blocks: the unit that the journal writes with one sync, and how to tell a torn write from damage.
 
 A block is a whole number of 4096-byte pages, at a multiple of 4096 in its segment:
 
@@ -17,8 +17,8 @@ A block is a whole number of 4096-byte pages, at a multiple of 4096 in its segme
     -8*pages      the table: for each page a u64 of
                     bits 0..31    CRC-32C of the part of the page between header and table, started from
                                   (CRC-32C of nonce, segment, sequence) + page index
-                    bits 32..39   one bit for each of its eight sectors of 512 bytes: set if the records
-                                  in the sector are all zeros
+                    bits 32..39   one bit for each of the page's eight sectors of 512 bytes: set if the
+                                  sector was written as all zeros
                     bits 56..63   0x01
 
 The header comes first and has a fixed size, so records can be copied to their final place while the block is
@@ -28,20 +28,22 @@ makes a block of one page.
 **Torn or rotten.** A segment reads as zeros before it is written, and every byte of it is written at most
 once. (A recycled segment file is filled with zeros first.) So if a crash prevents the write of a sector, the
 sector reads as zeros. The padding, the header and each table entry are never zero, and the table says which
-sectors of the records are rightly zeros. So a page that fails its checksum is *torn* if one of its sectors is
-zeros but should not be. Otherwise it is *rotten*, because no crash leaves other bytes behind. The same holds
-for the header (which lies within one sector) and for the table.
+sectors of the records were written as zeros. So a page that fails its checksum is *torn* if one of its
+sectors is zeros but was not written as zeros. Otherwise the page is *rotten*, because a crash cannot leave
+such bytes. The same holds for the header (which lies within one sector) and for the table.
 
-If nothing was written after a torn block, its records were never acknowledged. Only one block is written at a
-time, so any trace of a later block proves that this one was synced.
+If nothing was written after a torn block, its records were never acknowledged. The journal begins to write a
+block only after it has synced the previous one. So any trace of a later block proves that the bad block was
+synced, and was damaged afterwards.
 
 **Nonce.** Each segment has 16 random bytes in its file header. They are part of every checksum here. Clients
 choose payloads: without the nonce, a payload that looks like a later block could turn a torn write into
 apparent damage. The nonce also makes checksums fail if a block is read from the wrong place, or was left by
 an earlier use of the file.
 
-One case cannot be decided. Damage may turn only written sectors of the very last block into zeros. This looks
-like a torn write. After a clean stop it does not matter, because the index says where the journal ends.
+One case cannot be decided. If damage turns sectors of the very last block into zeros, and does nothing else,
+the block looks like a torn write. After a clean stop this case does not matter, because the index says where
+the journal ends.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def content_capacity(pages: int) -> int:
 
 
 class BlockHeader(NamedTuple):
-    """The fields of a block's header; the module's text has their meaning."""
+    """The fields of a block's header; see the module docstring for their meaning."""
 
     segment: int
     sequence: int
@@ -166,7 +168,7 @@ def begins_like_block(view: memoryview) -> bool:
 
 
 def header_damage(view: memoryview) -> BlockDamage:
-    """Classify the damage at a place where a block should begin, but no valid header is."""
+    """Classify the damage at the start of ``view``, where a block should begin but has no valid header."""
     return BlockDamage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else BlockDamage.ROTTEN
 
 
@@ -227,7 +229,7 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
     """
     count = len(block) // PAGE_BYTES
     body_stop = len(block) - count * _TABLE_ENTRY_BYTES
-    middle = max(1, body_stop // PAGE_BYTES)  # Behind the first page, whole pages of records come up to here.
+    middle = max(1, body_stop // PAGE_BYTES)  # Pages 1 to middle - 1 hold only records or padding.
     pages = itertools.chain(
         (bytes(block[BLOCK_HEADER_BYTES : min(PAGE_BYTES, body_stop)]),),
         itertools.chain.from_iterable(_PAGE.iter_unpack(block[PAGE_BYTES : middle * PAGE_BYTES])),
@@ -251,8 +253,8 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
 def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
     """Yield the numbers of the sectors within ``view[start:stop]`` that consist of zeros.
 
-    It reads the first byte of every sector in one call, and more only if that byte is zero: the rest of the
-    page if a page begins there, or of the sector.
+    The first bytes of all sectors are read in one call. Only if the first byte of a sector is zero, more is
+    read: the whole page if the sector begins a page, then the sector.
     """
     heads = bytes(view[::SECTOR_BYTES])
     sector = heads.find(0, -(-start // SECTOR_BYTES))

@@ -1,11 +1,11 @@
 """Boot: find the end of a journal from the scans of its segments.
 
 The bookie writes one block at a time, and one segment after the other. So the journal is a chain of blocks
-with growing sequences that ends in one place. At most one torn block may stand behind that place:
+with growing sequences that ends in one place. At most one torn block may come after that place:
 
     segment 7          segment 8          segment 9
-    [ 41 | 42 | 43 ]   [ 44 | 45 | torn ] [ zeros ]       ends behind block 45; the torn block is cut
-    [ 41 | 42 | 43 ]   [ torn | zeros   ]                 ends behind block 43
+    [ 41 | 42 | 43 ]   [ 44 | 45 | torn ] [ zeros ]       ends after block 45; the torn block is cut
+    [ 41 | 42 | 43 ]   [ torn | zeros   ]                 ends after block 43
     [ 41 | 42 | torn ] [ 44 | ...       ]                 damage: 44 was begun only after 43 was synced
     [ 41 | 42 | torn ] [ torn           ]                 damage, for the same reason
     [ 41 | 42 ]        [ zeros ]          [ 43 | ...  ]   damage: the bookie never skips a segment
@@ -13,22 +13,23 @@ with growing sequences that ends in one place. At most one torn block may stand 
 
 ``JournalWalk`` takes the scans of the segments in order. It finds the end or raises StorageCorrupt.
 
-**Garbage.** A prepared segment may hold bytes that the bookie never wrote, even in its file's header. They
-are no block, but look like a rotten block. If the bookie certainly never wrote to that segment, they do not
-matter (``JournalWalk.is_unwritten``). Otherwise they are damage:
+**Garbage.** A prepared segment may hold bytes that the bookie never wrote, even in its file's header. These
+bytes do not form a block, but look like a rotten block. If the bookie certainly never wrote to that segment,
+the bytes do not matter (``JournalWalk.is_unwritten``). Otherwise the segment is damaged:
 
-    [ 41 | 42 ]        [ zeros ]          [ garbage ]     ends behind block 42; the last segment is removed
+    [ 41 | 42 ]        [ zeros ]          [ garbage ]     ends after block 42; the last segment is removed
     [ 41 | 42 ]        [ garbage ]                        damage: block 43 may have been there
 
-**Cutting.** The torn block is never overwritten. The bookie makes all replayed records durable in the index,
-together with the place where the journal ended. It goes on in a segment that was never written to. The first
-record there is a START record, which names the same place again. A rebuild without the index needs it
-(``bookie.storage.upkeep.rebuild``). If the bookie crashes during this start, it leaves at most a torn START
-block. The mark in the index already excludes everything before that block, including the old torn block.
+**Cutting.** The torn block is never overwritten. At each start, the bookie replays the records of the journal
+that the index may lack. It makes them durable in the index, together with the place where the journal ended.
+It then goes on in a segment that was never written to. The first record there is a START record, which names
+the same place again. A rebuild without the index needs this record (``bookie.storage.upkeep.rebuild``). If
+the bookie crashes during this start, it leaves at most a torn START block. The mark in the index already
+excludes everything before that block, including the old torn block.
 
 **The mark** is stored in the index and says where replay begins. The index has everything before the mark's
 segment. If ``is_optional`` is set, nothing from that segment on was acknowledged, so the segment may be
-missing. Otherwise a missing segment was lost, which is damage.
+missing. If it is not set and the segment is missing, the segment was lost (``IndexBehind``).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class IndexBehind(StorageCorrupt):
     """A file is missing that the index still needs.
 
     Either the file was lost, or the index lost its last batches after the file was deleted. The caller that
-    opens the index adds which file of the index may be at fault.
+    opens the index adds the file of the index that may be at fault.
     """
 
     def __init__(self, path: str, offset: int | None, why: str) -> None:
@@ -124,9 +125,9 @@ class JournalWalk:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether the bookie certainly never wrote to the next segment for ``on_segment``.
+        """Whether the bookie certainly never wrote to the segment that ``on_segment`` takes next.
 
-        There are two possible reasons: it never wrote to the previous segment, or the mark says so.
+        There are two possible reasons: the bookie never wrote to the previous segment, or the mark says so.
         """
         return self._skipped is not None or self._number == self._optional
 
@@ -176,7 +177,7 @@ class JournalWalk:
 
 
 def start_of(image: memoryview, block: FoundBlock, path: str) -> JournalPosition | None:
-    """Return what the block's START record says, or None if the block does not begin with one."""
+    """Return the position in the block's START record, or None if the block does not begin with one."""
     for record in block.records(image, path):
         return decode_start(record, path) if record.kind == START else None
     return None

@@ -1,8 +1,8 @@
-"""Items that fall due one after the other, the least number first.
+"""Items that fall due in the order of their numbers, the lowest number first.
 
-Thousands of items may wait, and most of them are removed before they fall due. So nothing here searches. If
-an item is removed, its place in the heap stays, empty, until it comes to the front or until most places are
-empty.
+Thousands of items may wait, and most of them are removed before they fall due. So removal does not search the
+heap. It empties the item's place, and the empty place stays in the heap until it comes to the front or until
+most places are empty.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class Waiter(Protocol):
-    """An item that is told when it falls due."""
+    """An item with a method to call when the item falls due."""
 
     def wake(self) -> None:
-        """Learn that it is due. It must not raise."""
+        """Do what is to be done now that the item is due. This must not raise."""
         ...
 
 
@@ -34,7 +34,8 @@ class DueItems(Generic[T]):
 
     def __init__(self) -> None:
         self._heap: list[list[Any]] = []
-        """For each place: when the item falls due, a unique number, and the item; None if it was removed."""
+        """The places. Each is a list: when the item falls due, a unique number, and the item (None if the
+        item was removed)."""
         self._places: dict[T, list[Any]] = {}
         self._numbers = count()
 
@@ -42,7 +43,7 @@ class DueItems(Generic[T]):
         return len(self._places)
 
     def add(self, item: T, due: float) -> None:
-        """Add an item that is not here. Items that are due at the same number keep their order."""
+        """Add an item that is not here yet. Items with the same number keep their order."""
         assert item not in self._places
         place = self._places[item] = [due, next(self._numbers), item]
         heappush(self._heap, place)

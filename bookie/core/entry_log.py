@@ -1,8 +1,8 @@
 """Entry logs: files in which each ledger's entries lie together.
 
 An entry log is written once and never changed. Its runs are known before it is written. (A run is a frame of
-entries of one ledger at its place in a file.) It replaces other files: segments whose runs are small or
-belong to many ledgers, and files that are mostly garbage.
+entries of one ledger at its place in a file.) An entry log replaces other files: segments whose runs are
+small or belong to many ledgers, and files that are mostly garbage.
 
     page 0     header
                records without gaps: REPLACES first; then, in the order of ledgers, each ledger's LEDGER and
@@ -28,8 +28,8 @@ A record is a head of 12 bytes (kind u8, three zero bytes, length of the body u3
 The checksum is the CRC-32C of the nonce, the record's offset (u64), its kind (u8), its length (u32) and its
 body. So it proves that the record is whole and was written to this place of this file.
 
-    ADD      (1)  a frame of entries, as it came, or joined from several consecutive frames. A joined frame
-                  has -1 as its LAC and LAFR. The frame has its own checksum and digests
+    ADD      (1)  a frame of entries, as the client sent it, or joined from several consecutive frames. A
+                  joined frame has -1 as its LAC and LAFR. Each frame has its own checksum and digests
     LEDGER   (6)  ledger (i64), key (16 bytes), flags (u8: 1 fenced, 2 deleted), LAC, LAFR (i64): the state
                   of a ledger. There is one for each ledger with a record in a replaced file. If a replaced
                   file was rotten, there is also one for each ledger that is fenced or deleted
@@ -40,8 +40,8 @@ body. So it proves that the record is whole and was written to this place of thi
 The tail is the last 32 bytes of the file: magic b"LLENDLOG", offset of the FOOTER (u64), its length (u32),
 eight zero bytes, and the CRC-32C (u32) of the nonce and the tail before it.
 
-A log is written under another name first. So if a file has its final name, it is complete and durable, and a
-checksum that fails here means damage.
+An entry log is first written under another name. So a file with its final name is complete and durable. If
+one of its checksums does not match, the file is damaged.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ assert TAIL_BYTES == 32
 
 @attrs.frozen
 class LogHeader:
-    """The header of an entry log; the module's text has the fields."""
+    """The header of an entry log; the module docstring lists the fields."""
 
     number: int
     size: int
@@ -138,7 +138,7 @@ def record_bytes(length: int) -> int:
 
 
 def encode_head(nonce: bytes, offset: int, kind: int, body: bytes) -> bytes:
-    """Return the head of a record that stands at ``offset``."""
+    """Return the head of a record that begins at ``offset``."""
     return _HEAD.pack(kind, len(body), _checksum(nonce, offset, kind, body))
 
 
@@ -219,7 +219,7 @@ def encode_tail(nonce: bytes, offset: int, length: int) -> bytes:
 
 
 def decode_tail(tail: bytes, header: LogHeader, path: str) -> tuple[int, int]:
-    """Return offset and length of the FOOTER, its head included.
+    """Return the offset and the length of the FOOTER record. The length includes the record's head.
 
     Raises:
         StorageCorrupt: The end of the file is missing or damaged.

@@ -1,19 +1,20 @@
 """The result of scrubbing a range of entries: which ids are sound, which are not, and sums of digests.
 
-The runs of a range come in the order of their first ids, as for a read, each with the ids of its damaged
-entries. Runs may interleave, and while entries are being moved two runs may hold the same entries. An entry
-is *sound* if it is intact in every run that holds it. It is *unsound* if it is damaged in any of them,
-because a reader may meet that copy. If a run cannot be read, only its first and last id are known (or all its
-ids if it is dense).
+A *run* is a frame of entries of one ledger at its place in a file. The runs of a range come in the order of
+their first ids, as for a read, each with the ids of its damaged entries. Runs may interleave, and while
+entries are being moved two runs may hold the same entries. An entry is *sound* if it is intact in every run
+that holds it. An entry is *unsound* if it is damaged in any of these runs, because a reader may meet that
+copy. If a run cannot be read, only its first and last id are known. Then all ids from the first to the last
+count as unsound, except those that are sound in another run.
 
     examination = Examination(first=..., last=..., classes=..., bytes_max=...)
     while examination.has_room:             # else the reply ends before the next run
         examination.add(run, entries, damaged)      # or add_unreadable(run)
     report, through = examination.close(horizon)
 
-**The work is bounded** by ``bytes_max``, and each run costs ``_RUN_BYTES`` in addition to its bytes. The
-reply is bounded too: ``last`` is lowered until every sum has room, and the reply ends when one list of ranges
-is full. The first run is always examined, so the client always makes progress.
+**The work is bounded** by ``bytes_max``: each run costs its bytes and ``_RUN_BYTES``. The reply is bounded
+too: ``last`` is lowered until every sum has room, and the reply ends when one list of ranges is full. The
+first run is always examined, so the client always makes progress.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from ledgerlog.wire.scrub import ScrubReport, ScrubSum, add_sums, scrub_weights
 __all__ = ["Examination"]
 
 _RUN_BYTES = 4 * KIB
-"""The cost of looking at a run, besides its bytes: in the same time, this many bytes could be read."""
+"""What looking at a run costs, in addition to its bytes. This many bytes could be read in the same time."""
 
 Pairs = list[tuple[int, int]]
 
 
 @attrs.frozen
 class _Found:
-    """A run that was read. ``digests`` are those of its entries, in the order of ``ids``."""
+    """A run that was read. ``digests`` are the digests of its entries, in the order of ``ids``."""
 
     ids: Sequence[int]
     digests: Sequence[int]
@@ -52,7 +53,8 @@ class Examination:
     Args:
         first: The first id of the range.
         last: The last id of the range. It may be lowered (``Examination.last``).
-        classes: The ids of a block fall into this many classes, by ``id % classes``. Each class has a sum.
+        classes: Each block of ``SCRUB_BLOCK_ENTRIES`` ids is divided into this many classes, by
+            ``id % classes``. Each class of each block has a sum of digests.
         bytes_max: How many bytes of runs may be examined.
     """
 
@@ -76,12 +78,12 @@ class Examination:
         return self._room > 0
 
     def add(self, run: EntryRun, entries: Entries, damaged: Collection[int] = ()) -> None:
-        """Take the next run, which was read. ``damaged`` has the ids in it that fail their digests."""
+        """Take the next run and its entries. ``damaged``: the ids of entries that fail their digests."""
         self._count(run)
         self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
 
     def add_unreadable(self, run: EntryRun) -> None:
-        """Take the next run if it cannot be read. The index names it."""
+        """Take the next run, which cannot be read. ``run`` is what the index says about it."""
         self._count(run)
         self._unreadable.append((run.first, run.last))
 
@@ -91,17 +93,17 @@ class Examination:
         self._reach = max(self._reach, run.last)
 
     def close(self, horizon: int) -> tuple[ScrubReport, int]:
-        """Return the report, and the entry through which it is complete.
+        """Return the report, and the entry through which the report is complete.
 
-        All runs that begin at or below ``horizon`` were added before.
+        Call this after you have added all runs that begin at or below ``horizon``.
         """
         looked_at = through = min(self.last, horizon)
         if self._is_interleaved:
             self._merge()
         damaged = sorted(set().union(*(found.damaged for found in self._found)))
         sound = joined(_within(self._sound_ranges(), self.first, through))
-        # If an entry is sound in another run, it can be read. Then an unreadable run does not make it
-        # unsound.
+        # If an entry is sound in one run, it can be read there. So it is not unsound, even if another run
+        # with the entry cannot be read.
         doubtful = without(joined(self._unreadable), sound)
         unsound = joined(_within([*doubtful, *ranges_of(damaged)], self.first, through))
         for ranges in (sound, unsound):
@@ -112,7 +114,7 @@ class Examination:
         return ScrubReport(sound, unsound, self._sums(through)), through
 
     def _merge(self) -> None:
-        """Count each entry once. It is damaged if it is damaged in any run that holds it."""
+        """Count each entry once. An entry counts as damaged if it is damaged in any run that holds it."""
         digests: dict[int, int] = {}
         damaged = frozenset().union(*(found.damaged for found in self._found))
         for found in self._found:
@@ -142,7 +144,7 @@ class Examination:
     def _slices(
         self, ids: range, digests: Sequence[int], through: int
     ) -> Iterator[tuple[tuple[int, int], int, int]]:
-        """Yield the sums of consecutive entries, by a few slices for each block."""
+        """Yield the sums of consecutive entries. Each class of each block is summed as one slice."""
         classes, start = self._classes, ids[0]
         at, end = max(self.first, start), min(through, ids[-1]) + 1
         while at < end:
@@ -164,7 +166,7 @@ class Examination:
 
 
 def _within(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of ranges between two ids."""
+    """Yield the parts of the ranges that lie between ``first`` and ``last``, both included."""
     for low, high in ranges:
         if max(low, first) <= min(high, last):
             yield max(low, first), min(high, last)

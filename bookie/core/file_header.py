@@ -33,7 +33,7 @@ _INSTANCE_BYTES = 64
 
 @attrs.frozen
 class FileKind:
-    """One of the two kinds of files."""
+    """One of the two kinds of files: journal segments or entry logs."""
 
     name: str
     """For messages: "journal segment"."""
@@ -52,7 +52,7 @@ class FileKind:
     def decode(
         self, page: bytes, *, path: str, number: int, instance: str | None
     ) -> tuple[int, bytes, str, bytes]:
-        """Decode a header page, and check that it is of this kind, of this file and of this bookie.
+        """Decode a header page, and check that it belongs to this kind, this file and this bookie.
 
         Args:
             page: The first page of the file.
@@ -61,7 +61,8 @@ class FileKind:
             instance: The instance of this bookie. None: any.
 
         Returns:
-            The size, the nonce, the instance, and the page from the fields on that only this kind has.
+            The size, the nonce, the instance, and the rest of the page, which begins with the fields that
+            only this kind of file has.
 
         Raises:
             IncompatibleVersion: The file has a newer format.

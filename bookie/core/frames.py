@@ -4,8 +4,8 @@ A frame is checked in two parts. Its checksum covers the header and the index pa
 of its entries). Each digest covers one payload, together with the ledger's id and the entry's id. So if the
 checksum matches, the ids and the digests of the run's entries are known, and each payload can be checked.
 
-If the checksum does not match, an entry may still match the digest beside it. Then it is the entry that was
-written: damage does not make a payload match a digest by accident.
+If the checksum does not match, an entry may still match its digest in the frame. Then the entry is the one
+that was written: damage does not make a payload match a digest by accident.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _is_frame_of(run: EntryRun, header: Header) -> bool:
 
 
 def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Return ids and digests of a run.
+    """Return the ids and the digests of a run's entries.
 
     Args:
         run: The run according to the index.
@@ -41,7 +41,7 @@ def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], S
         path: The file, for the error.
 
     Raises:
-        StorageCorrupt: These are not the bytes that were written. The error names ``path``.
+        StorageCorrupt: ``head`` is not what was written. The error names ``path``.
     """
     count = run.entry_count
     if len(head) != run.head_length:
@@ -73,7 +73,7 @@ def decode_run(run: EntryRun, raw: bytes) -> Entries:
     """Return the entries of a run's frame. Digests are not checked.
 
     Raises:
-        WireError: The bytes are not that frame.
+        WireError: The bytes are not the frame of this run, or the head of the frame is damaged.
     """
     if len(raw) != run.length or run.head_length > run.length:
         raise WireError(f"{len(raw)} bytes of a frame of {run.length}")
@@ -96,7 +96,11 @@ def damaged_entries(entries: Entries) -> list[int]:
 
 
 def salvage(run: EntryRun, raw: bytes) -> dict[int, tuple[int, bytes]]:
-    """Return the entries that match their digests in a frame with a damaged head: id to (digest, payload)."""
+    """Return the entries that match their digests in a frame with a damaged head.
+
+    Returns:
+        The digest and the payload of each such entry, by id. Empty if the lengths or the ids are damaged.
+    """
     count, start = run.entry_count, run.head_length
     if len(raw) != run.length or start > run.length:
         return {}

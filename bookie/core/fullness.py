@@ -12,10 +12,11 @@ compaction use it; none of them asks whether the bookie is read-only (rule 5). W
 would be stuck, because it must write in order to free space.
 
 The marks are shares of the disk, because operators think in shares. The reserve is in bytes, because its
-writes do not grow with the disk. The larger bound of the two applies. A read-only bookie becomes writable
-again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise it would
-change its state with each segment. For example, with 1000 GB, a read-only mark of 0.95, a writable mark of
-0.90 and a small reserve, it turns read-only below 50 GB free and is writable again from 100 GB on.
+writes do not grow with the disk. The larger of the two bounds applies. A read-only bookie becomes writable
+again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise the bookie
+would change its state with each segment. For example, take a disk of 1000 GB, a read-only mark of 0.95, a
+writable mark of 0.90 and a small reserve. Then the bookie turns read-only below 50 GB free, and becomes
+writable again at 100 GB free.
 """
 
 from __future__ import annotations

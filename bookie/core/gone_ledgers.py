@@ -5,9 +5,9 @@ end. So once the bookie has removed everything of a deleted ledger, one value re
 
     gone     ranges of ledger ids. The bookie refuses every add of these ledgers, and has no entry of them
 
-A bookie holds only some of a cluster's ledgers, so the ids that it has deleted are not adjacent. To join
-them, garbage collection adds the ids between them that the metadata store does not list either and of which
-the bookie knows nothing. For example, the bookie has deleted the ledgers 3, 7 and 9, and the store lists
+A bookie holds only some of a cluster's ledgers, so the ids that it has deleted are not adjacent. To get fewer
+ranges, garbage collection also adds an id between them if the metadata store does not list the id and the
+bookie knows nothing of it. For example, the bookie has deleted the ledgers 3, 7 and 9, and the store lists
 nothing below 12. Then 0 to 9 is one range. So there are at most as many ranges as there are ledgers in the
 cluster, plus one, however many were deleted.
 
@@ -55,7 +55,7 @@ class GoneLedgers:
     """The ledgers that are gone (see the module's text). A new directory has none."""
 
     bounds: array[int] = attrs.field(factory=lambda: array("Q"))
-    """First and last id of each range, one after the other. Do not change it."""
+    """First and last id of each range, one after the other. Do not change the array."""
 
     @property
     def ranges(self) -> list[Range]:
@@ -63,13 +63,17 @@ class GoneLedgers:
         return list(zip(self.bounds[::2], self.bounds[1::2], strict=True))
 
     def __contains__(self, ledger_id: int) -> bool:
-        # Before an id inside of a range stand an odd number of bounds, or its own.
+        # If an odd number of bounds are at most ``ledger_id``, it lies in a range that ends after it. If the
+        # number is even, ``ledger_id`` is in a range only if it is the last id of the range.
         at = bisect_right(self.bounds, ledger_id)
         return at % 2 == 1 or (at > 0 and self.bounds[at - 1] == ledger_id)
 
     def gap_around(self, first: int, last: int) -> Range:
-        """Widen a range by the ids next to it that are in no range. At its end it is widened only up to
-        another range: later ids may belong to ledgers that are being made."""
+        """Widen a range by the adjacent ids that are not gone, and return it.
+
+        If no gone ledger comes after the range, its end stays: later ids may belong to ledgers that are being
+        made.
+        """
         before, after = bisect_left(self.bounds, first), bisect_right(self.bounds, last)
         low = self.bounds[before - 1] + 1 if before and before % 2 == 0 else 0 if not before else first
         high = self.bounds[after] - 1 if after < len(self.bounds) and after % 2 == 0 else last
@@ -78,13 +82,14 @@ class GoneLedgers:
     def joined(self, ranges: Sequence[Range]) -> GoneLedgers:
         """Return these ledgers and those in ``ranges``, which ascend.
 
-        The cost depends on how many ranges lie around ``ranges``, and hardly on how many there are in all.
+        The cost depends on how many ranges this object has near ``ranges``, and hardly on how many it has in
+        all.
         """
         if not ranges:
             return self
         bounds = self.bounds
         low, high = ranges[0][0], max(last for _, last in ranges)
-        # Ranges that end before ``low - 1`` and those that begin behind ``high + 1`` stay as they are.
+        # Ranges that end before ``low - 1`` or begin after ``high + 1`` stay as they are.
         start = bisect_left(bounds, low - 1) // 2 * 2
         stop = (bisect_right(bounds, high + 1) + 1) // 2 * 2
         around = zip(bounds[start:stop:2], bounds[start + 1 : stop : 2], strict=True)

@@ -134,7 +134,7 @@ class GroupCommit:
     @property
     def newest(self) -> int:
         """The sequence of the last block that has a record. All records are durable once ``durable`` reaches
-        it."""
+        this sequence."""
         return self.sequence if self._records else self.sequence - 1
 
     @property
@@ -149,8 +149,8 @@ class GroupCommit:
 
     @property
     def room(self) -> int:
-        """The largest body, in bytes, of a record that certainly fits the current segment. Its head is not
-        counted."""
+        """The largest body, in bytes, of a record that certainly fits the current segment. The record's head
+        is not counted."""
         return content_capacity(self._pages_left(self._next_start())) - RECORD_HEAD_BYTES
 
     def _next_start(self) -> int:
@@ -231,8 +231,8 @@ class GroupCommit:
         return self._fits(SEGMENT_HEADER_BYTES, size)
 
     def _fits(self, start: int, size: int) -> bool:
-        """Set the limit of the open, empty block at ``start`` so that it takes ``size`` bytes. Return False
-        if it cannot."""
+        """Set the limit of the open, empty block at ``start`` so that ``size`` bytes fit. Return False if
+        they cannot."""
         capacity = content_capacity(self._pages_left(start))
         if size > capacity:
             return False
@@ -240,8 +240,8 @@ class GroupCommit:
         return True
 
     def _close_block(self, next_start: int) -> None:
-        """Put the open block into the queue of blocks to write, and open the next at ``next_start``. Do
-        nothing if it is empty."""
+        """Put the open block into the queue of blocks to write, and open the next block at ``next_start``. Do
+        nothing if the open block is empty."""
         if not self._records:
             return
         self._waiting.append(

@@ -15,14 +15,14 @@ A record is an 8-byte head and a body. All numbers are little endian:
     START  (3)  segment (u64), offset (u64), sequence (u64): the first record that a bookie writes when it
                 starts. The journal before it ends at that offset of that segment, with the block of that
                 sequence. Any bytes between that place and this record are the rest of a write that a crash
-                tore. They were never acknowledged.
+                tore. Nothing in these bytes was ever acknowledged.
     CLOSE  (4)  no body: the bookie was stopped cleanly, and everything before this record is complete.
     DELETE (5)  ledger ids (i64 each): the metadata store said that these ledgers are gone. Their entries do
                 not count any more, and no add of these ledgers is taken ever again.
 
 Records have no checksum of their own. Each page of their block has one (``bookie.core.block``). If the pages
 pass their checksums but a record does not parse, another version or a bug wrote it. A person must find out
-which, so this is StorageCorrupt.
+which, so reading the record raises StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _START = struct.Struct("<QQQ")
 
 
 class JournalPosition(NamedTuple):
-    """The end of the journal: ``offset`` of ``segment``, behind the block ``sequence``."""
+    """The end of the journal: ``offset`` in ``segment``, after the block with this ``sequence``."""
 
     segment: int
     offset: int
@@ -63,7 +63,8 @@ class EntryRun(NamedTuple):
     are those of the frame (not of its record) in that file. The run holds ``entry_count`` entries. It holds
     every id from ``first`` to ``last`` if ``entry_count == last - first + 1``. ``sequence`` is the sequence
     of the journal block: the run is durable once the block is. In an entry log it is 0. Runs of one ledger
-    are sorted by their first id. No two of them have the same first id.
+    are sorted by their first id. The index has at most one run for each first id of a ledger. If a new run
+    replaces a damaged run, both have the same first id.
     """
 
     ledger_id: int
@@ -109,8 +110,8 @@ def encode_delete(ledger_ids: Sequence[int]) -> bytes:
 
 
 class JournalItem(NamedTuple):
-    """One record. ``body`` is a view of the image in which it was found, and ``offset`` is the body's place
-    there."""
+    """One record. ``body`` is a view into the image that holds the record. The body begins at ``offset`` in
+    this image."""
 
     kind: int
     offset: int
@@ -121,7 +122,7 @@ def decode_records(image: memoryview, start: int, stop: int, path: str) -> Itera
     """Yield the records in ``image[start:stop]``.
 
     Raises:
-        StorageCorrupt: They do not parse. The error names ``path``.
+        StorageCorrupt: The records do not parse. The error names ``path``.
     """
     at = start
     while at < stop:
@@ -138,7 +139,7 @@ def decode_records(image: memoryview, start: int, stop: int, path: str) -> Itera
 
 
 def decode_add(record: JournalItem, *, file: int, sequence: int, path: str) -> tuple[EntryRun, Header]:
-    """Return where an ADD record's frame lies, and its header.
+    """Return the place and the header of an ADD record's frame.
 
     Args:
         record: The ADD record.

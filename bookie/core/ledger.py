@@ -1,41 +1,45 @@
 """The state of one ledger on a bookie, and the verdicts on its adds, fences and reads.
 
 There is one ``BookieLedger`` object for each ledger. The engine takes a verdict and carries out its effect in
-one step on this object, without a wait in between (rule 3). So after a fence is decided, no ordinary add can
-slip past it. Every add that was decided before the fence stands before the fence record in the journal.
+one step on this object, without a wait in between (rule 3). So no ordinary add can slip past a fence once the
+fence is decided. Every add that was decided before the fence comes before the fence record in the journal.
 
-**Key** (rule 10). The first add or fence brings the ledger's key, and every later one must bring the same
-key. A request with another key changes nothing. If a ledger is deleted, its key does not matter: no request
-can change it. ``key_sequence`` is the journal block that carries the key. An add that is not itself in the
-journal is acknowledged only after this block is durable.
+**Key** (rule 10). The first add or fence brings the ledger's key, and every later add or fence must carry the
+same key. A request with another key changes nothing. If a ledger is deleted, its key does not matter: no
+request can change the ledger any more. ``key_sequence`` is the journal block that carries the key. If an add
+skips the journal, it is acknowledged only after this block is durable.
 
 **Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, and ordinary adds fail from then on.
 ``fence_sequence`` is the journal block that carries the fence record; it is 0 until there is such a block. A
-fence or a recovery read is answered only after this block is durable. This also holds for a second fencer.
-Adds with the recovery flag pass the fence. If a fence got no block and no client was told of it, it is taken
-back (``give_up_fence``).
+fence or a recovery read is answered only after this block is durable, even if another client had fenced the
+ledger before. Adds with the recovery flag pass the fence. If a fence got no block and no client was told of
+it, the bookie undoes the fence (``give_up_fence``).
 
-**LAC and LAFR** (rule 9). The state keeps the greatest values of all adds, ordinary or recovery adds (a
-recovery sends the values that it froze when it began, D11). They are facts about acknowledgements that the
-writer got from other bookies. So they hold even if the add that brought them is not durable here.
+**LAC and LAFR** (rule 9): the last entry that is confirmed, and the last that is fully replicated. The state
+keeps the greatest values that any add brought, ordinary or recovery (a recovery sends the values that it
+froze when it began, D11). These values are facts about acknowledgements that the writer got from other
+bookies. So the values hold even if the add that brought them is not durable here.
 
-**Ids** (rules 6, 7). No id is stored twice. ``Engine.add`` ensures this with the help of these bounds:
+**Ids** (rules 6, 7). A *run* is a frame of entries of one ledger at its place in a file. No id is stored in
+two runs, except while damaged runs are replaced or runs are moved. ``Engine.add`` ensures this with the help
+of these bounds:
 
-    last_entry  no higher id was ever accepted, pending adds included (after a crash it may be too high).
-                If a frame begins above it, the engine appends the frame without looking for duplicates
-    index_last  no higher id lies in a run that only the index knows
+    last_entry  the highest id that was ever accepted, pending adds included; after a crash the bound may be
+                too high. If a frame begins after this id, the engine appends the frame without looking for
+                duplicates
+    index_last  no run that only the index knows holds a higher id than this
     widest      the largest ``last - first`` of any run
-    straddle    the run that holds an entry may begin this far before the entry although another run begins
-                in between. For example, run A holds the ids 0 and 6, and run B holds 4. A begins 6 ids
-                before its entry 6, and B begins in between, so ``straddle`` is 6. It is 0 if no runs have
-                overlapped. Striping and resends alone never make runs overlap
+    straddle    how far before an entry its run may begin, if another run begins in between. For example, run
+                A holds the ids 0 and 6, and run B holds 4. A begins 6 ids before its entry 6, and B begins
+                in between, so ``straddle`` is 6. It is 0 if no runs have overlapped. Striping and resends
+                alone never make runs overlap
 
 ``runs`` lists the runs that the index does not have yet, sorted by first id. Their segments are still in
 memory.
 
-**Eviction.** A state may leave memory if ``is_evictable``: nothing is in flight, the index has the whole
-state, and no run is known only in memory. The next request for the ledger reads the state from the index
-again, in one step with its verdict. So there are never two objects for one ledger.
+**Eviction.** A state may leave memory if ``is_evictable`` is true: nothing is in flight, the index has the
+whole state, and no run is known only in memory. The next request for the ledger reads the state from the
+index again, and takes its verdict in the same step. So there are never two objects for one ledger.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ from ledgerlog.wire.frame import Status
 
 @attrs.frozen
 class StoredLedger:
-    """The part of a ledger's state that the index keeps. ``BookieLedger`` has the meaning of the fields."""
+    """The part of a ledger's state that the index keeps. See ``BookieLedger`` for the fields."""
 
     key: bytes
     is_fenced: bool
@@ -69,17 +73,17 @@ class StoredLedger:
 
 @attrs.define(eq=False)
 class BookieLedger:
-    """One ledger on this bookie, in memory; the module's text has the rules."""
+    """One ledger on this bookie, in memory; see the module docstring for the rules."""
 
     ledger_id: int
     key: bytes
     is_fenced: bool = False
     key_sequence: int | None = None
-    """The journal block that brought the key. It is 0 if an earlier run of the bookie stored the key, and
-    None if no block carries it yet."""
+    """The journal block that brought the key. It is 0 if an earlier process of the bookie stored the key, and
+    None if no block carries the key yet."""
     fence_sequence: int = 0
-    """The journal block with the fence record. It is 0 while the record is not written, and if an earlier run
-    of the bookie wrote it."""
+    """The journal block with the fence record. It is 0 while the record has no block, and if an earlier
+    process of the bookie wrote the record."""
     lac: int = NO_ENTRY
     lafr: int = NO_ENTRY
     last_entry: int = NO_ENTRY
@@ -88,8 +92,8 @@ class BookieLedger:
     straddle: int = 0
     runs: list[EntryRun] = attrs.field(factory=list)
     is_deleted: bool = False
-    """The metadata store said that the ledger is gone, and that is durable in the journal. This state is the
-    tombstone. It refuses late adds (rule 4) and says nothing about any entry."""
+    """The metadata store said that the ledger is gone, and a DELETE record in the journal is durable. This
+    state is now the ledger's tombstone: it refuses late adds (rule 4) and says nothing about any entry."""
     is_dirty: bool = False
     """The index does not have this version of the state."""
     is_fence_durable: bool = False
@@ -99,7 +103,7 @@ class BookieLedger:
     fencers: int = 0
     """How many fences are under way."""
     pins: int = 0
-    """How many operations keep this object during a wait."""
+    """How many operations wait now and need this object afterwards. It stays in memory for them."""
     was_used: bool = True
     """The ledger was used since the last round of eviction."""
 
@@ -126,7 +130,7 @@ class BookieLedger:
         """Make the state of a ledger that is gone (``bookie.core.gone_ledgers``). Its key is forgotten."""
         state = cls(ledger_id, bytes(LEDGER_KEY_BYTES), key_sequence=0)
         state.on_delete()
-        state.is_dirty = False  # The file of the gone ledgers says it.
+        state.is_dirty = False  # The file of gone ledgers has it already.
         return state
 
     def to_store(self) -> StoredLedger:
@@ -151,7 +155,7 @@ class BookieLedger:
     def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
         """Return the reason if an add is refused, or None if it is accepted. Nothing changes."""
         if self.is_deleted:
-            # Whatever the key: nothing can be changed any more, and the key may be forgotten.
+            # The key is not compared: nothing can change any more, and the key may be forgotten.
             return Status.NO_SUCH_LEDGER if is_recovery else Status.FENCED
         if not compare_digest(key, self.key):
             return Status.UNAUTHORIZED
@@ -184,7 +188,10 @@ class BookieLedger:
         return False
 
     def on_run(self, run: EntryRun) -> None:
-        """A run of this ledger was appended to the journal. None of its ids was stored before."""
+        """A run of this ledger was appended to the journal.
+
+        Its ids were not stored before, unless the run replaces a damaged one.
+        """
         if run.first > self.last_entry:
             self.runs.append(run)
             self.last_entry = run.last
@@ -208,7 +215,7 @@ class BookieLedger:
         self.is_dirty = True
 
     def on_fence(self) -> None:
-        """The ledger is fenced from now on. Its record is not written yet."""
+        """The ledger is fenced from now on. The fence record is not written yet."""
         self.is_fenced = True
         self.is_dirty = True
 
@@ -218,10 +225,11 @@ class BookieLedger:
         self.is_fence_durable = True
 
     def give_up_fence(self) -> None:
-        """Take the fence back if it did not take effect. Call this after the last fence under way has ended.
+        """Undo the fence if it did not take effect. Call this after the last fence under way has ended.
 
-        It did not take effect if it got no place in the journal and no client was told of it. If it stayed in
-        memory, it would refuse the adds of a writer that was not deposed, until this process ends.
+        A fence did not take effect if its record got no place in the journal and no client was told of it. If
+        such a fence stayed in memory, the bookie would refuse the adds of a writer that was not deposed,
+        until this process ends.
         """
         assert not self.fencers
         if self.is_fenced and not (self.fence_sequence or self.is_fence_durable or self.is_fence_told):
@@ -229,20 +237,20 @@ class BookieLedger:
 
     @property
     def is_blank(self) -> bool:
-        """Whether only a key is known of this ledger, from some client's request."""
+        """Whether the bookie knows nothing of this ledger but the key in some client's request."""
         return self.last_entry == self.lac == self.lafr == NO_ENTRY and not self.is_fenced
 
     def settle_fence(self, durable: int) -> None:
         """Note that the journal is durable up to block ``durable``.
 
-        If the fence record is in these blocks, the index may have the fence from now on.
+        If the fence record is in one of these blocks, the index may record the fence from now on.
         """
         self.is_fence_durable = self.is_fence_settled(durable)
 
     def on_delete(self) -> None:
         """The ledger is gone from the metadata store, and that is durable in the journal."""
         self.is_deleted = True
-        self.is_fenced = self.is_fence_durable = True  # The same record is the ledger's fence.
+        self.is_fenced = self.is_fence_durable = True  # The DELETE record fences the ledger too.
         self.is_dirty = True
 
     def on_merge(self, width: int) -> None:
@@ -271,9 +279,9 @@ class BookieLedger:
     def is_replaced(self, first: int, durable: int) -> bool:
         """Whether a run in memory, of a block up to ``durable``, begins with the id ``first``.
 
-        Such a run, together with others in memory, replaces everything that the index has under this first
-        id, even if it is shorter than the run in the index. For example, a rotten run is stored again in
-        parts.
+        Such a run, together with others in memory, replaces the run that the index has under this first id,
+        even if the new run is shorter. For example, the bookie stores the entries of a damaged run again in
+        several parts.
         """
         runs = self.runs
         at = bisect_left(runs, (self.ledger_id, first))
@@ -284,8 +292,10 @@ class BookieLedger:
         return False
 
     def horizon(self, first: int, last: int, runs_max: int) -> int:
-        """Return the highest id up to ``last`` such that at most about ``runs_max`` runs in memory begin
-        between ``first`` and it."""
+        """Return the id through which one search from ``first`` may go; at most ``last``.
+
+        At most about ``runs_max`` runs in memory begin from ``first`` through this id.
+        """
         at = bisect_left(self.runs, (self.ledger_id, first)) + runs_max
         if at >= len(self.runs) or self.runs[at].first > last:
             return last
@@ -312,7 +322,7 @@ class BookieLedger:
             self.pins -= 1
 
     def is_evictable(self, durable: int) -> bool:
-        """Whether this object may leave memory without losing anything (see the module's text)."""
+        """Whether this object may leave memory and nothing is lost (see the module's text)."""
         if self.is_dirty or self.runs or self.pins:
             return False
         return not self.is_fenced or self.is_fence_settled(durable)

@@ -11,23 +11,23 @@ recovery believes both:
 
 So the bookie writes marks, durably, before it serves again. It cannot simply mark the ledgers whose metadata
 names the bookie. A ledger may be CLOSED already while its old owner still writes (T09). And a recoverer may
-have replaced the bookie; then only the old owner's view of the ensemble still names it (T30). But all ledger
-ids come from one counter, so one number covers every ledger, deleted ones included:
+have replaced the bookie; then only the old owner's view of the ensemble still names the bookie (T30). But all
+ledger ids come from one counter, so one number covers every ledger, deleted ones included:
 
     fenced_through   ordinary adds of ledgers up to this id are refused, for ever
     limbo            ranges of ledger ids. The bookie gives the entries that it has of these ledgers. An entry
                      that it does not have is *unknown*, never denied. After a loss, the boot puts every id up
-                     to the counter into limbo. Repair takes out a ledger once it is CLOSED and whole here, or
-                     deleted
-    is_unclean       set while the bookie acknowledges entries that are not synced. If it is set at a start,
-                     data may be lost
+                     to the counter into limbo. Repair takes a ledger out of limbo once the ledger is CLOSED
+                     and whole here, or deleted
+    is_unclean       set while the bookie acknowledges entries that are not synced. If the bookie starts and
+                     finds it set, data may be lost
 
 For example, if the highest id given out is 80, ordinary adds of ledgers 0 to 80 are refused, and ledgers 0 to
 80 are in limbo.
 
 If a ledger gets its id after the boot, it has lost nothing here and needs no mark (D27.5). A ledger may get
-its id before the boot and its metadata after it. Then its first add meets the fence, and its owner takes
-another ledger. The cost is one unused ledger.
+its id before the boot and its metadata after the boot. Then the fence refuses the ledger's first add, and the
+ledger's owner takes another ledger. The cost is one unused ledger.
 
 All marks are one value in one file, which is replaced in one step. So a crash cannot leave some of them old
 and others new (``bookie.storage.disk.loss_marks``):
@@ -65,15 +65,15 @@ from ledgerlog.wire.frame import Status
 NO_LEDGER = -1
 
 _DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
-"""Statuses of answers that deny: if such an answer does not contain an entry, it is not stored here."""
+"""Statuses of answers that deny: if an entry is missing from such an answer, the entry is not stored here."""
 
 _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
-"""Statuses about the first entry after ``through``: it cannot be read."""
+"""Statuses which say that the first entry after ``through`` cannot be read."""
 
 _MAGIC = b"LLMARKS1"
 _FORMAT, _FORMAT_WITH_GONE_FILE = 1, 2
-"""A version that does not know the file of gone ledgers must refuse a directory that has one. Otherwise it
-would take adds of deleted ledgers."""
+"""If a version of the bookie does not know the file of gone ledgers, it must refuse a directory with such a
+file. Otherwise it would take adds of deleted ledgers."""
 _HEAD = struct.Struct("<8sIB3xqI")
 _RANGE = struct.Struct("<qq")
 _CHECKSUM = struct.Struct("<I")
@@ -107,7 +107,7 @@ class LossMarks:
     is_unclean: bool = False
     """The bookie acknowledges (or acknowledged) entries that a crash can lose."""
     fenced_through: int = NO_LEDGER
-    """Ordinary adds of ledgers up to this id are refused; -1: of none."""
+    """Ordinary adds of ledgers up to this id are refused; -1: none are refused."""
     limbo: tuple[Range, ...] = ()
     """The ranges of ledger ids in limbo, ascending and not adjacent."""
     has_gone_file: bool = False
@@ -134,7 +134,7 @@ class LossMarks:
     # --- what changes them --------------------------------------------------------------------
 
     def after_loss(self, highest_ledger_id: int) -> LossMarks:
-        """Return the marks of a boot after data may have been lost (phase one).
+        """Return the marks to write at a boot if data may have been lost (phase one).
 
         Every ledger up to ``highest_ledger_id``, the highest id given out, is fenced and in limbo. The
         unclean bit is set and stays set until a stop that lost nothing. If no id was given out (-1), only the

@@ -1,15 +1,17 @@
-"""Merging small runs: choose the runs that become one frame, and make its bytes.
+"""Merging small runs: choose the runs that become one frame, and make the bytes of that frame.
 
-Successive runs of one ledger become one frame of up to ``FRAME_BYTES``. A sequential read then needs one
-lookup in the index for hundreds of entries, even if they were added one by one. Merging computes only the
-frame's own checksum. It copies the lengths and digests of the entries, which were verified when they arrived.
+A *run* is a frame of entries of one ledger at its place in a file. Successive runs of one ledger become one
+frame of up to ``FRAME_BYTES``. A sequential read then needs one lookup in the index for hundreds of entries,
+even if they were added one by one. Merging computes only the checksum of the new frame. It copies the lengths
+and digests of the entries, which were verified when they arrived.
 
 Runs with consecutive ids become a run without gaps. Runs with small gaps are merged too, because striping
 leaves such gaps: for example, with E=3 and a write quorum of 1, a bookie stores entries 0, 3, 6. This module
 does not know whether another file has the entries in a gap. A merged run may therefore overlap other runs:
 see ``BookieLedger.on_merge``.
 
-A merged frame has -1 as its LAC and its LAFR. The ledger's own record keeps the values that clients sent.
+A merged frame has -1 as its LAC and its LAFR. The entry log's LEDGER record keeps the values that clients
+sent.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, KIB
 from ledgerlog.wire.frame import HEADER_BYTES, SPARSE, Kind, encode_head
 
 FRAME_BYTES = 64 * KIB
-"""The approximate size of a merged run. Reading one entry from the disk costs as much as reading this."""
+"""The approximate size of a merged run. Reading this many bytes from the disk costs as much as reading one
+entry."""
 
 PARTS_MAX = 512
-"""The most runs that become one. Merging them takes the bookie's event loop about a millisecond, and
-adds wait for that. Compaction merges the results again."""
+"""The most runs that are merged into one. Merging this many takes the bookie's event loop about a
+millisecond, and adds wait for that time. Compaction merges the results again."""
 
 _GAP_MAX = 2 * ENSEMBLE_MAX
 """With striping, each bookie stores at least one of this many successive entries."""
@@ -37,7 +40,7 @@ _SPAN_MAX = 2**32
 
 
 class Merged(NamedTuple):
-    """Runs that become one, and the length of its frame in bytes."""
+    """Runs that become one frame, and the length of this frame in bytes."""
 
     parts: tuple[EntryRun, ...]
     length: int
@@ -67,7 +70,7 @@ class Merged(NamedTuple):
 
 
 def merge_runs(runs: Iterable[EntryRun]) -> Iterator[Merged]:
-    """Group the runs, sorted by ledger and first id, that become one frame."""
+    """Group runs: each group becomes one frame. ``runs`` are sorted by ledger and first id."""
     parts: list[EntryRun] = []
     payload = count = 0
     for run in runs:

@@ -20,7 +20,7 @@ def not_ready(
 
     Args:
         is_registered: Whether clients find the bookie in the metadata store.
-        read_only_for: The parties that want ordinary adds refused, for example "operator".
+        read_only_for: Why ordinary adds are refused: "disk", "draining" or "operator".
         is_disk_full: Whether there is no room for another file.
         ledgers_in_limbo: How many ledgers may lack entries after a loss.
     """

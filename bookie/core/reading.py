@@ -1,27 +1,29 @@
 """Building a reply to a read from runs.
 
-A read asks for the entries first, first + stride, ... up to last. The ledger's runs are sorted by their first
-id. They may interleave after striping and resends. While entries are being moved, two runs may hold the same
-entries; then the first one counts. ``RangeReader`` takes runs one at a time, and only those that it needs. It
-emits entries in the order of their ids:
+A *run* is a frame of entries of one ledger at its place in a file. A read asks for the entries first, first +
+stride, ... up to last. The ledger's runs are sorted by their first id. Runs may interleave after striping and
+resends. While entries are being moved, two runs may hold the same entries; then each entry is taken from one
+of the two. ``RangeReader`` takes runs one at a time, and only those that it needs. It emits entries in the
+order of their ids:
 
     reader = RangeReader(...)
     reader.extend(runs, horizon)            # runs known, complete through ``horizon``
     while (run := reader.wanted()):         # not None: this run is needed next
         reader.on_entries(run, entries)     # or on_unreadable(run, status)
 
-If no other run begins inside a run, it is emitted in slices, whatever its length. Only where runs interleave,
-entries are taken one by one. The reply ends at ``bytes_max`` payload bytes (a first entry always fits) and at
-``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 past its first, because a frame
-has 32 bits for the distance.
+The reader emits the entries of a run together, up to the place where another run begins. Only where runs
+interleave, it emits entries one by one. The reply ends at ``bytes_max`` payload bytes (the first entry always
+fits) and at ``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 or more above the
+reply's first id, because a frame stores this distance in 32 bits.
 
-One reply looks at runs of about ``EXAMINED_BYTES_MAX`` bytes in total at most, and ends before the next run.
-Otherwise a request of a few bytes, with a large stride, could read a whole ledger. The reader always decides
-about the first entry asked for, so a client always makes progress with its next request.
+For one reply, the reader looks at runs of about ``EXAMINED_BYTES_MAX`` bytes in total at most. The reply ends
+before the next run. Otherwise a request of a few bytes, with a large stride, could read a whole ledger. The
+reader always decides about the first entry asked for, so a client always makes progress with its next
+request.
 
-The reply is complete up to the id ``through``: if an entry up to it was asked for and is not in the reply, it
-does not exist. ``through`` never passes an entry that exists and could not be read (rule 8). Such an entry
-ends the reply.
+The reply is complete up to the id ``through``: if an entry up to this id was asked for and is not in the
+reply, the entry does not exist here. ``through`` never passes an entry that exists and could not be read
+(rule 8). Such an entry ends the reply.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ from ledgerlog.wire.frame import Status
 _SPAN_MAX = 2**32
 
 EXAMINED_BYTES_MAX = 16 * MIB
-"""The most bytes of frames that one reply looks at, with ``_RUN_BYTES`` added for each frame. Even if a
-ledger is striped over the largest ensemble, half of this fills a reply of usual size."""
+"""The most bytes of frames that the reader looks at for one reply, with ``_RUN_BYTES`` added for each frame.
+Half of this is enough for a reply of usual size, even if the ledger is striped over the largest ensemble."""
 
 _RUN_BYTES = 4 * KIB
-"""The cost of looking at a run, besides its bytes: in the same time, this many bytes could be read."""
+"""What looking at a run costs, in addition to its bytes. This many bytes could be read in the same time."""
 
 
 class _Cursor:
@@ -70,7 +72,8 @@ class _Cursor:
         self.ids = ids
         self.at = 0
         self.payload = memoryview(entries.payload)
-        # Where each payload begins. Entries seldom have the same size, and a slice of them needs both ends.
+        # Where each payload begins, and where the last one ends. A slice of payloads needs the places of both
+        # its ends, and entries seldom have the same size.
         self.starts = array("Q", itertools.accumulate(entries.lengths, initial=0))
 
     def __lt__(self, other: _Cursor) -> bool:
@@ -116,7 +119,7 @@ class RangeReader:
         self._unexamined = EXAMINED_BYTES_MAX
         self._runs: deque[EntryRun] = deque()
         self._horizon = first - 1
-        self._active: list[_Cursor] = []  # a heap by next id
+        self._active: list[_Cursor] = []  # a heap, ordered by next id
         self._is_over = first > last
         self._barrier = last + 2
         """The first requested entry that cannot be read. The reply ends before it."""
@@ -189,7 +192,7 @@ class RangeReader:
                 self._set_barrier(entry_id, Status.CORRUPT)
                 break
         cursor = _Cursor(entries, self._first, self._last, self._stride)
-        cursor.at = cursor.count_below(self.through + 1)  # Another run may have provided it before.
+        cursor.at = cursor.count_below(self.through + 1)  # Another run may have had these.
         if not cursor.is_done:
             heapq.heappush(self._active, cursor)
 
@@ -215,8 +218,8 @@ class RangeReader:
         """Emit from the run with the lowest id until another run begins or the limit is reached."""
         cursor = heapq.heappop(self._active)
         if cursor.next_id <= self.through:
-            # Two runs hold this entry: while entries are being moved, they are in two places for a while,
-            # with the same content.
+            # Two runs hold this entry, with the same content, because the entry is being moved to another
+            # file. The other run has provided it already.
             cursor.at += cursor.count_below(self.through + 1)
             if not cursor.is_done:
                 heapq.heappush(self._active, cursor)
@@ -286,7 +289,7 @@ def no_entries(ledger_id: int) -> Entries:
 
 
 class RangeLister:
-    """Join the ids of runs to ascending ranges that are not adjacent.
+    """Join the ids of runs into ascending ranges that are not adjacent.
 
     It walks over the runs as ``RangeReader`` does, but takes ids only.
     """

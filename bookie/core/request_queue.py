@@ -1,16 +1,16 @@
-"""The requests of one connection that wait, and those that the bookie works on.
+"""The queue of one connection's requests: which request may begin now.
 
-A client may have a thousand requests under way. If each were a task, a client that leaves would end a
-thousand tasks at once, and everybody else would wait for that. So a request waits here as a value, and
-becomes a task only when it may begin:
+A client may have a thousand requests under way. If each request were a task, a client that disconnects would
+end a thousand tasks at once, and all other clients would wait for that. So a request waits here as a value,
+and becomes a task only when it may begin:
 
-* The bookie works on a few requests of a connection at the same time.
-* It begins no request of a client that does not read its replies. A client whose replies cannot be sent could
-  otherwise have the bookie read for nothing.
+* The bookie works on only a few requests of a connection at the same time.
+* While many bytes of replies wait for the client to read them, the bookie begins no request. Otherwise a
+  client that does not read its replies could make the bookie read entries for nothing.
 
-Requests stand in three lines (``Line``), and each line has places of its own. So the fence of a new leader
-never waits for the reads of its own connection, and who follows a ledger does not wait for reads of old
-entries.
+Requests wait in three lines (``Line``). Each line has its own places: how many of its requests the bookie
+works on at the same time. So the fence of a new leader never waits for the reads of its own connection, and a
+client that follows a ledger does not wait for its own reads of old entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Line(Enum):
     URGENT = "urgent"
     """Fences and recovery reads."""
     POLL = "poll"
-    """Long polls. While one waits for its ledger, it stands in no line."""
+    """Long polls. While a long poll waits for its ledger to grow, it is in no line."""
     USUAL = "usual"
 
 
@@ -39,8 +39,8 @@ class RequestQueue(Generic[T]):
 
     Args:
         urgent_max: The most urgent requests that are worked on at the same time.
-        polls_max: The most long polls that are worked on besides.
-        usual_max: The most other requests that are worked on besides.
+        polls_max: The same for long polls.
+        usual_max: The same for all other requests.
         unread_bytes_max: If more bytes of replies wait for the client, no request begins.
     """
 
@@ -65,7 +65,7 @@ class RequestQueue(Generic[T]):
         self._lines[line].waiting.append(request)
 
     def begin(self) -> T | None:
-        """Return the next request that may begin, and count it; None if none may."""
+        """Return the next request that may begin, and count it as begun. None: no request may begin now."""
         if self._unread_bytes > self._unread_bytes_max:
             return None
         for places in self._lines.values():
@@ -88,7 +88,7 @@ class RequestQueue(Generic[T]):
         self._unread_bytes -= count
 
     def clear(self) -> list[T]:
-        """Remove and return the requests that wait: the connection has ended."""
+        """Remove and return the waiting requests. Call this when the connection has ended."""
         return [request for places in self._lines.values() for request in places.clear()]
 
 

@@ -38,7 +38,7 @@ class ReadResult:
     - OK.
     - NO_SUCH_LEDGER: this bookie knows nothing of the ledger.
     - UNKNOWN: the ledger is in limbo. An entry that is missing from the answer may have been here.
-    - CORRUPT or IO_ERROR: the next requested entry after ``through`` exists or may exist, and cannot be read.
+    - CORRUPT or IO_ERROR: the next requested entry after ``through`` exists or may exist, but cannot be read.
     - UNAUTHORIZED or DISK_FULL: a recovery read could not fence. ``through`` means nothing then.
     """
 
@@ -68,7 +68,7 @@ class ScrubResult:
     """The findings of a scrub.
 
     ``report`` covers the requested entries through ``through``. ``status`` is as in ``ReadResult``, except
-    that CORRUPT and IO_ERROR mean: the scrub has no result, because the index cannot be read.
+    that CORRUPT and IO_ERROR mean that the scrub has no result, because the index cannot be read.
     """
 
     status: Status

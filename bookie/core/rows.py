@@ -1,8 +1,8 @@
 """Rows of the index: keys that sort, and values with a checksum.
 
-Keys are a letter and big-endian numbers, so they sort like the numbers. Values are little endian and end in a
-CRC-32C of key and value. The key-value store has its own checksums, but they cover only its files, not the
-path from a file to this module:
+Keys are a letter and big-endian numbers, so they sort like the numbers. (In ``U`` keys, negative numbers sort
+after positive ones.) Values are little endian and end in a CRC-32C of key and value. The key-value store has
+its own checksums, but they cover only its files, not the path from a file to this module:
 
     key                        value
     I                          instance of the bookie (UTF-8)
@@ -12,13 +12,15 @@ path from a file to this module:
     R  ledger, first entry     last i64, count u32, file i64, offset u64, length u32, sequence u64
     S  segment                 end u64, last sequence u64, runs u32, run bytes u64, live bytes u64,
                                ledgers u32, level u8
-    E  entry log               the same; end is its size, the last sequence 0
-    U  file i64                for each ledger that has runs in it: ledger u64, bytes u64
+    E  entry log               like ``S``; end is the size of the log, and last sequence is 0
+    U  file i64                for each ledger that has runs in the file and is not deleted: ledger u64,
+                               bytes u64
 
-``R`` says where a run lies: in the segment of that number, or in an entry log if the number is negative.
-``S`` and ``E`` say where a file's last block ends, and how many bytes of its runs belong to ledgers that are
-not deleted. A file has such a row while it holds runs that count. A run counts if a row ``R`` names it and
-its ledger is not deleted. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
+A *run* is a frame of entries of one ledger. ``R`` says where a run is: in the segment ``file``, or in an
+entry log if the number is negative. A run counts if a row ``R`` names it and its ledger is not deleted. ``S``
+and ``E`` say where a file's last block ends, and how many bytes of its runs belong to ledgers that are not
+deleted. A file gets this row once the index has all its runs, and keeps the row until another file replaces
+it. ``U`` lists the ledgers of a file. ``M`` says where replay begins.
 
 All functions are pure. If a row does not decode, they raise StorageCorrupt, naming the index's path.
 """
@@ -65,7 +67,7 @@ Change = tuple[bytes, bytes | None]
 
 @attrs.frozen
 class FileRow:
-    """A segment or an entry log that holds runs that count."""
+    """The row of a segment or an entry log whose runs are in the index."""
 
     file: int
     """The number of a segment, or the negative number of an entry log."""
@@ -74,15 +76,16 @@ class FileRow:
     last_sequence: int = 0
     """The sequence of the journal's last block up to the end of this segment; 0 for an entry log."""
     runs: int = 0
-    """How many runs are in it."""
+    """How many runs are in the file."""
     run_bytes: int = 0
-    """The bytes of all runs in it."""
+    """The bytes of the runs in the file, as of the time when the row was made. Ledgers that were deleted
+    already do not count."""
     live_bytes: int = 0
     """The bytes of the runs of ledgers that are not deleted."""
     ledgers: int = 0
-    """How many ledgers have runs in it, deleted ones included."""
+    """How many ledgers had runs in the file, and were not deleted, when the row was made."""
     level: int = 0
-    """How often the entries in it were merged with those of other files."""
+    """How often the entries in the file were merged with those of other files."""
 
     @classmethod
     def of(
@@ -95,14 +98,14 @@ class FileRow:
         usage: Mapping[int, int],
         level: int = 0,
     ) -> FileRow:
-        """Make the row of a file with these runs. All of them belong to ledgers that are not deleted.
+        """Make the first row of a file.
 
         Args:
             file: The file's number, negative for an entry log.
             end: Where its last block ends, or its size.
             last_sequence: The sequence of its last block; 0 for an entry log.
             runs: All its runs.
-            usage: The bytes of runs in it, by ledger.
+            usage: The bytes of runs in the file, for each ledger that is not deleted.
             level: How often its entries were merged.
         """
         size = sum(usage.values())

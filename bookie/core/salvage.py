@@ -1,11 +1,13 @@
-"""Salvage: the facts that a damaged file still proves.
+"""Salvage: read what is still sound in a damaged file, as facts (``bookie.core.facts``).
 
 Each file's header has a random nonce, which is part of every checksum in the file. So if a record's checksum
-matches, this bookie wrote the record there, whatever surrounds it. No client can forge a record, because no
-client knows the nonce. If the header is damaged, the nonce is lost and no record in the file can be verified.
+matches, this bookie wrote the record there, even if the bytes around the record are damaged. No client can
+forge a record, because no client knows the nonce. If the header is damaged, the nonce is lost and no record
+in the file can be verified.
 
-* A segment is searched page by page. In a block with bad pages, a record is taken if it touches none of them
-  and the heads of all earlier records can be followed.
+* A segment is searched page by page. In a block, a page is *bad* if it does not match its checksum. A record
+  of the block is taken if no bad page holds a part of it, and if the lengths of all earlier records in the
+  block are known.
 * An entry log is searched byte by byte after a damaged record.
 
 For example, a segment has the blocks 41, 42 and 43, and the header of 42 is damaged. Salvage then gives all
@@ -43,14 +45,15 @@ _KINDS = frozenset((ADD, LEDGER, REPLACES, FOOTER))
 def own_number(page: bytes) -> int:
     """Return the number in the header of a segment or an entry log; -1 if the page is too short.
 
-    It differs from the number in the file's name if files were exchanged. The caller verifies the header.
+    If files were exchanged, this number differs from the one in the file's name. The caller verifies the
+    header.
     """
     return _NUMBER.unpack_from(page, _NUMBER_AT)[0] if len(page) == PAGE_BYTES else -1
 
 
 def owner_of(page: bytes, path: str) -> str | None:
     """Return the bookie instance that the first page of a segment or an entry log names; None if the page is
-    no sound header."""
+    not a sound header."""
     for header in (SegmentHeader, LogHeader):
         try:
             return header.decode(page, path=path, number=own_number(page), instance=None).instance
@@ -60,7 +63,7 @@ def owner_of(page: bytes, path: str) -> str | None:
 
 
 def segment_facts(image: memoryview, header: SegmentHeader, path: str) -> Iterator[tuple[int, Fact]]:
-    """Yield the sequence of each sound block, and each fact of the sound records in it."""
+    """Yield each fact of the sound records of a segment, with the sequence of the record's block."""
     at = SEGMENT_HEADER_BYTES
     while at + PAGE_BYTES <= len(image):
         view = image[at:]
@@ -88,13 +91,13 @@ def _block_facts(
             if bad.isdisjoint(range(first, last + 1)):
                 yield segment_fact(record, block, path)
             elif record.kind != ADD or not is_head_sound(record.body):
-                return  # Its length may be damaged, so the start of the next record is unknown.
+                return  # The record's length may be damaged, so the next record cannot be found.
     except StorageCorrupt:
         return
 
 
 def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]:
-    """Yield each fact of the sound records of an entry log; each ledger's state comes before its entries."""
+    """Yield each fact of the sound records of an entry log. A ledger's state comes before its entries."""
     at = LOG_HEADER_BYTES
     known: set[int] = set()
     while at + HEAD_BYTES <= len(image):
@@ -118,15 +121,18 @@ def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]
             known.add(fact.ledger_id)
         elif isinstance(fact, Add) and fact.run.ledger_id not in known:
             known.add(fact.run.ledger_id)
-            # The ledger's own record is lost. A fence in it is covered by the loss marks.
+            # The LEDGER record of this ledger is lost. The loss marks make up for a fence that it recorded.
             yield LoggedLedger(fact.run.ledger_id, fact.header.key, False, False, -1, -1)
         yield fact
 
 
 def fullest(runs: Iterable[EntryRun]) -> list[EntryRun]:
-    """Return the runs, sorted. Of several that begin with the same entry, keep the one with most entries, or
-    the last of them, because the index has room for one run that begins so. If another run has entries that
-    this one has not, they count as lost, and are copied from other bookies."""
+    """Return the runs, sorted, with at most one run for each ledger and first id.
+
+    The index has room for only one run with the same ledger and first id. If there are several, keep the run
+    with the most entries, or the last of these runs if they are equal. If a dropped run has other entries,
+    these entries count as lost, and are copied from other bookies.
+    """
     found: dict[tuple[int, int], EntryRun] = {}
     for run in runs:
         known = found.get((run.ledger_id, run.first))

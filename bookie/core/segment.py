@@ -135,7 +135,7 @@ class SegmentScan:
 
     @property
     def is_pristine(self) -> bool:
-        """Whether nothing was ever written behind the file's header."""
+        """Whether nothing was ever written after the file's header."""
         return not self.blocks and not self.is_torn
 
 
@@ -148,8 +148,8 @@ class BlockWalk:
         path: The file, for errors.
         sequence: The sequence of the first block, or None if it is not known.
         stop: Where the last block ends, if a START record or the index says so. The blocks must reach exactly
-            to this offset. The walk does not look at the bytes behind it.
-        passes_rot: Yield a damaged block too if the damage hides nothing but payloads.
+            to this offset. The walk does not look at the bytes after it.
+        passes_rot: Yield a damaged block too if the damage affects payloads only.
 
     Raises:
         StorageCorrupt: The segment is damaged. The error names ``path``, and the offset if there is one.
@@ -281,7 +281,7 @@ def _is_torn(
         True if a write was torn there, False if none was begun.
 
     Raises:
-        StorageCorrupt: It is damage.
+        StorageCorrupt: The segment is damaged at ``at``.
     """
     if stop is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")

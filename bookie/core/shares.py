@@ -1,28 +1,28 @@
-"""Fair shares of a bookie's work: which items may start now, and which wait for a turn.
+"""Fair shares of a bookie's work: which items of work may start now, and which wait for a turn.
 
 A *party* is a set of connections that share one allowance. If several parties want to work, each gets the
-same share, however many connections it has and however much it sends. Parties may form a *group*: the parties
-of a group divide the share of one party.
+same share, however many connections it has and however much it sends. Parties may form a *group*. The whole
+group gets the share of one party, and its parties divide this share.
 
 **Rounds.** In each round a party may spend ``quantum`` bytes. The caller decides what an item costs: a tiny
 item may cost more than its bytes. Items that the party cannot pay for wait. At the end of a round each party
 gets a new quantum, and its waiting items start until it is spent.
 
-**Lanes.** The waiting items of a party stand in lanes, for example one for each connection. The lanes take
-turns: each starts one item, its oldest, and then the next lane starts one. So a lane with a hundred items
-delays the first item of another lane by one item only.
+**Lanes.** A lane is a queue of waiting items. A party may have several, for example one for each connection.
+The lanes of a party take turns: each lane starts its oldest item, and then the next lane starts one. So a
+lane with a hundred items delays the first item of another lane by one item only.
 
-An item starts if the party has any bytes left, so it may cost more than is left. The next rounds take the
-difference from the party (deficit round robin). For example, with a quantum of 100 bytes an item of 250 may
-start at once. The party then has -150 bytes, and its next item starts after two more rounds. Unspent bytes
-are not saved: a party never has more than one quantum. If the cost turns out only after the start, the caller
-corrects it (``pay``).
+An item starts if the party has any bytes left, so an item may cost more than is left. The party pays the
+difference in the next rounds (deficit round robin). For example, with a quantum of 100 bytes an item of 250
+may start at once. The party then has -150 bytes, and its next item starts after two more rounds. Unspent
+bytes are not saved: a party never has more than one quantum. If the cost becomes known only after the start,
+the caller corrects it (``pay``).
 
 **Groups.** If a group has n parties, each of them gets an n-th of the quantum. So a client gains nothing if
 it appears as many parties of one group.
 
 **Alone.** If no other party has asked for anything for ``ALONE_S`` seconds, a party may spend
-``ALONE_QUANTA`` quanta in a round. So a bookie with one client hardly ever makes it wait. The round is still
+``ALONE_QUANTA`` quanta in a round. So a bookie hardly ever makes its only client wait. The round is still
 short: a second party waits for about these quanta, and not for everything that the first party has sent.
 """
 
@@ -49,10 +49,10 @@ class _Account(Generic[T]):
         self.left = left
         self.group = group
         self.lanes: dict[Hashable, deque[tuple[int, T]]] = {}
-        """The lanes with waiting items. The first one is next. No lane is empty."""
+        """The lanes with waiting items. The first lane has the next turn. No lane is empty."""
 
     def take_next(self) -> tuple[int, T]:
-        """Remove the item that is next and return it with its cost."""
+        """Remove the next item. Return its cost and the item."""
         lane = next(iter(self.lanes))
         items = self.lanes.pop(lane)
         item = items.popleft()
@@ -122,11 +122,13 @@ class Shares(Generic[T]):
         return max(1, self._quantum // self._members[group])
 
     def pay(self, party: Hashable, cost: int, *, group: Hashable = None) -> None:
-        """Count the cost of work that has started already. If it was counted too high, ``cost`` is negative.
+        """Count the cost of work that has started already.
+
+        If you counted too much before, pass a negative ``cost``.
 
         Args:
             party: The party that did the work.
-            cost: What to add to its costs, in bytes.
+            cost: What to add to the costs of the party, in bytes.
             group: The group of the party, as in ``take``.
         """
         self._account(party, group).left -= cost
@@ -144,7 +146,7 @@ class Shares(Generic[T]):
         self._waiting += 1
 
     def leave(self, party: Hashable, who: T) -> None:
-        """Remove an item from the queue. If it does not wait any more, do nothing."""
+        """Remove a waiting item. If the item does not wait any more, do nothing."""
         account = self._accounts.get(party)
         if account is None:
             return

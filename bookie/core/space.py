@@ -15,13 +15,16 @@ Later, a file is rewritten, alone or with others, for one of these reasons:
     foreign     it is a segment, and the journal has its own device
     sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
     small       its runs are small, or the file is, and there are ``merge_width`` such files of its level.
-                They become one file of the next level. Each level has runs ``merge_width`` times as large, so
-                an entry is written a few times at most, however many ledgers are interleaved
+                Together they become one file of the next level. On each level, runs are ``merge_width`` times
+                as large as on the level before. So an entry is written a few times at most, however many
+                ledgers are interleaved
     wasteful    less than ``eventual_ratio`` of its bytes belong to ledgers that exist. Checked now and then
-    rotten      it is damaged, but no damaged part holds an entry that counts. Comes before all others
+    rotten      it is damaged, but no damaged part holds an entry that counts: one whose ledger exists, and
+                whose run the index still names. This reason comes before all others
 
-A job takes as many such files at once as fit one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
-runs. The bounds exist because runs are sorted in memory.
+A job rewrites several files into one log, as many as fit ``log_bytes_max`` bytes and ``log_runs_max`` runs.
+These bounds exist because runs are sorted in memory. A job takes at most ``merge_width`` small files, or four
+times as many files for another reason, and only one rotten file.
 """
 
 from __future__ import annotations
@@ -67,8 +70,8 @@ class SpacePolicy:
             )
 
     def stays(self, runs: int, run_bytes: int) -> bool:
-        """Whether the entries of a full segment stay in it. A segment without runs stays: there is nothing to
-        sort."""
+        """Whether the entries of a full segment stay in the segment. If it has no runs, there is nothing to
+        sort, so it stays."""
         return not self.is_journal_apart and run_bytes >= runs * self.small_run_bytes
 
     def _is_small(self, row: FileRow) -> bool:
@@ -119,11 +122,11 @@ def why_kept(row: FileRow | None, policy: SpacePolicy) -> str:
 
 @attrs.frozen
 class SpaceUse:
-    """What the files with entries take, by kind. Segments that are in memory only are not among them."""
+    """The space that files with entries take, by kind. Segments that are only in memory are not counted."""
 
     segments: int = 0
     segment_bytes: int = 0
-    """The bytes of the runs in segments, those of deleted ledgers too."""
+    """The bytes of the runs in segments, including those of ledgers that were deleted later."""
     entry_logs: int = 0
     entry_log_bytes: int = 0
     live_bytes: int = 0
