@@ -3,27 +3,27 @@
 ``bookie.core.access`` has the rules. This module reads the data for them from the metadata store and caches
 it, so most requests need no question to the store:
 
-    grants   the record of each principal that connects. The bookie reads it at the principal's first request.
-             It reads it again if the records change (a watch) or if ``limits.ACCESS_REFRESH_S`` has passed
-    facts    the log and the key of each ledger that a decision needed. They never change, so they stay in the
-             cache until newer ones need the room
+    grants   the record of each principal that connects. The bookie reads the record at the principal's first
+             request, and again if the records change (a watch) or if ``limits.ACCESS_REFRESH_S`` has passed
+    facts    the log and the key of each ledger that a decision needed. The facts of a ledger never change, so
+             they stay in the cache until those of other ledgers need the room
 
 Each connection has an ``Access``. It remembers the ledgers that the client may use, so the check of a later
-frame is one look into a set. If the rights of the principal change, the bookie empties the sets of its
-connections and ends their long polls. Then it decides about the next frame anew.
+frame is one look into a set. If the rights of a principal change, the bookie empties the sets of the
+principal's connections, ends the long polls of these connections, and decides about their next frames anew.
 
-**Before a refusal**, the bookie looks again, because a replica of the store may lag behind. It syncs the
-store, and reads the grants or the ledger once more. So a refusal is final, and a refused client need not ask
-other bookies. The bookie looks again at the grants of a principal at most once in ``_CONFIRM_EVERY_S``, so a
-client without rights costs the store little.
+**Before a refusal**, the bookie looks again, because a replica of the store may have an old state. The bookie
+syncs the store, and reads the grants or the ledger once more. So a refusal is final, and a refused client
+need not ask other bookies. The bookie looks again at the grants of a principal at most once in
+``_CONFIRM_EVERY_S``, so a client without rights costs the store little.
 
 **If the store does not answer** within ``limits.ACCESS_LOOK_S``, the last known grants stay valid. If the
 decision needs data that was never read, the bookie refuses the request with NOT_READY. The client then treats
 the bookie as unreachable for now. For the next ``_AWAY_S`` the bookie refuses such requests at once, because
-an add that waits holds up all later frames of its connection.
+a waiting add holds up all later frames of its connection.
 
-An outage does not stop a writer with rights to everything if the bookie knows its ledgers, because such a
-decision needs nothing from the store. In an open cluster, every client has these rights.
+An outage of the store does not stop a writer with rights to everything, if the bookie knows the writer's
+ledgers: such a decision needs nothing from the store. In an open cluster, every client has these rights.
 
 **A client that asks much** delays only itself. A connection has at most one decision under way, and each
 party and each principal has a bounded number of questions to the store (``fair``). So if a client sends a
@@ -64,11 +64,11 @@ _AWAY_S = 1.0
 _LOOKS_AT_ONCE = 16
 
 Looks = Callable[[], Sequence[trio.CapacityLimiter]]
-"""Returns the limiters to hold during a question to the store, in this order."""
+"""Returns the limiters to hold during a question to the store, in the order in which to take them."""
 
 
 class _Away(Exception):
-    """The store did not answer in time, or its record is damaged, and no earlier answer is known."""
+    """The store did not answer in time, or a record in it is damaged, and no earlier answer is known."""
 
 
 @attrs.define(eq=False)
@@ -77,11 +77,11 @@ class _Known:
 
     principal: Principal
     rights: Rights | None = None
-    """The rights of the principal. None: its record was never read."""
+    """The rights of the principal. None: the principal's record was never read."""
     looked_at: float = -math.inf
     """When the record was last read after a sync."""
     is_stale: bool = True
-    """Whether the record may have changed since."""
+    """Whether the record may have changed since ``looked_at``."""
     open: int = 0
     """How many connections the principal has."""
 
@@ -94,7 +94,7 @@ class AccessControl:
 
         Args:
             store: The cluster's metadata store.
-            knows: Whether the bookie's storage knows a ledger. It may raise StorageError.
+            knows: Returns whether the bookie's storage knows a ledger. It may raise StorageError.
         """
         self._store = store
         self._knows = knows
@@ -108,7 +108,7 @@ class AccessControl:
         self._away_until = -math.inf
 
     def open(self, principal: Principal | None, looks: Looks, on_change: Callable[[], object]) -> Access:
-        """Return the access of a new connection. Close it with the connection.
+        """Return the access of a new connection. Close the access when the connection ends.
 
         Args:
             principal: The principal of the client. None: the cluster is open, and every client may do
@@ -163,7 +163,7 @@ class AccessControl:
                 raise MetadataUnavailable("the metadata store does not answer")
 
         while True:
-            # It ends when the first principal comes, or the last one goes.
+            # The scope is cancelled when the first principal comes, or the last one goes.
             with trio.CancelScope() as self._turn:
                 self._refreshes = any(known.open for known in self._principals.values())
                 await follow(
@@ -216,7 +216,7 @@ class AccessControl:
 
     @asynccontextmanager
     async def _question(self, looks: Looks) -> AsyncIterator[None]:
-        """Wait for a place to ask the store, and bound the time of its answer.
+        """Wait for a place to ask the store, and limit how long the body waits for the answer.
 
         Raises:
             _Away: The store does not answer in time, or a question of the last ``_AWAY_S`` got no answer.
@@ -251,7 +251,7 @@ class AccessControl:
         self._is_away = False
 
     async def _look_at_grants(self, known: _Known, looks: Looks) -> None:
-        """Read the grants of a principal. If the store does not answer, the last known ones hold."""
+        """Read the grants of a principal. If the store does not answer, the last known grants stay valid."""
         try:
             async with self._question(looks):
                 await self._store.sync()
@@ -280,7 +280,7 @@ class AccessControl:
                     access.forget()
 
     async def _look_at_ledger(self, ledger_id: int, looks: Looks) -> LedgerFacts | None:
-        """Return the facts of a ledger; None if the store surely has no such ledger."""
+        """Return the facts of a ledger; None if the store certainly has no such ledger."""
         facts = self._facts.get(ledger_id)
         if facts is None:
             async with self._question(looks):
@@ -350,7 +350,7 @@ class Access:
         self._on_change()
 
     def is_allowed(self, header: Header) -> bool:
-        """Whether the request is surely allowed. If this returns False, ``check`` decides."""
+        """Whether the request is known to be allowed. If this returns False, ``check`` decides."""
         return (right_for(header.kind, header.flags), header.ledger_id) in self._allowed
 
     async def check(self, header: Header) -> Status | None:

@@ -1,13 +1,13 @@
 """The administration port of a bookie.
 
-It is also open before the bookie serves, and while the bookie makes its index again. During these times
+The port is also open before the bookie serves, and while the bookie makes its index again. During these times
 ``node`` is None.
 
     POST /read-only?on=true|false    begin or stop refusing ordinary adds for the operator
     POST /scrub                      begin a pass of scrubbing now
     POST /collect                    begin garbage collection and compaction now
 
-The last two begin the work and answer 202. The log and the metrics tell how it ends.
+The last two begin the work and answer 202. The log and the metrics tell how the work ends.
 """
 
 from __future__ import annotations

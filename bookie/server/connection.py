@@ -1,8 +1,8 @@
 """One client's connection: frames in, verdicts and acknowledgements out.
 
-Each connection has one task that receives, one task that sends (``outbox``), and one more task for each
-request except adds (``requests``). The receiving task handles the adds itself, one chunk of bytes at a time.
-It runs no checkpoint between an add and its verdict:
+Each connection has one task that receives, one task that sends (``outbox``), and one task for each request,
+except adds, that the bookie works on (``requests``). The receiving task handles the adds itself, one chunk of
+bytes at a time. It runs no checkpoint between an add and its verdict:
 
     chunk -> frames -> decode -> verify digests -> engine.add -> position or refusal
                                                                      |
@@ -10,58 +10,62 @@ It runs no checkpoint between an add and its verdict:
 
 **Numbers.** Both ends count the ADDs of a connection from 1. An add does not carry its number, because the
 same bytes go to every bookie of a write set. Every ADD that arrives whole has a number and one outcome: a
-refusal, or an acknowledgement of its number or of a later one. ``_pending`` holds the adds under way as
-(position, number, bytes): once this position of the journal is durable, so are the adds up to this number.
-Adds with the same position share one item of ``_pending``, so it is as long as the number of syncs to wait
-for. Some adds are durable at once: a duplicate, or an add that only brings the LAC. Their acknowledgement
-waits for the earlier adds.
+refusal, or an acknowledgement of this number or of a later one. ``_pending`` holds the adds under way as
+(position, number, bytes): once the journal is durable up to this position, the adds up to this number are
+durable. Adds with the same position share one item, so ``_pending`` has one item for each sync to wait for.
+Some adds are durable at once: a duplicate, or an add that only brings the LAC. Their acknowledgement waits
+for the earlier adds.
 
 **Before HELLO** the bookie answers nothing and takes only one small frame (``limits.HELLO_BYTES_MAX``). If a
-peer announces a larger frame, it is cut off at once. If a HELLO names another bookie, or another instance of
-this bookie's data, the bookie answers with its own identity and closes the connection. Without this, a bookie
-whose disk was replaced could take an add of an old writer (protocol, bug #4812).
+peer announces a larger frame, the bookie closes the connection at once. If a HELLO names another bookie, or
+another instance of this bookie's data, the bookie answers with its own identity and closes the connection.
+Without this check, a bookie whose disk was replaced could take an add of an old writer (protocol, bug #4812).
 
 **The client's identity.** If a HELLO claims a principal that the bookie can verify, the two ends exchange
-proofs before any other frame (``wire.proof``). Until then the connection has the deadline and the small
-buffer of a stranger (``strangers``). If the cluster is closed, the bookie serves no client without a proof.
+proofs before any other frame (``wire.proof``). After that, or at once if there is nothing to prove, the
+client is *greeted*: the bookie serves it. Until then the connection is a *stranger*: it has a deadline and
+only a small buffer (``strangers``). If the cluster is closed, the bookie serves only clients that proved an
+identity.
 
 **Access.** The bookie accepts an add only if the client may add to that ledger (``access``). The first add to
-each ledger may have to wait for the metadata store. All later frames of the connection wait behind it,
+each ledger may have to wait for the metadata store. Meanwhile all later frames of the connection wait,
 because both ends count the adds in their order. For later adds the check is one look into a set.
 
 **Damage.** If an entry does not match its digest, the bookie refuses the whole frame with CORRUPT, stores
 none of its entries, and logs the fault: some memory or network is failing. A malformed frame ends the
 connection, because the next bytes may not be a frame.
 
-**Deadlines.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` for its HELLO. Each frame has
+**Deadlines.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` until it is greeted. Each frame has
 ``limits.FRAME_PROGRESS_TIMEOUT_S`` from its first byte to its last, not counting the time in which the bookie
 itself does not read. Between frames, a connection may be quiet without a limit.
 
-**Turns.** The bookie takes apart and handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a
-client at a time, however much the client has sent. Then the other tasks run. So a flood of small frames
-delays the other clients by one turn only. If several parties use the bookie, all connections of a party
-together get one such turn in each pass of the event loop (``fair``). What frames cost is known only when they
-are taken apart. So the connection asks for a turn by their number and size, and corrects that afterwards.
+**Turns.** The bookie parses and handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client
+at a time, however much the client has sent. Then the other tasks run. So a flood of small frames delays the
+other clients by one turn only. A *party* is all connections of one principal from one address. If several
+parties use the bookie, all connections of a party together get one such turn in each pass of the event loop
+(``fair``). The exact cost of frames is known only when they are parsed. So the connection first asks for a
+turn for the estimated cost, and then corrects the estimate.
 
-**Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). A frame larger than the
-ordinary size of the buffer needs one of ``limits.BOOKIE_LARGE_FRAMES`` places. So the memory for unfinished
-frames is bounded for all connections together. A few buffers of this size are kept for the next such frames.
+**Memory.** The receive buffer starts small and grows as needed (``FrameBuffer``). If a frame is larger than
+the ordinary buffer, the connection needs one of ``limits.BOOKIE_LARGE_FRAMES`` places to receive it. So the
+memory for unfinished frames is bounded for all connections together. The bookie keeps a few of these larger
+buffers for the next large frames.
 
-**Back-pressure.** Before an add, the task waits until the engine has room for it (memory, or bytes that are
-not durable), and until few bytes of its party's adds wait for their sync (``fair``). Between two chunks, it
-waits while the client leaves too many bytes of answers unread (``limits.BOOKIE_CONNECTION_ANSWER_BYTES``).
-While it waits it reads nothing, and TCP slows the client down. If a client leaves replies with data unread,
-only its other requests wait (``requests``).
+**Back-pressure.** Before an add, the receiving task waits until the engine has room for the add (memory, or
+bytes that are not durable), and until few enough bytes of the party's adds wait for their sync (``fair``).
+Between two chunks, the task waits while the client leaves too many bytes of answers unread
+(``limits.BOOKIE_CONNECTION_ANSWER_BYTES``). While the task waits it reads nothing, and TCP slows the client
+down. If a client leaves replies with data unread, only that client's other requests wait (``requests``).
 
 **Ends.** A connection ends in one of these ways:
 
-- The client closes or dies. Its adds under way still become durable, but no client hears of it.
+- The client closes or dies. Its adds under way still become durable, but nobody gets an acknowledgement.
 - The client misbehaves; one line in the log reports it (``complaints``).
 - The network breaks.
 - The bookie stops: ``drain`` stops reading, answers the requests that were begun, and closes.
 
-An error ends only its own connection, with two exceptions that end the bookie: a broken invariant
-(AssertionError), because the state that other clients depend on may be damaged, and a failure of the storage.
+An error ends only its own connection, with two exceptions that end the bookie: a failure of the storage, and
+a broken invariant (AssertionError), because the state that other clients depend on may be damaged.
 """
 
 from __future__ import annotations
@@ -98,7 +102,7 @@ logger = logging.getLogger(__name__)
 _NEVER = float("inf")
 
 _FRAME_BYTES = limits.TURN_BYTES // limits.TURN_FRAMES
-"""The least cost of a frame."""
+"""A frame costs at least this much of a turn."""
 
 _REPORTED = frozenset((Status.CORRUPT, Status.CONFLICT, Status.IO_ERROR))
 """Refusals that are logged for the operator: the bookie or the client has damaged data (rule 6)."""
@@ -134,7 +138,7 @@ class Connection:
         self._outbox = Outbox(stream, self._on_lost, self._take_turn_to_send)
         self._party = shared.fair.enter(address_of(stream.peer))
         self._access: Access | None = None
-        """Decides about the client's requests. None before the client is greeted."""
+        """Decides which requests the client may make. None before the client is greeted."""
         self._requests = Requests(shared, self._party, self._outbox, stream.peer)
         self._buffer = FrameBuffer(
             limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN,
@@ -142,24 +146,26 @@ class Connection:
             shared.spare_buffers,
         )
         self._large_places: tuple[trio.CapacityLimiter, ...] = ()
-        """The places for a large frame that the connection holds."""
+        """The places that the connection holds while it receives a large frame."""
         self._turns = Turns(least=_FRAME_BYTES)
-        """The turns of handling frames."""
+        """Counts how much of the present turn is used."""
         self._adds = 0
-        """How many ADDs the client has sent. This is also the number of the last one."""
+        """How many ADDs the client has sent, which is also the number of the last one."""
         self._pending: deque[list[int]] = deque()
         """[position, number, bytes], the first two increasing: once ``position`` is durable, so is every add
         up to ``number``, except refused ones. ``bytes`` is the size of the adds of this item."""
         self._all_durable = trio.Event()
         self.is_greeted = False
-        """Whether the client has sent a HELLO that names this bookie."""
+        """Whether the bookie has accepted the client's HELLO, and the client's proof of identity if proofs
+        were exchanged."""
         self.principal: Principal | None = None
-        """The identity that the client has proved. None: the client has not said HELLO, or proved nothing."""
+        """The identity that the client has proved. None: the client is not greeted yet, or did not prove an
+        identity."""
         self._due = Kind.HELLO
-        """The frame that the client owes before it is greeted."""
+        """The kind of frame that the bookie expects next from a client that is not greeted."""
         self._is_draining = False
         self._timeout = trio.CancelScope()
-        """The scope of receiving. It is cancelled if the peer's time is up or the bookie stops."""
+        """The scope of receiving. The scope is cancelled if the peer's time is up or the bookie stops."""
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -167,8 +173,8 @@ class Connection:
         return self._stream.peer
 
     async def run(self) -> None:
-        """Serve the client until the connection ends, then close it. Raises only AssertionError and
-        StorageError. It handles all faults of the client itself, and logs other exceptions."""
+        """Serve the client until the connection ends, then close the connection. Raises only AssertionError
+        and StorageError. ``run`` handles all faults of the client itself, and logs other exceptions."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -206,7 +212,8 @@ class Connection:
     # --- sending --------------------------------------------------------------------------------
 
     async def _take_turn_to_send(self, count: int) -> None:
-        """Wait until the connection's party may have ``count`` bytes sent. The bookie only copies them."""
+        """Wait until the connection's party may have ``count`` bytes sent. The cost is an eighth of the
+        bytes, because the bookie only copies them."""
         fair, cost = self._shared.fair, count >> 3
         if not fair.take(self._party, cost):
             await fair.turn(self._party, cost, self._outbox)
@@ -250,13 +257,14 @@ class Connection:
             self._cut_off(why)
 
     async def _receive_hello(self) -> bool:
-        """Return whether the connection goes on. It does not if the peer closed before its HELLO, or if the
-        HELLO was refused."""
+        """Return whether the connection goes on. It ends if the peer closed before its HELLO, or if the
+        bookie refused the HELLO."""
         frame = await self._receive_first(Kind.HELLO)
         return frame is not None and await self._on_hello(frame)
 
     async def _receive_first(self, kind: Kind) -> Frame | None:
-        """Receive one of the frames by which a client is identified. None: the peer closed."""
+        """Receive a HELLO or a PROOF, the frames that identify a client. None: the peer closed, or tried
+        TLS."""
         self._due = kind
         buffer = self._buffer
         is_first = True
@@ -318,7 +326,8 @@ class Connection:
             buffer.received(count)
 
     async def _take_frames(self) -> list[Frame]:
-        """Wait until the connection's party may handle a turn of what was received, and take it apart."""
+        """Wait until the connection's party may handle a turn of what was received. Return the frames in
+        it."""
         if self._turns.is_over:
             await self._let_others_run()
         count, size = self._buffer.count_frames(limits.TURN_FRAMES)
@@ -329,7 +338,7 @@ class Connection:
         return frames
 
     async def _on_frames(self, frames: list[Frame]) -> None:
-        """Handle frames whose first turn has begun."""
+        """Handle frames. The turn of the first of them has begun already."""
         turns = self._turns
         assert self._access is not None
         writable = self._access.writable
@@ -342,7 +351,8 @@ class Connection:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
                     continue
                 while not self._has_room(len(frame.raw)) and await self._wait_room():
-                    # All that waited go on now. So wait for a turn again, and look whether room is left.
+                    # Every task that waited for room goes on now. So wait for a turn again, and check whether
+                    # room is left.
                     await self._take_share(_cost_of_turn(frames, index))
                 self._on_add(frame)
             else:
@@ -380,15 +390,15 @@ class Connection:
         await self._turns.take()
 
     def _more_follows(self) -> None:
-        """Let the next sync also cover the following adds of this client, if no other client would wait for
-        that."""
+        """Let the next sync also cover the following adds of this client, unless another client would have to
+        wait for that."""
         if self._shared.fair.is_alone:
             self._shared.engine.more_follows()
 
     def _on_lone_add(self, frame: Frame) -> None:
         """Handle an add that came alone. If the bookie's last add came from this connection too, probably no
-        other client is adding. Then start the sync at once: another pass of the event loop would collect no
-        more adds."""
+        other client is adding. Then start the sync at once, because a wait of one more pass of the event loop
+        would collect no more adds."""
         shared = self._shared
         is_alone = shared.last_adder is self
         shared.engine.hold()
@@ -399,7 +409,7 @@ class Connection:
             shared.engine.release(at_once=is_alone)
 
     def _expect(self, timeout_s: float) -> None:
-        """Give the peer this long for its next expected bytes."""
+        """Give the peer this long for the bytes that the bookie expects next."""
         self._timeout.deadline = trio.current_time() + timeout_s
 
     def _what_took_too_long(self) -> str:
@@ -418,12 +428,12 @@ class Connection:
     def _has_room(self, size: int) -> bool:
         """Whether the engine and the party have room for an add of ``size`` bytes now.
 
-        It is asked before each add, with no checkpoint between the question and the add. So no add is refused
-        for lack of room, however many connections wait."""
+        Call this before each add, with no checkpoint between the call and the add. So no add is refused for
+        lack of room, however many connections wait."""
         return self._shared.engine.has_room_for(size) and self._shared.fair.may_add(self._party)
 
     async def _wait_room(self) -> bool:
-        """Wait until there may be room again. Return False if the engine refuses adds instead."""
+        """Wait until there may be room again. Return False if the engine refuses adds now."""
         self._await_sync()
         self._expect(_NEVER)  # The bookie does not read now, so the peer's time does not count.
         if self._shared.fair.may_add(self._party):
@@ -484,7 +494,8 @@ class Connection:
             if (frame_of_proof := await self._receive_first(Kind.PROOF)) is None:
                 return False
             own_proof = proof.on_proof(decode_proof_untrusted(frame_of_proof))
-            # Only now: what a stranger claims to be must neither use up nor tell anything of another's.
+            # Check this only after the proof. Without a proof, a stranger must neither use up connections of
+            # the principal that it claims to be, nor learn whether any are left.
             if own_proof is not None and not shared.fair.has_connection(self._party.address, proof.principal):
                 return await self._turn_away_busy(encode_proof_reply(own_proof, is_busy=True))
             self._outbox.reply([encode_proof_reply(own_proof)])
@@ -506,13 +517,14 @@ class Connection:
         return True
 
     async def _turn_away_busy(self, answer: bytes) -> bool:
-        """Refuse a client whose party or principal has all its connections, and return False."""
+        """Refuse a client whose party or principal has as many connections as it may have, and return
+        False."""
         self._shared.counts["connections_refused"] += 1
         self._outbox.reply([answer])
         return await self._turn_away(WireError("its party has as many connections as it may have"))
 
     async def _turn_away(self, why: Exception) -> bool:
-        """Count and log that the client is refused, wait until it has its answer, and return False."""
+        """Count and log that the client is refused, wait until the answer is sent, and return False."""
         self._cut_off(why)
         self._timeout.deadline = _NEVER
         with trio.move_on_after(limits.HANDSHAKE_TIMEOUT_S):
@@ -556,7 +568,7 @@ class Connection:
         self._outbox.refuse(number, status, ledger_id=header.ledger_id, first=header.first, last=header.last)
 
     def on_durable(self, position: int) -> bool:
-        """Acknowledge the adds that are durable now. Return whether others are still under way."""
+        """Acknowledge the adds that are durable now. Return whether other adds are still under way."""
         pending = self._pending
         number = synced = 0
         while pending and pending[0][0] <= position:
@@ -586,7 +598,7 @@ def _cost_of(frame: Frame) -> int:
 
 
 def _cost_of_turn(frames: list[Frame], first: int) -> int:
-    """Return the cost of one turn of frames, from number ``first`` on: of all of them, if they are few."""
+    """Return the cost of the frames from number ``first`` on, as far as one turn reaches."""
     cost = 0
     for frame in frames[first:]:
         cost += max(_cost_of(frame), _FRAME_BYTES)

@@ -1,23 +1,24 @@
 """Copying damaged entries again, from bookies that have them intact.
 
-Scrubbing (``bookie.storage.upkeep.scrub``) finds runs that do not read as they were written.
-``CorruptionRepair`` fetches copies of their entries from other bookies of the ledger, checks the copies
-against the digests that the writer made, and replaces the damaged entries. Until then, and if no bookie has
-them, the bookie answers that such an entry is damaged, never that it does not exist.
+A *run* is a frame of entries of one ledger, stored in one piece. Scrubbing (``bookie.storage.upkeep.scrub``)
+finds damaged runs: their bytes are no longer what was written. ``CorruptionRepair`` fetches copies of the
+entries from other bookies of the ledger, checks the copies against the digests that the writer made, and
+replaces the damaged entries. Until an entry is replaced, the bookie answers that the entry is damaged, never
+that it does not exist. If no bookie has a copy, this answer stays.
 
 The repair copies only entries that the metadata assigns to this bookie, and only in fragments with a known
 end (rule 23): all fragments of a closed ledger, and all but the last fragment of an open one. A run in the
 last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or nothing
 of it.
 
-A closed ledger may have ended before entries that this bookie stored: nobody had acknowledged them, and
-recovery did not see them. They are no entries of the ledger, so no other bookie needs to have them. If a run
-goes on behind the end, the repair restores it up to the end. If it begins behind the end, the bookie forgets
-it.
+This bookie may have stored entries after the end of a closed ledger: no client had got an acknowledgement for
+them, and recovery did not see them. Such entries do not belong to the ledger, so no other bookie needs to
+have them. If a run extends past the end, the repair restores the run up to the end. If a run begins after the
+end, the bookie forgets the run.
 
-The repair tries again every ``_RETRY_S``, because bookies that were down come back. In the meantime it tells
-auto-recovery, which may move the ledger to another bookie. Auto-recovery also shows operators the runs that
-are not repaired.
+The repair tries again every ``_RETRY_S``, because bookies that were down come back. In the meantime it
+reports the ledger to auto-recovery, which may move the ledger to another bookie. Auto-recovery also shows
+operators the runs that are not repaired.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ class CorruptionRepair:
 
     def __init__(self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None) -> None:
         self.unrepaired: dict[tuple[int, int], str] = {}
-        """The reason why a run is still damaged after the last attempt, by ledger id and first entry."""
+        """By ledger id and first entry of a run, the reason why the last attempt could not restore the
+        run."""
         self._bookie_id = bookie_id
         self._engine = engine
         self._open_peers = open_peers
 
     async def run(self) -> None:
-        """Restore, for ever, the runs that scrubbing finds damaged. Wait while the disk is full or no
-        descriptor is left.
+        """Restore the runs that scrubbing finds damaged. Wait while the disk is full or no descriptor is
+        left. This never returns.
 
         Raises:
             StorageError: The bookie's own storage failed.
@@ -103,7 +105,7 @@ class CorruptionRepair:
             else:
                 self.unrepaired.pop(key, None)
         if self._engine.replacer.replaced != restored_before:
-            await self._engine.flush()  # Afterwards the index names the copies and no damaged run.
+            await self._engine.flush()  # Afterwards the index names the copies instead of the damaged runs.
         for ledger_id in sorted(stuck):
             await peers.ask_for_repair(ledger_id, self._bookie_id)
 
@@ -111,7 +113,7 @@ class CorruptionRepair:
         run = rotten.run
         metadata = await peers.metadata(run.ledger_id)
         if metadata is None:
-            return  # The ledger is deleted, and collection has not found out yet.
+            return  # The ledger is deleted, and garbage collection has not found out yet.
         if metadata.last_entry is not None and run.first > metadata.last_entry:
             if await self._engine.scrubber.forget(rotten):
                 logger.info(
@@ -119,8 +121,9 @@ class CorruptionRepair:
                     *(self._bookie_id, run.ledger_id, run.first, run.last),
                 )
             return
-        # Find the ids of the run as if the ledger went on to the end of the run. The copies must cover all of
-        # them that the ledger has, because the bookie never denies an entry that the index names.
+        # Find the entry ids of the run as if the ledger went on to the end of the run. The copies must cover
+        # all of these entries that the ledger has, because the bookie never denies an entry that the index
+        # names.
         end = metadata.last_entry
         known = metadata if end is None else attrs.evolve(metadata, last_entry=max(end, run.last))
         held = shares(known, self._bookie_id)
@@ -140,7 +143,7 @@ class CorruptionRepair:
                 found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, last)
                 copies.update((e, payload) for e, payload in found.items() if run.first <= e <= through)
                 if entry_id not in found and last > entry_id:
-                    # The failure may be about an entry of another write set: ask for ``entry_id`` alone.
+                    # The failure may be about an entry of another write set. Ask for ``entry_id`` alone.
                     found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, entry_id)
                     copies.update(found)
                 if entry_id not in copies:

@@ -2,19 +2,19 @@
 
 A bookie cannot restore deleted entries, so it needs positive evidence (rule 25): the store answered after a
 ``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides which ledgers to
-ask about one by one. If the store never gave out an id, the oracle says nothing about that ledger: the store
-may be another one, or an old copy of the right one. If any question fails, MetadataUnavailable is raised, and
-no part of the answer counts.
+ask about one by one. If the store never gave out an id, the oracle says nothing about that ledger, because
+the store may be another one, or an old copy of the right one. If any question fails, the oracle raises
+MetadataUnavailable and returns no part of the answer.
 
 A store of another cluster would answer that everything is gone. The store object itself refuses that
-(``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes it check once more, by a ``sync`` after
-the last answer. The reason: if someone empties the store, the node that names its cluster may be the last to
-go.
+(``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes the store object check again, by a
+``sync`` after the last answer. The reason: if someone empties the store, the node that names the cluster may
+be deleted last.
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
-that loss (``model.restoration``), no ledger from before the restore is gone. The record of the restore is
-read last: a restore writes it before it changes a ledger. So the record is there if any of the answers came
-from the restored store.
+that loss (``model.restoration``), the oracle calls no ledger from before the restore gone. It reads the
+record of the restore last. A restore writes this record before it changes a ledger, so the record is there if
+any of the answers came from the restored store.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MetadataDeletionOracle:
     async def absent(self, first: int, last: int) -> list[Range]:
         """Return ranges of ids from ``first`` to ``last`` that were given out and are not listed, ascending.
 
-        Ids from before a restore that nobody has accepted are left out.
+        Ids from before a restore are left out until an operator has accepted the loss.
 
         Raises:
             MetadataUnavailable: The store could not answer every question. Nothing is known.
@@ -98,7 +98,7 @@ class MetadataDeletionOracle:
 
     async def _listed(self, first: int, last: int) -> AsyncGenerator[int, None]:
         """Yield the ledgers from ``first`` to ``last`` that the store lists, ascending."""
-        # A path has the id in parts, the highest digits first: skip the parts that lie outside.
+        # A path has the id in parts, the highest digits first: skip the parts that lie outside the range.
         _, *lowest = ledger_path(first).split("/")
         _, *highest = ledger_path(max(first, last)).split("/")
         for top in sorted(await self._store.children(LEDGERS)):
@@ -108,13 +108,13 @@ class MetadataDeletionOracle:
                 if not lowest[:2] <= [top, middle] <= highest[:2]:
                     continue
                 for name in sorted(await self._store.children(f"{LEDGERS}/{top}/{middle}")):
-                    with contextlib.suppress(ValueError):  # Some other node.
+                    with contextlib.suppress(ValueError):  # This is some other node.
                         ledger_id = ledger_id_of(top, middle, name)
                         if first <= ledger_id <= last:
                             yield ledger_id
 
     async def _floor(self) -> int:
-        """Return the first ledger id that may be gone. MetadataUnavailable: it is not known."""
+        """Return the first ledger id that may be gone. Raises MetadataUnavailable if it is not known."""
         node = await self._store.get(RESTORED)
         try:
             return 0 if node is None else Restoration.decode_untrusted(node.value).floor

@@ -1,8 +1,9 @@
 """Watching a bookie's disk: the bookie becomes read-only before the disk is full.
 
 ``DiskWatch`` looks at the space of every directory that the bookie writes to. It looks every
-``disk_watch_interval_s``, and whenever the storage has taken or given back a file, because a fast writer can
-fill a small disk between two timed looks. ``bookie.core.fullness`` judges the space, and the watch acts:
+``disk_watch_interval_s``, and whenever the storage begins, fills or rewrites a file of entries, because a
+fast writer can fill a small disk between two timed looks. ``bookie.core.fullness`` judges the space, and the
+watch acts:
 
     short of space      writes a log line; asks for collection and compaction
     read-only           refuses ordinary adds, and moves the registration to the other list in one step of the
@@ -10,8 +11,8 @@ fill a small disk between two timed looks. ``bookie.core.fullness`` judges the s
     roomy again         undoes both, without an operator
 
 The first look comes before the registration, so a bookie that starts on a full disk is never registered as
-writable. If the space cannot be read, nothing changes, and one log line says so. If a disk has no bounds, it
-is not watched.
+writable. If the space cannot be read, nothing changes, and one log line says so.  A disk without bounds is
+not watched.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class DiskWatch:
         )
 
     async def run(self) -> None:
-        """Look regularly, and whenever the use of the disk has changed, for ever. Return at once if no disk
-        has bounds."""
+        """Look regularly, and whenever the use of the disk has changed. This returns only if no disk has
+        bounds."""
         while True:
             changed = self._engine.files_changed
             if not await self.look():

@@ -1,12 +1,13 @@
 """If an operator wants a bookie emptied, the bookie takes no more ordinary adds.
 
-The operator asks for it in the metadata store (``ledgerlog bookie decommission``), with this bookie's id and
-the instance of its data. While that request stands, the bookie is read-only. It gets no new ledgers, and its
-writers get a refusal and go on with another bookie, without a pause. The bookie still serves reads, fences
-and recovery, so its entries can be copied from it too. Auto-recovery copies them, and reports when no ledger
-refers to the bookie any more.
+The operator writes a request into the metadata store (``ledgerlog bookie decommission``), with this bookie's
+id and the instance of its data. While the request is there, the bookie is read-only. It gets no new ledgers,
+and its writers get a refusal and go on with another bookie, without a pause. The bookie still serves reads,
+fences and recovery, so it can be a source of the copies too. Auto-recovery copies the bookie's entries to
+other bookies, and reports when no ledger refers to this bookie any more.
 
-If the request names another instance, the bookie ignores it: it is about an earlier bookie with the same id.
+If the request names another instance, the bookie ignores it, because it is about an earlier bookie with the
+same id.
 """
 
 from __future__ import annotations

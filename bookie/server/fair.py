@@ -9,8 +9,9 @@ party of its address until the bookie has greeted it (accepted its HELLO).
 longer still with more connections. So a connection asks for a turn before it handles frames. One round (see
 ``bookie.core.shares``) is one pass of the event loop. In each pass, all connections of a party together
 handle as much as one turn (``limits.TURN_BYTES``). The parties of one principal are a group and divide this
-amount. The task ``run`` begins a round whenever some connection waits. Within a party, connections take
-turns, and a connection's requests and its sending wait in lanes of their own.
+amount. The task ``run`` begins a round whenever some connection waits. Within a party, work waits in *lanes*
+(queues), and the lanes take turns: each connection has one lane for its frames, one for its requests and one
+for its sending.
 
 **What is paid for.** A client pays for everything that it makes the bookie do: parsing its frames, its adds,
 each piece of work on a request (``requests``), and sending replies that had to wait for the client. If some
@@ -21,8 +22,8 @@ parties use the bookie, a party adds no more while ``limits.PARTY_UNSYNCED_BYTES
 sync. So the add of another party waits for at most these bytes of a fast client, and not for everything that
 the client can send.
 
-**Places.** A party gets only a part of what the bookie has, and so does a principal at all its addresses
-together. So the other clients always find some places:
+**Places.** A party may use only a part of what the bookie has, and so may a principal at all its addresses
+together. So some places are always left for the other clients. The limits (in ``limits``):
 
                                      of a party                    of a principal
     requests under way               ``PARTY_REQUESTS``            ``PRINCIPAL_REQUESTS``
@@ -36,9 +37,9 @@ A request is "under way" until it has its answer. It is "worked on" while the bo
 A long poll is only "under way", because it mostly waits.
 
 **The reserve.** The bookie keeps some places for requests that repair a cluster: fences, recovery reads, and
-all requests of other bookies (``limits.RESERVE_...``). They use the reserve if all other places are taken. A
-party also has separate places for the fences and recovery reads that are worked on. So a flood of reads never
-keeps a new leader from taking over. Fences and recovery reads still count for their party.
+all requests of other bookies (``limits.RESERVE_...``). Such a request uses the reserve if all other places
+are taken. A party also has separate places for fences and recovery reads that are worked on. So a flood of
+reads never keeps a new leader from taking over. Fences and recovery reads still count for their party.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ __all__ = ["FairShares", "Party", "Places", "address_of"]
 
 
 def address_of(peer: str) -> str:
-    """Return the host of ``host:port``. The bookie uses it to distinguish clients that proved nothing."""
+    """Return the host of ``host:port``. The bookie distinguishes clients without a principal by their
+    host."""
     return peer.rpartition(":")[0] or peer
 
 
@@ -132,7 +134,7 @@ class Party:
     working: Mapping[Line, trio.CapacityLimiter] = attrs.Factory(_of_lines)
     """The places for requests that are worked on."""
     unsynced_bytes: int = 0
-    """The bytes of its adds that are in the journal and not acknowledged yet."""
+    """The bytes of the party's adds that are in the journal and not acknowledged yet."""
     synced: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     """Where connections wait until fewer bytes are unsynced."""
     scrubbing: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
@@ -140,8 +142,8 @@ class Party:
     that queue."""
 
     name: str = attrs.field(init=False)
-    """The name of the party in the shares. If a client leaves and comes back, its party has the same name, so
-    it still pays for what it owed."""
+    """The name of the party in ``bookie.core.shares``. If a client leaves and comes back, its party has the
+    same name, so the client still pays for what it owed."""
     group: str | None = attrs.field(init=False)
     """Parties with the same group divide one share. None: the party has its own share."""
 
@@ -165,7 +167,7 @@ class Party:
         return self.principal is not None and self.principal.kind is PrincipalKind.BOOKIE
 
     def request_places(self, *, is_poll: bool, is_urgent: bool) -> tuple[Places, ...] | None:
-        """Return the ``Places`` in which one more request counts; None if there is no place for it."""
+        """Return the ``Places`` in which one more request counts; None if one of them has no place left."""
         if not (self.own.has_request(is_poll=is_poll) and self.of_principal.has_request(is_poll=is_poll)):
             return None
         if self.everybody.has_request(is_poll=is_poll):
@@ -241,7 +243,7 @@ class FairShares:
 
         Args:
             address: The client's address.
-            principal: The identity that the client proved. None: it proved nothing.
+            principal: The client's principal. None: it did not prove an identity.
         """
         party = self._parties.get((principal, address))
         if party is None:
@@ -263,7 +265,7 @@ class FairShares:
 
         Args:
             stranger: The party that the connection has belonged to.
-            principal: The identity that the client proved. None: it proved nothing.
+            principal: The client's principal. None: it did not prove an identity.
         """
         party = stranger
         if principal is not None:
@@ -274,7 +276,7 @@ class FairShares:
         return party
 
     def leave(self, party: Party, *, is_greeted: bool = False) -> None:
-        """Say that a connection of the party has ended."""
+        """Stop counting a connection of the party that has ended."""
         for places in party.shared_places() if is_greeted else ():
             places.greeted -= 1
         party.own.connections -= 1
@@ -293,7 +295,7 @@ class FairShares:
 
         Args:
             address: The client's address.
-            principal: The identity that the client has proved. None: it proved nothing.
+            principal: The client's principal. None: it did not prove an identity.
         """
         if principal is not None and principal.kind is PrincipalKind.BOOKIE:
             return True
@@ -320,7 +322,7 @@ class FairShares:
         self._shares.pay(party.name, cost, group=party.group)
 
     def may_add(self, party: Party) -> bool:
-        """Whether the party may add to the journal now. If not, wait in ``party.synced``, and ask again."""
+        """Whether the party may add to the journal now. If not, park in ``party.synced``, and ask again."""
         return party.unsynced_bytes < limits.PARTY_UNSYNCED_BYTES or self.is_alone
 
     async def turn(self, party: Party, cost: int, lane: Hashable) -> None:

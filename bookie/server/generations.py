@@ -15,23 +15,25 @@ So a restored copy is noticed if the bookie has counted after the copy was made.
     1  write the new token into the directory's cookie, as a generation that was begun
     2  count it in the store's cookie, by compare-and-set
 
-A crash between the two leaves a directory whose last counted generation is the store's, so it is current. A
-crash after the second leaves a directory that has begun the generation which the store has counted, so it is
-current too. So no crash sends a sound directory into limbo. A directory of version 0.1 has generation 0, and
-so has its cookie in the store.
+The directory is *current* (not older than the store) after a crash at any point. After a crash between the
+two steps, the last generation that the directory counted is also the last one that the store counted. After a
+crash after step 2, the directory has begun the generation that the store counted last. So no crash sends the
+ledgers of a sound directory into limbo. In a directory of version 0.1, and in its cookie in the store, the
+generation is 0.
 
-**At a start** the bookie waits until no other process is registered under its id, and then compares. If the
-directory is behind the store, it is marked as if a disk was lost, and then counted. If the bookie crashes
-after the marking, the next start marks it again.
+**At a start** the bookie waits until no other process is registered under its id, and then compares the two
+cookies. If the directory is behind the store (older than it), the bookie marks the directory as if a disk was
+lost (``phase_one``), and then counts a generation. If the bookie crashes after the marking, the next start
+marks the directory again.
 
 If the directory is ahead of the store, the bookie trusts the directory: the store was restored from an older
-backup. If both were rolled back, their generations may agree, and the bookie notices nothing.
+backup. If both were rolled back, their generations may be equal, and the bookie notices nothing.
 
-**Copies of a directory.** If a process starts on a copy while the original serves, the process is refused
+**Copies of a directory.** If a process starts on a copy while the original serves, the new process is refused
 before it counts, so the original is not harmed. If two processes start on two copies at the same time, one of
 them is refused before it serves a client: by the compare-and-set, or when it registers (``registration``). If
-a copy is served after its original has stopped, the directory that starts later is behind the store. Never
-start a copy.
+a copy is served after its original has stopped, the store counts the generations of the copy. If the original
+starts later, it is behind the store. Never start a copy.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ async def compare_generations(directory: StorageDirectory, here: Cookie, there: 
 
     Args:
         directory: The directory.
-        here: Its cookie.
+        here: The directory's cookie.
         there: The store's cookie of this bookie.
 
     Returns:
@@ -92,10 +94,10 @@ async def count_generation(
     Args:
         store: The cluster's metadata store.
         directory: The locked directory.
-        here: Its cookie.
+        here: The directory's cookie.
         node: The store's cookie of this bookie, as it was read for the comparison.
-        token: The name of the new generation. If ``here`` has it already, the directory was just formatted
-            with the cookie that the store shall have.
+        token: The name of the new generation. If ``here`` has this name already, the directory was just
+            formatted, and ``here`` is the cookie to store.
 
     Returns:
         The cookie that the store has now.
@@ -130,7 +132,7 @@ async def count_generation(
             await store.set(path, counted.encode(), version=node.version)
         except (VersionConflict, NodeMissing):
             if is_again:
-                raise  # Read it again.
+                raise  # ``settle`` then calls ``write`` again, and that call reads the cookie.
             return await write(True)
         return counted
 
@@ -156,7 +158,7 @@ class Generations:
         Args:
             store: The cluster's metadata store.
             directory: The locked directory.
-            cookie: Its identity.
+            cookie: The identity of the directory.
             random_bytes: Makes the names of generations.
         """
         self._store = store
@@ -181,7 +183,7 @@ class Generations:
             here = await self._directory.read_cookie()
             node = await self._store.get(layout.cookie_path(bookie_id))
             if here is None or node is None:
-                return  # It was decommissioned, or its cookie file was removed; the next start will say so.
+                return  # The bookie was decommissioned, or its cookie file removed. The next start says so.
             mine = Cookie.decode_untrusted(here, bookie_id)
             there = Cookie.decode_untrusted(node.value, bookie_id)
             if there != mine or mine.age(there) is Age.BEHIND:

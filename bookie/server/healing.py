@@ -1,4 +1,4 @@
-"""Serving a bookie, and making its index again if it is found damaged.
+"""Serving a bookie, and making its index again if the index is found damaged.
 
 The index holds only facts that the segments and entry logs hold too. So if one of its blocks is damaged, the
 bookie needs no operator and no other bookie:
@@ -9,17 +9,17 @@ bookie needs no operator and no other bookie:
     3  the index is made again from the files (``bookie.storage.upkeep.rebuild``)
     4  the bookie starts again, in the same process and at the same address
 
-Nothing is marked as lost by this, because nothing is lost. If a file is damaged too, no index can be made
+No loss is marked, because nothing is lost. If a segment or an entry log is damaged too, no index can be made
 from the files. Then ``heal_index`` (``repairing``) salvages the directory, if the operator allowed that.
-Otherwise the bookie goes on with the index as it is, answers CORRUPT if the index cannot tell, and logs what
-to do.
+Otherwise the bookie goes on with the damaged index, answers CORRUPT if it needs a damaged part of the index,
+and logs what to do.
 
 The bookie heals only an index that this process has opened. If the index is damaged at a start, the bookie
 does not start. Then a person must check that all other files are there, because only the index knows which
 file is the newest.
 
 If the index is damaged again within an hour, the disk or the memory is bad. The bookie then goes on serving
-until the hour is over. If it cannot write its index any more, it ends with that error.
+until the hour is over. If the bookie cannot write its index any more, it ends with that error.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class OpenNode(Protocol):
     """Opens the bookie, as ``open_bookie`` does."""
 
     def __call__(self, *, again_at: str | None) -> AbstractAsyncContextManager[BookieNode]:
-        """``again_at`` is the address at which the bookie listened before its index was found damaged. Listen
-        there again, and make the index again. None: this is the first start."""
+        """Open the bookie. ``again_at`` is the address at which the bookie listened before its index was
+        found damaged: listen there again, and make the index again. None: this is the first start."""
         ...
 
 
@@ -106,13 +106,14 @@ async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Await
 async def healing_bookie(open_node: OpenNode) -> AsyncIterator[None]:
     """Serve a bookie for the body of the ``async with``, as ``serve_and_heal`` does.
 
-    It serves when the body begins, but not while its index is made again.
+    The bookie serves when the body begins, but not while its index is made again.
 
     Args:
         open_node: Opens the bookie.
 
     Raises:
-        LedgerLogError: The errors of ``serve_and_heal``. If one comes later, the body is cancelled.
+        LedgerLogError: The errors of ``serve_and_heal``. If an error comes while the body runs, the body is
+            cancelled.
     """
     serves, stopping, ended = trio.Event(), trio.Event(), trio.Event()
 
@@ -132,6 +133,6 @@ async def healing_bookie(open_node: OpenNode) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            # Let it stop gracefully, unless this is a cancellation.
+            # Let the bookie stop gracefully, unless this is a cancellation.
             stopping.set()
             await ended.wait()

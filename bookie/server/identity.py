@@ -11,8 +11,8 @@ equal.
 
     directory      store          judgement
     none, empty    none           format: make a new instance; write the directory's cookie, then the store's
-    a cookie, no   none           complete: an earlier format stopped between its two writes. It cannot have
-      journal                     served anything, because serving comes after the second write
+    a cookie, no   none           complete the format: an earlier one stopped between its two writes. The
+      journal                     directory was never served, because serving comes after the second write
     equal          equal          go on, and count a generation (``generations``)
     anything else                 CookieMismatch
 
@@ -28,28 +28,32 @@ written before the fix:
 * If it has another instance of this bookie, it is marked and then adopted.
 * If the store has forgotten its bookie, it is marked and then adopted, too.
 
-The store's cookie is written last. A crash before that leaves another mismatch, and you fix it in the same
-way. Three kinds of directories stay refused, because a person must find out what they are: data without a
-cookie (``repairing`` may restore it), another bookie's directory, another cluster's directory. If a process
-is registered under the id, the id stays refused too, because that process may be alive.
+The store's cookie is written last. A crash before that leaves another mismatch, and you fix that mismatch in
+the same way. The bookie still refuses three kinds of directories, because a person must find out what they
+are: data without a cookie (``repairing`` may restore it), another bookie's directory, another cluster's
+directory. If a process is registered under the id, the bookie refuses the id too, because that process may be
+alive.
 
-The messages tell these cases of "anything else" apart and say what an operator can do: an emptied directory,
-data without a cookie, a store that forgot the bookie, another instance, another bookie, another cluster.
+The error messages distinguish the following cases of "anything else", and say what an operator can do: an
+emptied directory, data without a cookie, a store that forgot the bookie, another instance, another bookie,
+another cluster.
 
-**Why the directory's cookie comes first.** If the store's came first, a crash between the two writes would
-leave an instance in the store that no directory has. The bookie could then never start again on its empty
-directory. With this order, the crash leaves a directory that knows its identity and has no journal. The same
-state results if the store lost the cookie of a directory that was never used. Then nothing is lost either.
+**Why the directory's cookie comes first.** If the store's cookie came first, a crash between the two writes
+would leave an instance in the store that no directory has. The bookie could then never start again on its
+empty directory. With this order, the crash leaves a directory that knows its identity and has no journal. The
+state is the same if the store lost the cookie of a directory that was never used. No entries are lost then
+either.
 
-**Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
-store's cookie. One of them gets NodeExists, looks again, and finds the other's cookie.
+**Races.** Two processes with one id and two directories may both find nothing in the store. Both try to
+create the store's cookie. One process gets NodeExists, looks again, and finds the cookie of the other.
 
-**Clusters.** The bookie makes no cluster. If the store is empty, its address was mistyped or its content was
-lost, unless an operator says otherwise (``ledgerlog metadata init``). After its start, the bookie accepts
-only the store of its cookie's cluster. ``MetadataStore.belong_to`` describes what happens if the store is
-exchanged later.
+**Clusters.** The bookie never creates a cluster; an operator does (``ledgerlog metadata init``). If the store
+is empty, the bookie assumes that the address was mistyped or that the content was lost. After its start, the
+bookie accepts only a store of the cluster that its cookie names. ``MetadataStore.belong_to`` describes what
+happens if the store is exchanged later.
 
-**Rolled-back directories, and copies of a directory,** have the right identity. ``generations`` notices them.
+**Rolled-back directories, and copies of a directory,** have the right identity. See ``generations`` for how
+the bookie notices them.
 
 **A lost answer.** If the answer to the write of the store's cookie is lost, the bookie checks whether the
 cookie in the store is its own (``meta.settle``). If it cannot find out, it raises MetadataOutcomeUnknown, and
@@ -105,7 +109,7 @@ async def establish_identity(
             if the directory is new.
         random_bytes: Makes the instance and a generated id.
         place: Our place (``BookieInfo.place``). A registration with the same place was left by a process of
-            this directory that was killed. "": wait until any registration has expired.
+            this directory that was killed. If it is "", wait until any registration has expired.
         fix_cookie: If the directory was emptied or exchanged, mark it for the loss and take it into service.
 
     Returns:
@@ -122,7 +126,8 @@ async def establish_identity(
         MetadataUnavailable: The store could not be reached.
         MetadataOutcomeUnknown: The store's cookie may or may not be written.
 
-    Cancelling, and any error: the directory may be formatted already. The next call completes that.
+    After a cancellation or an error, the directory may be formatted already. The next call completes the
+    format.
     """
     here = await read_cookie(directory)
     if here is not None and bookie_id is not None and here.bookie_id != bookie_id:
@@ -135,7 +140,7 @@ async def establish_identity(
     check_bookie_id(bookie_id)
     cluster = await join_cluster(store)
     store.belong_to(cluster, through_restores=True)
-    await store.sync()  # If the store lags behind, a rolled-back directory may look current.
+    await store.sync()  # If we read an old state of the store, a rolled-back directory may look current.
     node = await store.get(layout.cookie_path(bookie_id))
     there = None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
     has_data = await _has_data(directory, here)

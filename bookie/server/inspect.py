@@ -1,8 +1,8 @@
 """Looking into a stopped bookie's directory: its cookie, its journal and its index.
 
-These functions serve people who want to know which files exist and why. Damage is shown at its place, and the
-output goes on. Nothing is changed or repaired. The results are plain data, ready to be printed or written as
-JSON. Ledger keys are secrets and are left out.
+These functions are for people who want to know which files exist and why. If something is damaged, the output
+shows that in its place and goes on. Nothing is changed or repaired. The results are plain data, ready to be
+printed or written as JSON. Ledger keys are secrets and are left out.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ async def show_marks(directory: StorageDirectory) -> dict[str, Any]:
 async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """Yield one item for each segment, in order.
 
-    The item of a damaged segment has ``damage``. It has ``healed`` instead if replay has passed it and no
-    entry that counts is damaged in it.
+    The item of a damaged segment has ``damage``. It has ``healed`` instead if the next start does not replay
+    the segment, and all entries in it that the bookie still needs are intact (``is_healed``).
     """
     cookie = await _cookie(directory)
     files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)

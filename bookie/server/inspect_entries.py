@@ -1,6 +1,6 @@
 """Looking into the entry logs of a stopped bookie: the content of each, and why it is kept.
 
-As in ``bookie.server.inspect``, damage is shown at its place and the output goes on; nothing is changed. If
+As in ``bookie.server.inspect``, the output shows damage in its place and goes on, and nothing is changed. If
 the index cannot be read, the reason why a file is kept is left out.
 """
 
@@ -30,7 +30,8 @@ _POLICY = StorageConfig().space_policy(is_journal_apart=False)
 
 
 async def known_files(directory: StorageDirectory) -> dict[int, FileRow] | None:
-    """Return the index's rows of segments and entry logs, by file number; None if it cannot be read."""
+    """Return the index's rows of segments and entry logs, by file number; None if the index cannot be
+    read."""
     try:
         index = await directory.indexes.open(directory.index_path)
     except StorageError:
@@ -50,10 +51,10 @@ def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
 
 
 async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
-    """Return whether all runs that count in a damaged file are intact.
+    """Return whether all runs in a damaged file that the bookie still needs are intact.
 
-    These are the runs that the index names in it, except those of deleted ledgers. Returns False if the index
-    cannot be read.
+    A run is a frame of entries of one ledger, stored in one piece. The bookie still needs the runs that the
+    index names in this file, except those of deleted ledgers. Returns False if the index cannot be read.
     """
     files = EntryFiles(
         SegmentFiles(directory.disk, directory.journal_path, instance),
@@ -86,7 +87,8 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
 async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """Yield one item for each entry log, in order.
 
-    The item of a damaged log has ``damage``. It has ``healed`` instead if no entry that counts is damaged.
+    The item of a damaged log has ``damage``. It has ``healed`` instead if all entries that the bookie still
+    needs are intact (``is_healed``).
     """
     instance = await directory.read_instance()
     logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)

@@ -1,37 +1,43 @@
 """Phase two after a loss: the bookie takes its ledgers out of limbo while it serves (D27, points 6, 8 and 9).
 
+If a bookie may have lost entries of a ledger, the ledger is *in limbo* there: the bookie gives the entries
+that it has, and never answers that an entry does not exist (``bookie.core.loss_marks``). Phase one
+(``phase_one``) puts ledgers into limbo before the bookie serves.
+
     for each ledger id that is in limbo
       no such ledger              it was deleted or never written: nothing is missing
-      not closed, this bookie     recover it: the repair needs its end (this bookie refuses the adds of its
-        is in the last ensemble   owner anyway)
-      not closed otherwise        wait until its owner or a recoverer closes it. Until then it stays in limbo,
-                                  because an owner may count on this bookie in an ensemble that the metadata
-                                  does not show
+      not closed, this bookie     recover the ledger: the repair needs to know the ledger's last entry. (This
+        is in the last ensemble   bookie refuses the adds of the ledger's owner anyway)
+      not closed otherwise        wait until its owner or a recoverer closes it. Until then the ledger stays
+                                  in limbo, because an owner may count on this bookie in an ensemble that the
+                                  metadata does not show
       closed                      copy from other bookies each entry that belongs here but is missing
-    flush; only then the ledgers that are CLOSED and whole leave limbo, durably
+    flush; only then take the ledgers that are CLOSED and whole out of limbo, durably
 
-Whole ledgers do not wait for the others: about once a second, those that are whole by then leave.
+A ledger is *whole* if no entry that belongs here is missing. Whole ledgers do not wait for the others: about
+once a second, those that are whole by then leave limbo.
 
-The repair then looks again at the remaining ledgers, after growing pauses: bookies that were down come back,
-and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the lost
-entries. Readers are told that such an entry is unavailable, never that it does not exist. If an operator
-gives the entries up, the operator deletes the ledger. If the end of a ledger cannot be found, the operator
+The repair then looks again at the remaining ledgers, after growing pauses, because bookies that were down
+come back and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the
+lost entries. The bookie tells readers that such an entry is unavailable, never that the entry does not exist.
+To give the entries up, an operator deletes the ledger. If the end of a ledger cannot be found, an operator
 closes the ledger with ``ledgerlog ledger recover --accept-loss``.
 
 While ledgers stay in limbo, a log line names them, with the reason and the bookies that each one waits for.
-The line comes at once, again if its text changes, and in any case every ``LIMBO_TELL_S`` seconds. It names at
-most ``_TOLD_LEDGERS`` ledgers. Two such lines are at least ``LIMBO_TELL_AGAIN_S`` seconds apart.
+The bookie writes the line at once, again if the text changes, and in any case every ``LIMBO_TELL_S`` seconds.
+A line names at most ``_TOLD_LEDGERS`` ledgers. Two such lines are at least ``LIMBO_TELL_AGAIN_S`` seconds
+apart.
 
-All copying together runs at ``limbo_bytes_per_s`` at most. This is a setting of the bookie, and the limit of
-auto-recovery does not apply. Auto-recovery copies entries that other bookies have too, so it can wait. A
+The bookie copies at most ``limbo_bytes_per_s``, a setting of the bookie, for all ledgers together. The limit
+of auto-recovery does not apply. Auto-recovery copies entries that other bookies have too, so it can wait. A
 ledger in limbo is more urgent: a client that needs this bookie's answer can neither recover the ledger nor
 read it to its end.
 
-After a crash at any point, the marks may name too many ledgers, never too few. The next start continues from
-them. It copies those entries again that were copied but not durable.
+After a crash at any point, the loss marks may name too many ledgers in limbo, never too few. The next start
+continues from these marks. If entries were copied but not durable, they are copied again.
 
-The bookie imports no client. The code that opens the bookie passes ``OpenPeers``. The repair opens it only
-while there is work.
+The bookie imports no client. The code that opens the bookie passes ``OpenPeers``, and the repair calls it
+only while there is work.
 """
 
 from __future__ import annotations
@@ -68,14 +74,15 @@ from ledgerlog.wire.frame import Status, decode_frame_untrusted
 logger = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE = 8
-"""Repair this many ledgers at the same time, so that one with silent bookies does not hold up the others."""
+"""Repair this many ledgers at the same time, so that one ledger whose bookies are silent does not hold up the
+others."""
 
 _CLEAR_EVERY_S = 1.0
 """While others are being repaired, whole ledgers leave limbo at most this often. Each time costs a flush and
-a write of the marks, whose file is written as a whole. Usually it is one range that shrinks from its low end.
-If some ledgers stay in limbo and others between them leave, there are more ranges, of 16 bytes each. A log of
-changes would be smaller, but its parts would have to be read in the right order. A single file avoids that
-question."""
+a write of the whole file of marks. Usually the marks have one range of ledgers in limbo, and the range
+shrinks from its low end. If some ledgers stay in limbo and others between them leave, there are more ranges,
+of 16 bytes each. A log of changes would be smaller, but a start would have to read the changes in the right
+order. A single file avoids that question."""
 
 _TOLD_LEDGERS = 8
 """One log line names at most this many ledgers."""
@@ -111,8 +118,8 @@ class Peers(Protocol):
             last: The last entry to read.
 
         Returns:
-            The entries, with digests that matched, and a failure. The result may lack some of first..last. If
-            it lacks ``first``, the failure is the reason.
+            The entries, whose digests matched, and a failure. Some of the entries first..last may be missing.
+            If entry ``first`` is missing, the failure is the reason.
         """
         ...
 
@@ -145,7 +152,7 @@ class LimboRepair:
         self._pace = Pace(bytes_per_s)
         self._is_done = trio.Event()
         self._why: dict[int, str] = {}
-        """By ledger id, the reason why it stays in limbo, according to the current look."""
+        """By ledger id, the reason why the ledger stays in limbo, as the current look found it."""
         self._told: dict[int, str] = {}
         self._told_at = -math.inf
 
@@ -156,8 +163,8 @@ class LimboRepair:
     async def run(self) -> None:
         """Repair until no ledger is in limbo.
 
-        It waits while the disk is full. Without ``open_peers`` it returns at once, and the ledgers stay in
-        limbo.
+        The repair waits while the disk is full. Without ``open_peers`` this returns at once, and the ledgers
+        stay in limbo.
 
         Raises:
             StorageError: The bookie's own storage failed.
@@ -195,8 +202,8 @@ class LimboRepair:
         """Look once at every ledger that is in limbo. Return whether some are left."""
         marks = self._marks
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
-        # If a ledger has no metadata, it was deleted, or gets its metadata after this boot. No entry of it
-        # can be missing here.
+        # If a ledger has no metadata, it was deleted, or gets its metadata after this boot. No entry of such
+        # a ledger can be missing here.
         unlisted = _complement(listed, marks.now.fenced_through)
         await marks.change(lambda now: now.cleared(unlisted))
         self._why = {}
@@ -234,7 +241,7 @@ class LimboRepair:
         )
 
     async def _repair_all(self, peers: Peers, ledger_ids: list[int]) -> None:
-        """Repair the ledgers. Those that are whole leave limbo while the others are still being repaired."""
+        """Repair the ledgers. Whole ledgers leave limbo while the others are still being repaired."""
         whole: dict[int, LedgerMetadata | None] = {}
         is_any_whole, is_over = trio.Event(), trio.Event()
 
@@ -272,10 +279,11 @@ class LimboRepair:
             await gather(repair, clear)
 
     async def _clear(self, peers: Peers, whole: dict[int, LedgerMetadata | None]) -> None:
-        """Take whole ledgers out of limbo. ``whole`` has the metadata that they were repaired by."""
+        """Take whole ledgers out of limbo. ``whole`` has the metadata by which each was repaired."""
         await self._engine.flush()
-        # A repair may have named this bookie in the meantime, for copies that it took before the loss
-        # (D27.6). So if a ledger's metadata changed, the ledger stays in limbo until the next look.
+        # In the meantime, a repair may have added this bookie to a ledger's metadata, for copies that the
+        # bookie took before the loss (D27.6). So if a ledger's metadata changed, the ledger stays in limbo
+        # until the next look.
         same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
         await self._marks.change(lambda now: now.cleared((e, e) for e in same))
 
@@ -332,7 +340,7 @@ class LimboRepair:
     async def _copy(
         self, peers: Peers, metadata: LedgerMetadata, share: Share, low: int, high: int
     ) -> list[Range]:
-        """Copy the share's entries low..high. Return the ranges that no bookie has."""
+        """Copy the share's entries low..high. Return the ranges of entries that no bookie has."""
         lost: list[Range] = []
         at, stop = low, min(high, low + _FETCH_ENTRIES - 1)
         while True:
@@ -342,7 +350,7 @@ class LimboRepair:
             following = next((e for e in rest if e not in found), None)
             if following == at and stop > at:
                 stop = (
-                    at  # The failure may be about an entry of another write set: ask for entry ``at`` alone.
+                    at  # The failure may be about an entry of another write set. Ask for entry ``at`` alone.
                 )
                 continue
             if following == at:
@@ -358,8 +366,8 @@ class LimboRepair:
 
     async def _store(self, metadata: LedgerMetadata, share: Share, found: dict[int, bytes]) -> None:
         engine = self._engine
-        # The confirmed entries are all entries of a closed ledger, and those before the last fragment of an
-        # open ledger (rule 23).
+        # In a closed ledger, all entries are confirmed. In an open ledger, the entries before the last
+        # fragment are confirmed (rule 23).
         lac = share.last if metadata.last_entry is None else metadata.last_entry
         lafr = lac if metadata.replication.guaranteed else -1
         for part in cut_to_frames(found):

@@ -21,8 +21,8 @@ gracefully; a bookie with certificates or a secret reads them again at SIGHUP in
 SIGINT stops it at once. The other commands end at the first signal, with exit code 128 plus its number.
 
 This module is the entry point. It makes the real capabilities (TCP, the disk, randomness) and passes them on.
-Two tasks need a client, and get it from here: copying lost entries from other bookies, and auto-recovery.
-Auto-recovery serves the whole cluster; it only happens to run in this process.
+Two tasks need a client, and this module gives them one: copying lost entries from other bookies, and
+auto-recovery. Auto-recovery works for the whole cluster, not for this bookie in particular.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ def run(
     had_terminal = has_terminal()
 
     def reload() -> bool:
-        """Read the certificates and the secret again. Return False if there is neither, or if SIGHUP came
-        because the terminal is gone."""
+        """Read the certificates and the secret again. Return False if the bookie has neither, or if SIGHUP
+        came because the terminal is gone."""
         if had_terminal and not has_terminal():
             return False
         if certified is not None:
@@ -300,11 +300,11 @@ def run(
 
         async def body(node: BookieNode) -> None:
             nonlocal is_announced
-            # A thread that wrote the journal waits so long for the event loop's thread, if clients keep that
-            # one busy. Python's own value is ten times as much.
+            # If clients keep the event loop busy, a thread that has written the journal waits this long until
+            # Python lets it run. Python's own value is ten times as much.
             sys.setswitchinterval(BOOKIE_THREAD_SWITCH_S)
-            # All objects that exist now stay until the end, so the garbage collector need not visit them
-            # again.
+            # All objects that exist now stay until the process ends, so the garbage collector need not visit
+            # them again.
             gc.collect()
             gc.freeze()
             gc.set_threshold(*BOOKIE_COLLECTOR)
@@ -372,9 +372,9 @@ def run(
 async def _until_signalled(
     serve: Callable[[trio.Event], Awaitable[None]], reload: Callable[[], bool]
 ) -> None:
-    """Run ``serve`` with an event that the first signal sets. A second signal ends it with an error, except
-    SIGHUP, because a terminal that goes away may send that twice. If ``reload`` returns True for a SIGHUP,
-    that signal has no other effect."""
+    """Run ``serve`` with an event that the first signal sets. A second signal ends ``serve`` with an error. A
+    second SIGHUP does not, because a terminal that closes may send SIGHUP twice. If ``reload`` returns True
+    for a SIGHUP, that signal has no other effect."""
     stop = trio.Event()
     async with open_nursery() as nursery:
 
@@ -395,7 +395,7 @@ async def _until_signalled(
         nursery.cancel_scope.cancel()
 
 
-# Load the client only if something needs it: with it, a start takes one and a half times as long.
+# Import the client only if something needs it: with the client, a start takes one and a half times as long.
 
 
 def _open_peers(
@@ -435,8 +435,8 @@ async def _look_after_the_cluster(
 
 
 def _find_place(path: str) -> str:
-    """Return a text for the directory ``path``, which must be locked. Any two directories that are in use at
-    the same time have different texts, even if one is a copy of the other."""
+    """Return a text that identifies the directory ``path``, which must be locked. If two directories are in
+    use at the same time, their texts differ, even if one directory is a copy of the other."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot_id = file.read().strip()

@@ -7,39 +7,40 @@ end together:
      listener                       if the address is taken, nothing below starts
       cookie check                  if the directory is not this bookie's, nothing below starts
                                     (``identity``); if it was rolled back, it is marked (``generations``)
-      phase one                     if it may have lost data, it is marked before anything below
+      phase one                     if the bookie may have lost data, that is marked before anything below
                                     starts (``phase_one``)
         storage (open_engine)       replays the journal; its failure is fatal
           service                   registration; accepting clients
             connections             one for each client
             repair                  phase two, while a ledger is in limbo (``limbo``)
-            corruption              copies damaged entries that scrubbing finds, from others (``corruption``)
-            draining                whether the bookie is to be emptied (``draining``)
-            disk watch              whether the disk has room for more (``disk_watch``)
-            generations             counted, so that a rolled-back directory is noticed (``generations``)
+            corruption              replaces the damaged entries that scrubbing finds with copies from other
+                                    bookies (``corruption``)
+            draining                watches whether an operator wants the bookie emptied (``draining``)
+            disk watch              watches whether the disk has room (``disk_watch``)
+            generations             counts, so that a rolled-back directory is noticed (``generations``)
 
-**Starting.** The bookie first takes the directory lock and then opens the listener. If its address is taken,
-it leaves no cookie and no registration behind. So every client that finds its registration can reach it.
-Until the storage is open, the bookie closes each new connection at once, as if it did not listen. After that,
-clients wait, and the bookie answers none of them before it is registered. The bookie looks for a second
-process with the same identity before it changes anything, and again when it registers. For example, that
-process may run on a copy of the directory, with the same cookie (``registration``).
+**Starting.** The bookie first takes the directory lock and then opens the listener. If the address is taken,
+the bookie has written no cookie and no registration yet. So every client that finds the registration can
+reach the bookie. Until the storage is open, the bookie closes each new connection at once, as if it did not
+listen. After that, clients can connect, but the bookie answers them only once it is registered. The bookie
+looks for a second process with the same identity before it changes anything, and again when it registers. For
+example, such a process may run on a copy of the directory, with the same cookie (``registration``).
 
 **Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers the
 requests under way within ``limits.BOOKIE_DRAIN_S``, and removes its registration. Then the storage flushes
-and marks a clean stop, and a last generation is counted. If the body is cancelled, the bookie stops at once:
-it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The storage still
-ends cleanly.
+and marks a clean stop, and the bookie counts a last generation. If the body is cancelled, the bookie stops at
+once: it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The storage
+still ends cleanly.
 
 **Failing.** If the storage fails, everything inside is cancelled and the failure is raised. A bookie that
 cannot write must not answer: a failed sync is never acknowledged and never retried. You get the one exception
 that ended the bookie, not a group around it (``ledgerlog.concurrency.nurseries``).
 
-**Repair after a loss.** Repair recovers and reads ledgers. That is a client's work, and a storage node
-imports no client. So the code that opens the bookie passes ``OpenPeers``. Without it, ledgers in limbo stay
-there. Nothing is lost by that, and the log says so.
+**Repair after a loss.** Repair recovers and reads ledgers. That is the work of a client, and a storage node
+imports no client. So the code that opens the bookie passes ``OpenPeers``. Without ``OpenPeers``, ledgers in
+limbo stay in limbo. Nothing is lost by that, and the log says so.
 
-Assertions guard the acknowledgements. If they are switched off, a bookie refuses to start.
+Assertions guard the acknowledgements. If assertions are switched off, a bookie refuses to start.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class BookieNode:
     repair: LimboRepair
     """Takes ledgers out of limbo, if there are any."""
     listens_at: str
-    """The address that the server listens at; ``address`` may be another one."""
+    """The address that the server listens at. ``address`` may differ."""
     has_sound_index: bool
     """False if the index was found damaged and could not be rebuilt."""
     corruption_repair: CorruptionRepair
@@ -122,8 +123,8 @@ class BookieNode:
     """The sessions with the metadata store."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
-    """The parties that want ordinary adds refused, for example "disk". If it is empty, the bookie takes
-    ordinary adds."""
+    """Who wants ordinary adds refused, for example "disk". If this is empty, the bookie takes ordinary
+    adds."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -142,7 +143,7 @@ class BookieNode:
 
     @property
     def read_only_for(self) -> frozenset[str]:
-        """The parties that want ordinary adds refused: "operator", "disk", "draining"."""
+        """Who wants ordinary adds refused: any of "operator", "disk" and "draining"."""
         return frozenset(self._read_only_for)
 
     @property
@@ -151,14 +152,14 @@ class BookieNode:
         return self._registration.is_registered
 
     def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
-        """Refuse ordinary adds from now on, or withdraw that.
+        """Ask the bookie to refuse ordinary adds, or withdraw that request.
 
-        The bookie takes ordinary adds again once no party wants them refused. It always takes the adds of
+        The bookie takes ordinary adds again once nobody wants them refused. It always takes the adds of
         recovery and repair. The registration moves to the other list soon after.
 
         Args:
             value: Whether ``wanted_by`` wants ordinary adds refused.
-            wanted_by: The party. For example, if the "operator" and the "disk" want adds refused, both must
+            wanted_by: Who asks. For example, if the "operator" and the "disk" want adds refused, both must
                 withdraw that before the bookie takes adds again.
         """
         if value:
@@ -212,15 +213,15 @@ async def open_bookie(
         indexes: Opens the index. None: on the real disk.
         journal_directory: The directory of the journal, if it is not in ``path``.
         fix_cookie: Take a directory that was emptied or exchanged into service (see ``identity``).
-        repair_damage: If the directory is damaged so that it does not start, salvage it (see ``repairing``).
-            Begin to scrub at once.
+        repair_damage: If the directory is so damaged that the bookie cannot start, salvage it (see
+            ``repairing``). In any case, begin to scrub at once.
         heals_index: The index was found damaged: make it again from the files (see ``healing``).
         peers: Opens the access to other bookies, for the repair to copy missing entries. None: the bookie
             repairs nothing.
         connections_max: Serve at most this many connections. None: ``limits.BOOKIE_CONNECTIONS_MAX``.
         version: The versions of frames and records that the bookie uses.
-        prover: Proves the identity of this process and verifies its peers. It claims to be this bookie from
-            now on. None: the process has no identity, and the cluster is open.
+        prover: Proves the identity of this process and verifies its peers. From now on the prover acts as
+            this bookie. None: the process has no identity, and the cluster is open.
 
     Yields:
         The bookie, while it serves.
@@ -252,7 +253,7 @@ async def open_bookie(
         _open_door(network, listen) as door,
     ):
         await refuse_newer(directory)  # Before the cookies and the marks are written.
-        # Call it only now: while the directory is locked, no other process has the same place.
+        # Call ``find_place`` only now: while the directory is locked, no other process has the same place.
         place = find_place() if find_place is not None else ""
         if repair_damage:
             await restore_cookie(store, directory, place=place)
@@ -277,7 +278,8 @@ async def open_bookie(
             await repair_directory(store, directory, random_bytes=random_bytes, config=engine_config)
         marks = await settle_marks(store, directory)
         new_nonce = partial(random_bytes, NONCE_BYTES)
-        # Damage of payloads stops no start. Until it is found, other bookies may lose their copies.
+        # A bookie starts even if payloads are damaged. Scrub at once, because until the damage is found,
+        # other bookies may lose their copies.
         was_damaged = repair_damage or bool(await find_set_aside(directory))
         async with open_engine(
             directory,
@@ -304,7 +306,7 @@ async def open_bookie(
                 labels=dict(labels or {}),
                 journal_write_data=engine_config.journal_write_data,
                 place=place,
-                # Only phase one raises this id, and phase one has ended.
+                # Only phase one raises this id, and phase one is over.
                 fences_through=marks.now.fenced_through,
                 speaks=version.speaks,
                 listing_key=server.listing_key,
@@ -368,20 +370,20 @@ class _Door:
         self._is_unlocked = trio.Event()
 
     async def unlock(self) -> Listener:
-        """Stop turning clients away. Return the listener; the caller accepts from now on."""
+        """Stop turning clients away. Return the listener; from now on you accept the clients."""
         self._turning_away.cancel()
         await self._is_unlocked.wait()
         return self._listener
 
     async def turn_away(self) -> None:
-        """Close each new connection at once, so that its client tries another bookie and does not wait in
+        """Close each new connection at once, so that the client tries another bookie and does not wait in
         vain."""
         try:
             with self._turning_away:
                 while True:
                     (await self._listener.accept()).close()
         except ConnectionLost as broken:
-            logger.debug("%s", broken)  # The server that accepts next raises the same error.
+            logger.debug("%s", broken)  # The server accepts next, and its ``accept`` raises the same error.
         finally:
             self._is_unlocked.set()
 
@@ -423,7 +425,7 @@ async def _serving(
             kept.set()
 
     try:
-        await watch.look()  # A bookie that starts on a full disk is never registered as writable.
+        await watch.look()  # So a bookie that starts on a full disk is never registered as writable.
         await registration.register()
     except BaseException:
         listener.close()

@@ -1,6 +1,6 @@
 """The messages that a connection sends to its client, and their order.
 
-A bookie sends three kinds of messages. The order matters for two of them:
+A bookie sends three kinds of messages. The order matters for the first two:
 
 * A **refusal** of add number k goes out before any acknowledgement of k or more. The client reads an
   acknowledgement of n as the success of all adds up to n that were not refused *before*.
@@ -9,25 +9,27 @@ A bookie sends three kinds of messages. The order matters for two of them:
   sends it once there is room. A slow client therefore costs no memory for acknowledgements.
 * A **reply** belongs to one request and may go out at any time.
 
-So each batch has refusals first, then one acknowledgement, then replies. For example, if a client reads
-megabytes on a connection, the replies delay the connection's acknowledgements by one batch at most.
+The messages leave in *batches*. Each batch has refusals first, then one acknowledgement, then replies. So if
+a client reads megabytes on a connection, for example, the replies delay the acknowledgements of this
+connection by one batch at most.
 
-**Two ways out.** If nothing waits, a message goes straight into the socket, in the task of its caller and
-without a task switch. Acknowledgements come from the callback of the journal's sync. If the socket does not
-take all of a message, the rest waits for the connection's sending task, ``run``. From then on all messages
-wait for that task until it has caught up. Messages go straight only while ``_is_idle`` is set. ``run`` sets
-it when nothing is queued, and any queued message clears it. So ``send_nowait`` is never called while ``run``
-is inside ``send_all``.
+**Two ways out.** If no other message waits, a message goes straight into the socket, in the task of the
+caller and without a task switch. (For acknowledgements, the caller is the callback of the journal's sync.) If
+the socket does not take all of a message, the rest waits for the connection's sending task, ``run``. From
+then on all messages wait for ``run`` until the queue is empty again. Messages go straight into the socket
+only while ``_is_idle`` is set. ``run`` sets this flag when nothing is queued, and any queued message clears
+it. So ``send_nowait`` is never called while ``run`` is inside ``send_all``.
 
 **Bounds.** ``unsent_bytes`` counts the bytes that are in the outbox and not yet handed to the network.
 Replies with data hold bytes of budgets until they are sent (``requests``). All other messages count in
-``answer_bytes``. If these grow too large, the connection stops reading from its client. If a client takes
-less than one batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By then the client's own
-requests have long timed out. ``BATCH_BYTES`` bounds the replies of a batch: they exceed it by less than one
-reply. The refusals, the acknowledgement and the rest of an unfinished message come on top.
+``answer_bytes``. If ``answer_bytes`` grows too large, the connection stops reading from its client. If a
+client takes less than one batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By then the
+client's own requests have long timed out. ``BATCH_BYTES`` bounds the replies of a batch: together they exceed
+it by less than one reply. The refusals, the acknowledgement and the rest of an unfinished message come on
+top.
 
-**Turns.** Before each batch, ``run`` waits for a turn of its client. Otherwise a client that reads at last,
-on many connections, would have the bookie send megabytes to it in one pass of the event loop.
+**Turns.** Before each batch, ``run`` waits for a turn of its client. Otherwise, if a client with many
+connections begins to read at last, the bookie would send that client megabytes in one pass of the event loop.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ BATCH_BYTES = limits.READ_REPLY_BYTES_TARGET
 
 
 _MESSAGE_BYTES = 512
-"""What a message costs in memory besides its bytes, about."""
+"""About the memory that a message needs besides its bytes."""
 
 
 class ClientTooSlow(Exception):
@@ -63,16 +65,16 @@ class _Message:
 
     @property
     def answer_bytes(self) -> int:
-        """What the message counts in ``Outbox.answer_bytes``."""
+        """How many bytes of ``Outbox.answer_bytes`` are for this message."""
         return self.size + _MESSAGE_BYTES if self.on_sent is None else 0
 
 
 async def _at_once(count: int) -> None:
-    """Send without turns."""
+    """Wait for no turn."""
 
 
 def _nobody_listens(lost: ConnectionLost) -> None:
-    """Take the news of a lost connection after ``Outbox.close``."""
+    """Ignore a lost connection, after ``Outbox.close``."""
 
 
 class Outbox:
@@ -124,12 +126,12 @@ class Outbox:
         self.unsent_bytes = 0
         """Bytes that are in the outbox and not yet handed to the network."""
         self.answer_bytes = 0
-        """About the memory of the messages among them that hold no bytes of a budget."""
+        """About the memory of those messages in the outbox that hold no bytes of a budget."""
 
     # --- giving messages to the outbox ------------------------------------------------------------
 
     def acknowledge(self, number: int) -> None:
-        """Tell the client that all adds up to ``number`` are durable or were refused before."""
+        """Tell the client that each add up to ``number`` is durable, unless it was refused before."""
         assert number >= self._ack_due, "acknowledgements never go back"
         self._ack_due = number
         if self._is_idle and number > self._ack_sent:
@@ -137,7 +139,8 @@ class Outbox:
             self._send_now(_acknowledgement(number))
 
     def refuse(self, number: int, status: int, *, ledger_id: int, first: int, last: int) -> None:
-        """Tell the client that add ``number`` of this connection was refused and nothing of it is stored.
+        """Tell the client that add ``number`` of this connection was refused, and that none of its entries is
+        stored.
 
         Args:
             number: The number of the add on this connection.
@@ -162,8 +165,8 @@ class Outbox:
 
         Args:
             buffers: The bytes. They must not change any more.
-            on_sent: Called once the bytes are handed to the network. It is not called if the connection ends
-                before that.
+            on_sent: Called once the bytes are handed to the network. If the connection ends before that, this
+                is not called.
         """
         message = _Message(buffers, buffers_bytes(buffers), on_sent)
         if self._is_idle:
@@ -245,9 +248,9 @@ class Outbox:
         return batch
 
     def close(self) -> None:
-        """Forget the connection that the outbox tells, because it has ended. If each still referred to the
-        other, only the garbage collector could free them, and thousands of connections that end would cost
-        the bookie pauses of a tenth of a second."""
+        """Forget the connection, because it has ended. If the outbox and the connection still referred to
+        each other, only the garbage collector could free them. If thousands of connections ended, that would
+        cost the bookie pauses of a tenth of a second."""
         self._on_lost = _nobody_listens
         self._take_turn = _at_once
 
@@ -256,7 +259,7 @@ class Outbox:
         self._changed = trio.Event()
 
     async def wait_below(self, answer_bytes: int) -> None:
-        """Wait until ``answer_bytes`` is at most this."""
+        """Wait until ``self.answer_bytes`` is at most ``answer_bytes``."""
         while self.answer_bytes > answer_bytes:
             await self._changed.wait()
 

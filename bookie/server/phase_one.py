@@ -1,20 +1,21 @@
-"""Phase one of a start: if a bookie may have lost data, marks must be durable before it answers (D27).
+"""Phase one of a start: if a bookie may have lost data, loss marks must be durable before it answers (D27).
 
     unclean bit in the marks, or no marks   the previous run acknowledged entries before they were synced, and
                                             ended without a complete flush
     a cookie that was fixed                 the disk was emptied or exchanged (``identity``)
-    no gone ledgers, or damaged ones        the bookie has forgotten which deleted ledgers it must refuse
-                                            (``bookie.core.gone_ledgers``)
+    no file of gone ledgers, or a           the bookie has forgotten which deleted ledgers it must refuse
+      damaged one                           (``bookie.core.gone_ledgers``)
 
-In each case the bookie syncs with the metadata store and reads the highest ledger id ever given out. It
-marks all ledgers up to this id as fenced and in limbo, durably (``bookie.core.loss_marks``). Only then may it
-write a cookie, open the journal, answer clients and register. This takes one read and one write, however many
-ledgers there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the
-bookie. Phase two (``limbo``) runs while the bookie serves.
+In each case the bookie syncs with the metadata store and reads the highest ledger id ever given out. It marks
+all ledgers up to this id as fenced and in limbo, durably. *Fenced*: the bookie refuses ordinary adds. *In
+limbo*: it never answers that an entry does not exist (``bookie.core.loss_marks``). Only then may it write a
+cookie, open the journal, answer clients and register. This takes one read and one write, however many ledgers
+there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the bookie.
+Phase two (``limbo``) runs while the bookie serves.
 
-Because of the sync, the number covers every ledger whose entries the bookie's previous run may have taken.
-The directory's lock ensures that the previous run is over. If an id is given out after the read, no writer
-has written to its ledger yet.
+Because of the sync, the highest id covers every ledger whose entries the previous run may have taken. The
+directory's lock ensures that the previous run is over. If an id is given out after the read, no writer has
+written to its ledger yet.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ async def marks_after_loss(store: MetadataStore, marks: LossMarks | None) -> Los
 
 
 async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> LossMarkStore:
-    """Do phase one if it is needed, and return the marks for serving this directory.
+    """Do phase one if it is needed, and return the loss marks for serving this directory.
 
     Args:
         store: The cluster's metadata store.
@@ -57,7 +58,7 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
         StorageError: The marks cannot be read or written. The bookie must not serve.
         MetadataUnavailable: The metadata store could not be reached. The bookie must not serve.
 
-    Cancelling, and any error: you may call it again.
+    After a cancellation or an error, you may call this again.
     """
     found = await read_marks(directory.disk, directory.path)
     kept = LossMarkStore(directory.disk, directory.path, found or LossMarks(is_unclean=True))
@@ -65,7 +66,8 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
     try:
         gone = await read_gone(directory.disk, directory.path, instance, kept.now)
     except StorageCorrupt as damage:
-        # Write the marks before the new file: while the file is damaged, each start comes here again.
+        # Write the marks before the new file of gone ledgers: while the old file is damaged, each start comes
+        # here again.
         after = await marks_after_loss(store, found)
         await kept.change(lambda _: after)
         await write_gone(directory.disk, directory.path, instance, GoneLedgers())
@@ -76,7 +78,7 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
             kept.now.fenced_through,
         )
         return kept
-    has_gone = kept.now.has_gone_file or bool(gone.bounds)  # Marks that were lost do not know of the file.
+    has_gone = kept.now.has_gone_file or bool(gone.bounds)  # Lost marks do not know of the file.
     await kept.change(lambda marks: attrs.evolve(marks, has_gone_file=has_gone))
     if kept.now.is_unclean:
         after = await marks_after_loss(store, kept.now if found else None)

@@ -32,7 +32,7 @@ class Polls:
         self._ends.add(poll, end)
 
     def remove(self, poll: Waiter) -> None:
-        """Forget ``poll``. If it was woken already, do nothing."""
+        """Forget ``poll``. If ``poll`` was woken already, do nothing."""
         self._ends.remove(poll)
 
     async def run(self) -> None:

@@ -1,42 +1,43 @@
-"""The registration of a bookie: the ephemeral node that tells clients the address of a serving bookie.
+"""The registration of a bookie: an ephemeral node that tells clients the address of the bookie while it
+serves.
 
 A bookie is registered below ``bookies/writable``, or below ``bookies/read-only`` while it takes no ordinary
 adds. The node belongs to the metadata session of this process, so it disappears when the process ends. This
 module keeps the node there while the bookie serves, and knows nothing else about the bookie.
 
 **Level-triggered.** ``run`` reads the nodes, corrects them, and waits until something may have changed: the
-session, one of the two nodes (it watches them), or the wanted state. Then it starts again. So the same code
+session, one of the two nodes (both are watched), or the wanted state. Then it starts again. So the same code
 handles a lost session, a node that an operator deleted, and a write whose answer was lost.
 
 **A node of another process** under this bookie id may belong to one of these:
 
 - *The previous process*, which was killed, and whose session has not ended yet. The node contains the
-  bookie's *place*: the lock file, the machine and its present boot. If the place equals ours, its writer is
-  dead, because we hold the lock that it held. Then we replace the node at once, in one transaction at the
-  version that was read. (When the old session ends, it deletes only its own nodes.) Without this proof a
-  node is never replaced. For example, if the previous process ran before a reboot or on another machine,
-  ``register`` waits until the store has ended its session.
+  bookie's *place*: the lock file, the machine and its present boot. If the place equals ours, the process
+  that wrote the node is dead, because we hold the lock that it held. Then one transaction replaces the node
+  at once, at the version that was read. (When the old session ends, the store deletes only the nodes of that
+  session.) Without this proof a node is never replaced. For example, if the previous process ran before a
+  reboot or on another machine, ``register`` waits until the store has ended its session.
 - *A living process that serves a copy of the directory.* The copy has the same cookie but its own lock file,
   so neither process can notice the other. Two bookies under one identity would each answer "no such entry"
-  for entries that only the other one has. If the other session lasts longer than a dead process's session
-  can, the other process counts as alive, and ``register`` refuses. So ``register`` must end before the first
-  client is served.
+  for entries that only the other one has. If the other session lasts longer than the session of a dead
+  process can, the other process counts as alive, and ``register`` refuses. So call ``register``, and wait for
+  it, before you serve the first client.
 
-``run`` can meet such a node too, if our session was lost for long enough for another process to register. It
-logs this once and reads again every few seconds. It does not replace the node, because two processes that did
-so would push each other out for ever.
+``run`` can find a node of another process too, if our session was lost for so long that another process could
+register. ``run`` logs this once and reads again every few seconds. It does not replace the node, because two
+processes that did so would push each other out for ever.
 
-If a node has exactly our value, it is ours: our session is a new one, or the answer to a write was lost. Then
-one transaction deletes the node at the version that was read and creates a new node, which belongs to our
-present session.
+If a node has exactly our value, it is our own node: it belongs to our earlier session, or the answer to a
+write was lost. Then one transaction deletes the node at the version that was read and creates a new node,
+which belongs to our present session.
 
-**Moving** between the two lists is also one transaction, so at every moment the bookie is in exactly one of
-them. (If a client reads one list before the move and the other list after it, it may see the bookie in both
+**Moving** between the two lists is also one transaction, so at every moment the bookie is in exactly one
+list. (If a client reads one list before the move and the other list after it, it may see the bookie in both
 or in neither.)
 
 **Trouble.** If the store cannot be reached, the bookie goes on serving: its clients know its address, and
-only the store decides whether its session survives. Attempts go on with growing pauses. The log has one line
-for the beginning of the trouble and one for its end.
+only the store decides whether its session survives. The bookie tries again, with growing pauses. It logs one
+line when the trouble begins and one when the trouble ends.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ _RACES_MAX = 8
 """How many attempts in a row may fail because a node changed between the read and the write."""
 
 _FORMER_LIFE_S = limits.SESSION_TIMEOUT_S + 5.0
-"""After this time, the session of a dead process has ended, and its node is gone. It is longer than the
+"""After this time, the session of a dead process has ended, and its node is gone. The time is longer than the
 session timeout, because ZooKeeper counts in ticks (two seconds by default), and a new ZooKeeper leader gives
 each session some more time."""
 
@@ -98,7 +99,7 @@ async def wait_unregistered(store: MetadataStore, bookie_id: BookieId, place: st
 
     Raises:
         CookieMismatch: The node of another process is still there, although the session of a dead process
-            would have ended. So that process serves under this identity.
+            would have ended. So the other process is alive and serves under this identity.
         MetadataUnavailable: The store cannot be reached.
         SessionExpired: The session ended.
     """
@@ -144,8 +145,8 @@ async def _wait_free(
 
 
 def _is_former_life(node: Versioned, bookie_id: BookieId, place: str) -> bool:
-    """Whether the node's place is our own. If so, its writer held the lock that we hold now, so it is dead
-    (or is this process)."""
+    """Whether the node's place is our own. If so, the process that wrote the node held the lock that we hold
+    now, so that process is dead (or is this one)."""
     try:
         info = BookieInfo.decode_untrusted(node.value, bookie_id)
     except MetadataCorrupt:
@@ -211,7 +212,8 @@ class Registration:
 
     @property
     def is_registered(self) -> bool:
-        """Whether our node is in the store, as far as this process knows: its session is alive."""
+        """Whether our node is in the store, as far as this process knows. It is, if the session that made the
+        node is alive."""
         session = self._store.session
         return self._node is not None and session is self._session and session.state is SessionState.CONNECTED
 
@@ -228,8 +230,8 @@ class Registration:
         wait until the session of that process has ended.
 
         Raises:
-            CookieMismatch: That node is still there, although the session of a dead process would have ended.
-                So another process serves under this identity.
+            CookieMismatch: The node of another process is still there, although the session of a dead process
+                would have ended. So the other process is alive and serves under this identity.
             MetadataUnavailable: The store cannot be reached, or other processes keep changing the node. Our
                 node may exist or not.
             SessionExpired: The session ended. Our node may exist or not.
@@ -237,8 +239,9 @@ class Registration:
         await _wait_free(self._store, self._info.bookie_id, self._keep)
 
     def _is_stranger(self, path: str, node: Versioned, session: MetadataSession) -> bool:
-        """Whether a node at one of our paths belongs to another process that may be alive. It does not if
-        this process wrote it, in this session or an earlier one, or if its process is certainly dead."""
+        """Whether a node at one of our paths belongs to another process that may be alive. False if this
+        process wrote the node, in this session or an earlier one, or if the process that wrote it is
+        certainly dead."""
         if _is_former_life(node, self._info.bookie_id, self._info.place):
             return False
         if node.value != self._value:
@@ -345,7 +348,8 @@ class Registration:
 
     async def unregister(self) -> None:
         """Remove the node from the list that it is in. Call it only after ``run`` has ended, and under a
-        deadline. If the store cannot be reached, this only logs it: the node disappears with the session."""
+        deadline. If the store cannot be reached, this only logs the failure, because the node disappears with
+        the session."""
         if self._node is None and not self._is_in_doubt:
             return
         try:

@@ -2,19 +2,20 @@
 
     1  try: start, read the whole index and stop cleanly, without clients. If that succeeds, nothing is
        repaired
-    2  mark the loss, durably: every ledger that exists is fenced and in limbo. If the marks themselves are
-       damaged, they are set aside first; no start mistakes missing marks for sound ones
+    2  mark the loss, durably: every ledger that exists is fenced and in limbo (``phase_one``). If the marks
+       themselves are damaged, they are set aside first. A start never takes missing marks for sound marks
     3  salvage the files (``bookie.storage.upkeep.salvage``)
 
-The order matters. From step 2 on, the bookie denies no entry that it may have acknowledged, and takes no add
-that a lost fence would have refused, whatever step 3 finds. While it serves, the repair of ledgers in limbo
-copies missing entries from other bookies (``limbo``). Then the files that were set aside are removed.
+The order matters. Whatever step 3 finds, from step 2 on the bookie never answers that an entry does not exist
+if it may have acknowledged the entry. It also takes no add that a lost fence would have refused. While the
+bookie serves, ``limbo`` copies missing entries from other bookies. When no ledger is in limbo any more, the
+files that were set aside are removed.
 
-**A damaged index** by itself is no loss, because it can be made from the files (``heal_index``). The order
-above applies only if a file is damaged too.
+**A damaged index** alone loses nothing, because the index can be made again from the files (``heal_index``).
+The steps above are needed only if a file is damaged too.
 
-**A damaged or lost cookie** comes first, because it says which bookie the files belong to
-(``restore_cookie``). A newer format is refused as always, and never mistaken for damage.
+**A damaged or lost cookie** is restored before these steps, because the cookie says which bookie the files
+belong to (``restore_cookie``). Files of a newer format are refused as always, and never treated as damaged.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ async def repair_directory(
     Raises:
         IncompatibleVersion: A newer version wrote one of the files. Nothing was changed.
         StorageError: The disk failed or is full. You may call it again.
-        MetadataUnavailable: The metadata store could not be reached. Nothing was changed.
+        MetadataUnavailable: The metadata store could not be reached. Nothing was repaired.
     """
     new_nonce = partial(random_bytes, NONCE_BYTES)
     await refuse_newer(directory)
@@ -84,7 +85,7 @@ async def repair_directory(
 async def heal_index(
     store: MetadataStore, directory: StorageDirectory, *, random_bytes: RandomBytes, may_salvage: bool
 ) -> bool:
-    """Make the index of a directory again, because it was found damaged.
+    """Make the index of a directory again, because the index was found damaged.
 
     If a file is damaged as well, no index can be made from the files. Then the directory is salvaged as in
     ``repair_directory``, or left as it is.
@@ -142,8 +143,8 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
     """Restore a directory's cookie if it is damaged or missing.
 
     The headers of the files name the bookie's instance, and the metadata store has the cookie of each
-    instance. Only the lost cookie knew the directory's generation (``generations``). Without it, the
-    directory may be an old copy, so its loss is marked first.
+    instance. Only the lost cookie knew the directory's generation (``generations``). Without the generation,
+    the directory may be an old copy, so it is first marked as if it had lost data.
 
     Args:
         store: The cluster's metadata store.
@@ -151,8 +152,8 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
         place: Our place (``BookieInfo.place``).
 
     Returns:
-        Whether the cookie was restored. If False, it is sound, or the directory holds no data, and nothing
-        was changed.
+        Whether a cookie was restored. False: the cookie is sound, or the directory holds no data. Nothing was
+        changed then.
 
     Raises:
         CookieMismatch: The files do not name their bookie, or the store does not know that bookie, or a live
@@ -219,7 +220,7 @@ async def _cookie_of(store: MetadataStore, instance: str) -> Cookie | None:
         try:
             cookie = Cookie.decode_untrusted(node.value, bookie_id)
         except (MetadataCorrupt, IncompatibleVersion) as unreadable:
-            logger.warning("%s", unreadable)  # It may belong to any other bookie.
+            logger.warning("%s", unreadable)  # The damaged cookie may belong to any other bookie.
             continue
         if cookie.instance == instance:
             return cookie

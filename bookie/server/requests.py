@@ -1,46 +1,49 @@
-"""The requests of one connection except adds: they wait in a queue, and a few at a time are tasks.
+"""The requests of one connection, except adds: they wait in a queue, and a few at a time become tasks.
 
 A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must wait for neither. So
-requests become tasks in the connection's nursery, and the connection goes on reading frames. Replies carry
-the number of their request and leave in any order.
+requests become tasks in the connection's nursery, and the connection goes on reading frames. A reply carries
+the number of its request, and replies leave in any order.
 
 **The queue** (``bookie.core.request_queue``). The bookie works on ``limits.BOOKIE_CONNECTION_WORKING``
 requests of a connection at the same time, and begins none while the client leaves more than
-``limits.BOOKIE_CONNECTION_UNREAD_BYTES`` of replies unread. The others wait as values.
+``limits.BOOKIE_CONNECTION_UNREAD_BYTES`` of replies unread. The other requests wait in the queue as plain
+objects, not as tasks.
 
-**Turns.** A request works in pieces, and waits for a turn of its party before each piece (``fair``): before
-looking for runs of entries, and before each run that it reads, lists or checks. So another client waits for
-one piece only, whatever is asked for. Copying a byte costs a quarter of what checking it costs.
+**Turns.** The bookie works on a request in pieces, and each piece waits for a turn of the client's party
+(``fair``). Looking for the runs of a ledger is one piece, and so is each run that is read, listed or checked.
+(A run is a frame of entries of one ledger, stored in one piece.) So another client waits for one piece only,
+however much a request asks for. Copying a byte costs a quarter of what checking it costs.
 
 **Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way. Its party, its
-principal and the bookie have bounds, too (``fair``). If one more comes, the bookie answers TOO_MANY_REQUESTS,
-and the client waits and asks again. If the bookie stopped reading the connection instead, the client's adds
-would wait for its long polls. A quarter of the places is closed to long polls, so clients can read existing
-entries however many long polls wait.
+principal and the bookie have bounds, too (``fair``). If one more request comes, the bookie answers
+TOO_MANY_REQUESTS, and the client waits and asks again. If the bookie stopped reading the connection instead,
+the client's adds would have to wait for its long polls. Long polls may not use the last quarter of the
+places, so clients can read existing entries however many long polls wait.
 
 Before it reads, a request takes the bytes that its reply may need, from the budgets of the connection, of its
-party, its principal and the bookie. It gives them back when the reply has been handed to the network. So
-these budgets bound the memory, however many clients ask. Fences and recovery reads are *urgent*: they may use
-the bookie's reserve.
+party, its principal and the bookie. The request gives the bytes back when the reply has been handed to the
+network. So these budgets bound the memory of replies, however many clients ask. Fences and recovery reads are
+*urgent*: they may use the bookie's reserve.
 
-**Long polls.** A READ with ``wait_ms`` waits until the LAC has reached ``first``. A READ_LAC waits until the
-LAC is greater than ``first``. Both wait for at most ``limits.LONG_POLL_S`` and then answer with the present
-state. So "nothing new" is an ordinary answer, not an error. A recovery read never waits: the recoverer
-decides about the ledger's end and needs to know which entries are here now. In an answer to READ_LAC,
-``last`` is the last entry that is durable here, confirmed or not. A client that asks for the end may wait
-until the LAC reaches it. Status UNKNOWN means that the ledger is in limbo: the bookie was told this LAC after
-its loss, and may have known a higher one before.
+**Long polls.** A READ with ``wait_ms`` waits until the LAC (the last confirmed entry that the bookie knows)
+has reached ``first``. A READ_LAC waits until the LAC is greater than ``first``. Both wait for at most
+``limits.LONG_POLL_S``, and then the bookie answers with the present state. So "nothing new" is an ordinary
+answer, not an error. A recovery read never waits, because the recoverer decides about the ledger's end and
+needs to know which entries are here now. In an answer to READ_LAC, ``last`` is the last entry that is durable
+here, confirmed or not. A client that looks for the end of a ledger may wait until the LAC reaches ``last``.
+Status UNKNOWN means that the ledger is in *limbo*: the bookie may have lost entries of it. The bookie learned
+this LAC after the loss, and may have known a higher LAC before.
 
-While a poll waits, it is a value like the requests of the queue. The news of a LAC, or the clock (``polls``),
-puts it into the queue again. So a client may leave thousands of polls behind, and there are no tasks to end.
-An answer waits for a turn of its party, so thousands of polls that end together delay no other client.
+A waiting poll is a plain object too, not a task. A new LAC, or the clock (``polls``), puts the poll into the
+queue again. So if a client leaves while thousands of its polls wait, the bookie has no tasks to end. Each
+answer waits for a turn of its party, so thousands of polls that end together delay no other client.
 
-**Access.** The bookie answers a request only if the client has the right (``access``). It checks a long poll
-once more before the answer. If the client's rights change, the long poll ends at once.
+**Access.** The bookie answers a request only if the client has the right (``access``). The bookie checks the
+right of a long poll again before the answer. If the client's rights change, the long poll ends at once.
 
-**Checks.** Frames are well-formed when they get here (``decode_frame_untrusted``). If a well-formed request
-makes no sense (a stride of 0, a range that ends before it starts), it gets BAD_REQUEST. If a request has a
-body but its kind has none, that is a WireError and ends the connection. The engine checks everything else.
+**Checks.** Only well-formed frames get here (``decode_frame_untrusted``). If a well-formed request makes no
+sense (a stride of 0, a range that ends before it starts), the answer is BAD_REQUEST. If a request has a body,
+WireError ends the connection, because no request has one. The engine checks everything else.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 
 
 class _Refused(Exception):
-    """The client has no right to this request."""
+    """The bookie refuses a request. ``status`` is the answer."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.name)
@@ -93,8 +96,8 @@ class _Refused(Exception):
 class _Held:
     """Bytes that a reply holds: the same number in each of several budgets.
 
-    Make the reply in the body of a ``with``. If the body fails, there is no reply, and the bytes are given
-    back."""
+    Make the reply in the body of a ``with``. If the body fails, there is no reply, and ``on_failure`` is
+    called, which gives the bytes back."""
 
     __slots__ = ("_budgets", "_count", "_on_failure")
 
@@ -152,10 +155,10 @@ class _Request:
     header: Header
     line: Line
     places: tuple[Places, ...]
-    """Where the request counts."""
+    """The ``Places`` in which the request counts."""
     _on_woken: Callable[[_Request], None]
     has_waited: bool = False
-    """Whether this is a long poll that has waited."""
+    """Whether this is a long poll whose wait is over."""
 
     def wake(self) -> None:
         self._on_woken(self)
@@ -183,16 +186,16 @@ class Requests:
     def __init__(self, shared: Shared, party: Party, outbox: Outbox, peer: str) -> None:
         self._shared = shared
         self.party = party
-        """The party of the client. It changes once, before the first request."""
+        """The party of the client. It may change once, before the first request."""
         self._peer = peer
         self.access: Access | None = None
-        """Decides about the client's requests. Set it before the first request."""
+        """Decides which requests the client may make. Set it before the first request."""
         self._outbox = outbox
         self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
         self._held: dict[_Held, None] = {}
-        """The bytes of budgets that replies hold."""
+        """One ``_Held`` for each reply that holds bytes of budgets."""
         self._polls: dict[_Request, None] = {}
-        """The long polls that wait."""
+        """The waiting long polls."""
         self._is_draining = False
         self._all_answered = trio.Event()
         self._queue: RequestQueue[_Request] = RequestQueue(
@@ -202,11 +205,11 @@ class Requests:
             unread_bytes_max=limits.BOOKIE_CONNECTION_UNREAD_BYTES,
         )
         self._nursery: trio.Nursery | None = None
-        """Where requests of the queue begin. None before the first one, and when the connection ends."""
+        """The nursery for the tasks of requests. None before the first request, and after ``close``."""
         self.under_way = 0
 
     def begin(self, frame: Frame, nursery: trio.Nursery) -> None:
-        """Answer a request, in a task of the nursery, when its time comes. WireError if the frame is not a
+        """Queue a request, to be answered in a task of the nursery. Raises WireError if the frame is not a
         request."""
         header = frame.header
         if header.kind not in _ANSWERS:
@@ -231,7 +234,7 @@ class Requests:
         """Begin the requests of the queue that may begin now."""
         nursery = self._nursery
         if nursery is None or nursery.cancel_scope.cancel_called:
-            return  # The connection ends: ``close`` forgets what waits.
+            return  # The connection ends, and ``close`` forgets the waiting requests.
         while (request := self._queue.begin()) is not None:
             nursery.start_soon(self._work_on, request)
 
@@ -249,7 +252,7 @@ class Requests:
         try:
             if request.has_waited:
                 await self._pace(limits.TURN_REQUEST_BYTES)
-            await self._check(header)  # Of a long poll again: the client may have lost the right meanwhile.
+            await self._check(header)  # Long polls get here twice, and the right may be lost meanwhile.
             waits = request.line is Line.POLL and self._begin_wait(request)
             if not waits:
                 async with self.party.working[request.line]:
@@ -258,7 +261,7 @@ class Requests:
             self._refuse(header, refusal.status)
         except StorageError as error:
             # The read failed: the reply must not say that the entries are absent (rule 8). A failed write
-            # never gets here, because it ends the engine, which cancels this task.
+            # never gets here, because such a failure ends the engine, which cancels this task.
             self._shared.complaints.tell(f"ledger={header.ledger_id}: {error}")
             is_damage = isinstance(error, StorageCorrupt)
             self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
@@ -274,7 +277,7 @@ class Requests:
             self._all_answered.set()
 
     async def _check(self, header: Header) -> None:
-        """Raise _Refused if the client has no right to this request."""
+        """Raise _Refused unless the client may make this request."""
         access = self.access
         assert access is not None
         status = await access.check(header)
@@ -285,7 +288,8 @@ class Requests:
     # --- long polls -----------------------------------------------------------------------------
 
     def _begin_wait(self, request: _Request) -> bool:
-        """Let a long poll wait for the LAC. Return False if it has nothing to wait for, or has waited."""
+        """Let a long poll wait for the LAC. Return False if the poll has nothing to wait for, or has waited
+        already."""
         header = request.header
         if request.has_waited or self._is_draining or not _makes_sense(header):
             return False
@@ -309,14 +313,14 @@ class Requests:
         self._begin_waiting()
 
     def end_polls(self) -> None:
-        """Let every long poll answer now."""
+        """End the wait of every long poll, so that it is answered now."""
         for request in list(self._polls):
             request.wake()
 
     # --- the end --------------------------------------------------------------------------------
 
     def stop_waiting(self) -> None:
-        """Let every long poll answer now, those too that come later."""
+        """End the wait of every long poll now. Long polls that come later do not wait."""
         self._is_draining = True
         self.end_polls()
 
@@ -327,9 +331,9 @@ class Requests:
             await self._all_answered.wait()
 
     def close(self) -> None:
-        """Give back the places of requests that wait, and the bytes of replies that were not sent. Call it
-        when the connection has ended. The access knows these requests, so they forget it: if each still
-        referred to the other, only the garbage collector could free them."""
+        """Give back the places of waiting requests, and the bytes of replies that were not sent. Call this
+        when the connection has ended. The access refers to this object, so this object forgets the access. If
+        each still referred to the other, only the garbage collector could free them."""
         self._nursery = None
         self.access = None
         polls = list(self._polls)
@@ -375,7 +379,7 @@ class Requests:
         engine = self._shared.engine
         lac, lafr = engine.lac(header.ledger_id)
         last = engine.last_durable(header.ledger_id)
-        # In limbo, the last entry here does not prove which entry was the last that clients sent (A.3).
+        # If the ledger is in limbo, the last entry here may not be the last one that clients sent (A.3).
         status = Status.UNKNOWN if engine.loss_marks.now.denies_nothing(header.ledger_id) else Status.OK
         self._reply([_encode_reply(header, status, last=last, lac=lac, lafr=lafr)])
 
@@ -399,7 +403,7 @@ class Requests:
             self._refuse(header, Status.BAD_REQUEST)
             return
         with await self._take(limits.READ_REPLY_BYTES_TARGET, header) as held:
-            async with self.party.scrubbing:  # The engine does one scrub after the other.
+            async with self.party.scrubbing:  # The engine does one scrub at a time.
                 result = await self._shared.engine.scrub(
                     header.ledger_id,
                     first=header.first,
@@ -449,13 +453,13 @@ class Requests:
         return held
 
     def _give(self, held: _Held) -> None:
-        if held in self._held:  # Otherwise ``close`` has given it back.
+        if held in self._held:  # Otherwise ``close`` has given the bytes back.
             del self._held[held]
             held.give()
 
     def _reply(self, buffers: list[Buffer], held: _Held | None = None) -> None:
-        """Send a reply that holds bytes of the budgets. Most replies are smaller: give the rest back now. A
-        reply of one entry may be larger: charge the difference."""
+        """Send a reply. If it holds bytes of budgets (``held``), correct their number to the size of the
+        reply. Most replies are smaller than expected. A reply of one entry may be larger."""
         if held is None:
             self._outbox.reply(buffers)
             return

@@ -5,13 +5,15 @@ From the engine it needs only the news that a sync is done.
 
 **How many.** At most ``connections_max`` connections are open at once. One client may have three quarters of
 them, and the last sixteenth is for other bookies (``fair``). If one more client connects, the server closes
-the oldest connection that has not said HELLO (``strangers``). If there is none, it refuses the newcomer. It
-sends the reason, unless it would have to wait for that, and closes the connection. The client then counts the
-bookie as failed and tries another bookie, which is better for it than waiting in a queue.
+the oldest stranger, which is a connection that is not greeted yet (``strangers``). If there is no stranger,
+the server refuses the newcomer: it sends the reason, unless it would have to wait for that, and closes the
+connection. The client then counts the bookie as failed and tries another bookie, which is better for the
+client than waiting in a queue.
 
-**The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
-when the last one is over. If you cancel ``serve``, it drops the connections at once. If the listener breaks
-by itself, the whole service fails: a bookie that clients cannot reach must not stay registered.
+**The end.** ``stop`` closes the listener and lets every connection finish what it began. ``serve`` returns
+when the last connection is closed. If you cancel ``serve``, the connections are dropped at once. If the
+listener breaks by itself, the whole service fails: a bookie that clients cannot reach must not stay
+registered.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class BookieServer:
         return len(self._connections)
 
     def tell_spaces(self, spaces: Callable[[], Collection[DiskSpace]]) -> None:
-        """Have ``figures`` tell the space of the disks, which ``spaces`` returns."""
+        """Set the function that tells ``figures`` the space of the disks."""
         self._shared.spaces = spaces
 
     @property
@@ -98,7 +100,8 @@ class BookieServer:
         return self._shared.figures()
 
     async def serve(self, listener: Listener) -> None:
-        """Serve clients until ``stop``, and then until the last one is finished. Then close the listener.
+        """Serve clients until ``stop``, and then until the last client has its answers. Then close the
+        listener.
 
         Raises:
             ConnectionLost: The listener broke.
@@ -163,7 +166,8 @@ class BookieServer:
         nursery.start_soon(self._run, connection)
 
     def _drop_unproven(self) -> None:
-        """Close the connections of clients that are not served any more: the cluster was closed meanwhile."""
+        """If the cluster is closed now, close the connections of greeted clients that did not prove an
+        identity."""
         if not self._shared.prover.admission.is_required:
             return
         for connection in list(self._connections):
@@ -171,7 +175,7 @@ class BookieServer:
                 connection.drop("it did not prove who it is, and the cluster is closed now")
 
     def _drop_stranger(self, why: str) -> bool:
-        """Close the oldest connection without a HELLO. Return whether there was one."""
+        """Close the oldest stranger (see ``strangers``). Return whether there was one."""
         stranger = self._shared.strangers.take_oldest()
         if stranger is None:
             return False

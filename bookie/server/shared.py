@@ -1,8 +1,8 @@
 """The state that all connections of one bookie share: the engine, the bookie's identity, and the bounds.
 
-The server makes one ``Shared`` and gives it to every connection. It also spreads the news of a sync: the
-engine calls ``on_durable`` once, and the ``Shared`` tells only the connections with adds under way, however
-many others are open.
+The server makes one ``Shared`` and gives it to every connection. The ``Shared`` also tells the connections
+that a sync is done: the engine calls ``on_durable`` once for each sync, and the ``Shared`` tells only the
+connections with adds under way, however many others are open.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Served(Protocol):
         ...
 
     def on_durable(self, position: int) -> bool:
-        """Learn that everything up to ``position`` is durable. Return whether more adds are under way."""
+        """Tell the connection that the journal is durable up to ``position``. Return whether more of its adds
+        are under way."""
         ...
 
 
@@ -78,7 +79,7 @@ class Shared:
     refused: dict[Status, int] = attrs.Factory(dict)
     """How many adds and requests were refused, by reason."""
     spaces: Callable[[], Collection[DiskSpace]] = tuple
-    """Returns the space of each file system that the bookie writes to, as far as it is known."""
+    """Returns the known space of each file system that the bookie writes to."""
     _awaiting: dict[Served, None] = attrs.Factory(dict)
 
     def figures(self) -> dict[str, int]:

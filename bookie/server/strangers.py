@@ -1,10 +1,11 @@
-"""Connections that have not said HELLO. If there are too many, one of them is chosen and closed.
+"""Strangers: connections that the bookie has not greeted yet. If there are too many, one of them is closed.
 
-The bookie does not know these clients yet, so they get little: each has a small buffer, for at most
-``limits.HANDSHAKE_TIMEOUT_S``, and each address has ``limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS`` places. If one
-more connects, the oldest connection of its address is closed. An honest client says HELLO in its first
-packet, so it does not stay the oldest for long. If the bookie refused the newcomer instead, an attacker could
-hold all places, say nothing, and shut honest clients out.
+The bookie greets a client once it has accepted the client's HELLO, and the client's proof of identity if
+proofs are exchanged (``connection``). Until then the client gets little: a small buffer, for at most
+``limits.HANDSHAKE_TIMEOUT_S``. Each address has ``limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS`` places for
+strangers. If one more connects, the oldest stranger of the same address is closed. An honest client says
+HELLO in its first packet, so it does not stay the oldest for long. If the bookie refused the newcomer
+instead, an attacker could hold all places, say nothing, and shut honest clients out.
 
 For the same reason, a bookie at its limit of connections closes a stranger to make room for a newcomer.
 """
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class Strangers(Generic[T]):
-    """The connections of one bookie that have not said HELLO, in the order in which they came."""
+    """The strangers of one bookie, in the order in which they came."""
 
     __slots__ = ("_addresses", "_by_address")
 
@@ -32,7 +33,8 @@ class Strangers(Generic[T]):
         return len(self._addresses)
 
     def enter(self, who: T, peer: str) -> T | None:
-        """Add ``who``, which connected from ``peer`` (host:port). Return the one to close for it, or None."""
+        """Add ``who``, which connected from ``peer`` (host:port). Return the stranger to close for it, or
+        None."""
         host = address_of(peer)
         others = self._by_address.setdefault(host, {})
         surplus = next(iter(others)) if len(others) >= limits.BOOKIE_UNIDENTIFIED_PER_ADDRESS else None
@@ -43,7 +45,7 @@ class Strangers(Generic[T]):
         return surplus
 
     def leave(self, who: T) -> None:
-        """Remove ``who``: it has said HELLO, or is gone. Idempotent."""
+        """Remove ``who``, because it was greeted or has ended. Idempotent."""
         host = self._addresses.pop(who, None)
         if host is not None:
             others = self._by_address[host]
@@ -52,7 +54,7 @@ class Strangers(Generic[T]):
                 del self._by_address[host]
 
     def take_oldest(self) -> T | None:
-        """Remove the oldest and return it; None if there is none."""
+        """Remove the oldest stranger and return it; None if there is none."""
         who = next(iter(self._addresses), None)
         if who is not None:
             self.leave(who)
