@@ -8,8 +8,8 @@ it, so most requests need no question to the store:
     facts    the log and the key of each ledger that a decision needed. The facts of a ledger never change, so
              they stay in the cache until those of other ledgers need the room
 
-Each connection has an ``Access``. It remembers the ledgers that the client may use, so the check of a later
-frame is one look into a set. If the rights of a principal change, the bookie empties the sets of the
+Each connection has an ``Access``, which remembers the ledgers that the client may use, so the check of a
+later frame is one look into a set. If the rights of a principal change, the bookie empties the sets of the
 principal's connections, ends the long polls of these connections, and decides about their next frames anew.
 
 **Before a refusal**, the bookie looks again, because a replica of the store may have an old state. The bookie

@@ -1,20 +1,20 @@
 """The metadata store's answer for the bookie's garbage collection: which ledgers are deleted.
 
 A bookie cannot restore deleted entries, so it needs positive evidence (rule 25): the store answered after a
-``sync``, and it has no node of the ledger. A listing alone is not enough. It only decides which ledgers to
-ask about one by one. If the store never gave out an id, the oracle says nothing about that ledger, because
-the store may be another one, or an old copy of the right one. If any question fails, the oracle raises
-MetadataUnavailable and returns no part of the answer.
+``sync``, and the store has no node of the ledger. A listing alone is not enough. The listing only decides
+which ledgers to ask about one by one. If the store never gave out an id, the oracle says nothing about that
+ledger, because the store may be another one, or an old copy of the right one. If any question fails, the
+oracle raises MetadataUnavailable and returns no part of the answer.
 
-A store of another cluster would answer that everything is gone. The store object itself refuses that
+A store of another cluster would answer that everything is gone. The store object itself refuses such a store
 (``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes the store object check again, by a
 ``sync`` after the last answer. The reason: if someone empties the store, the node that names the cluster may
 be deleted last.
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
-that loss (``model.restoration``), the oracle calls no ledger from before the restore gone. It reads the
-record of the restore last. A restore writes this record before it changes a ledger, so the record is there if
-any of the answers came from the restored store.
+that loss (``model.restoration``), the oracle calls no ledger from before the restore gone. The oracle reads
+the record of the restore last. A restore writes this record before it changes a ledger, so the record is
+there if any of the answers came from the restored store.
 """
 
 from __future__ import annotations

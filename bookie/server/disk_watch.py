@@ -11,7 +11,7 @@ watch acts:
     roomy again         undoes both, without an operator
 
 The first look comes before the registration, so a bookie that starts on a full disk is never registered as
-writable. If the space cannot be read, nothing changes, and one log line says so.  A disk without bounds is
+writable. If the space cannot be read, nothing changes, and one log line says so. A disk without bounds is
 not watched.
 """
 

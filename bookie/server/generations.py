@@ -1,8 +1,9 @@
 """Generations: a bookie notices that its directory was rolled back.
 
 Someone may restore an older copy of the directory, for example a snapshot of a virtual machine. The copy has
-the right identity (``identity``), but lacks the entries that the bookie acknowledged later. So both cookies
-count *generations*, and each generation has a random name, its token. A bookie counts a new generation
+the right identity (``identity``), but lacks the entries that the bookie acknowledged later. So the
+directory's cookie and the store's cookie both count *generations*, and each generation has a random name, its
+token. A bookie counts a new generation
 
 - at each start, before it opens the journal,
 - every ten minutes while it serves,

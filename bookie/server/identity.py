@@ -24,9 +24,9 @@ and the segments are still there.
 The bookie keeps its id, but is first marked as if it had lost everything (``phase_one``). The marks are
 written before the fix:
 
-* If the directory was emptied, it is formatted with a new instance. It gets its marks before its cookie.
-* If it has another instance of this bookie, it is marked and then adopted.
-* If the store has forgotten its bookie, it is marked and then adopted, too.
+* If the directory was emptied, it is formatted with a new instance. The marks are written before the cookie.
+* If the directory has another instance of this bookie, the directory is marked and then adopted.
+* If the store has forgotten the directory's bookie, the directory is marked and then adopted, too.
 
 The store's cookie is written last. A crash before that leaves another mismatch, and you fix that mismatch in
 the same way. The bookie still refuses three kinds of directories, because a person must find out what they

@@ -1,7 +1,7 @@
 """Accepting clients: one task accepts, and each client gets a connection with its own tasks.
 
 The server owns the listener, the connections and their shared state. It knows no metadata and no directories.
-From the engine it needs only the news that a sync is done.
+The server itself uses the engine only to learn that a sync is done.
 
 **How many.** At most ``connections_max`` connections are open at once. One client may have three quarters of
 them, and the last sixteenth is for other bookies (``fair``). If one more client connects, the server closes
