@@ -1,30 +1,31 @@
-"""The comparison of copies: the entries that a bookie should have, against the entries that it says it has.
+"""The comparison of copies: the entries that a bookie should have, and the entries that it says it has.
 
 Verification, the auditor's checks, repair and the audit of all copies ask bookies in different ways: by
-reads, by lists of their indexes, by scrubs. ``Holdings`` keeps the answers of one bookie and says what they
-mean:
+reads, by lists of their indexes, or by scrubs (the bookie reads and checks its own copies). ``Holdings``
+keeps the answers of one bookie and says what they mean:
 
-    the bookie                                  an entry that should be there       is certain
-    names it                                    no fault
-    has it, and it fails its digest             CORRUPT                             yes
-    says "no such entry", "no such ledger"      MISSING                             yes
-    is in limbo, and does not name it           LIMBO                               no
-    did not answer, or could not look           UNREACHABLE                         no
-    has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)  no
+    the bookie                                  fault of an entry that it should have   is certain
+    names the entry                             none
+    has the entry, but the digest fails         CORRUPT                                 yes
+    says "no such entry", "no such ledger"      MISSING                                 yes
+    is in limbo, and does not name the entry    LIMBO                                   no
+    did not answer, or could not look           UNREACHABLE                             no
+    has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)      no
 
-**Due entries.** A ``model.missing.Share`` says which entries should be on the bookie: the entries of a
-fragment that the bookie's slot holds, up to the fragment's last one. Nothing is due above the end of a closed
-ledger, even if entries lie there. Nothing is due in the last fragment of an open ledger either: its entries
-may be on their way, and its end is unknown until the ledger is closed. An entry is due on its whole write
-quorum even if only an ack quorum has it.
+**Due entries.** An entry is *due* on a bookie if it should be there. A ``model.missing.Share`` says which
+entries these are: the entries of a fragment that the bookie's slot holds, up to the fragment's last entry. No
+entry after the end of a closed ledger is due, even if bookies have some. No entry of the last fragment of an
+open ledger is due either: entries may be on their way, and the end is unknown until the ledger is closed. An
+entry is due on its whole write quorum even if only an ack quorum has it.
 
-**Certain** means: this bookie has no sound copy of the entry. Only a certain fault may count against an entry
-(rule 8). For example, three bookies should have entry 7. The first lacks it, the second has a damaged copy,
-the third is silent. No sound copy was seen, but the entry is not lost for certain: the silent bookie may have
-it.
+**A certain fault** proves that this bookie has no sound copy of the entry. Only a certain fault may count
+against an entry (rule 8). For example, three bookies should have entry 7. The first lacks it, the second has
+a damaged copy, the third is silent. No sound copy was seen, but it is not certain that the entry is lost: the
+silent bookie may have it.
 
-**Limbo** casts doubt only on entries that the bookie does not name. The bookie has every entry that it names
-(A.3). If a bookie was in limbo during one of its answers, it counts as in limbo for all of them.
+**Limbo.** A bookie in limbo may have lost entries that it had (A.3). This casts doubt only on entries that
+the bookie does not name: it has every entry that it names. If a bookie was in limbo during one of its
+answers, it counts as in limbo for all of them.
 
 **Silence** casts doubt only on entries that the bookie has not reported yet. Its earlier answers stand.
 """
@@ -50,7 +51,7 @@ Stretch = tuple[int, int, "FaultKind"]
 
 
 class FaultKind(enum.Enum):
-    """Why a copy does not count."""
+    """Why a copy does not count as sound."""
 
     MISSING = "missing"
     """The bookie says that it does not have the entry."""
@@ -70,7 +71,7 @@ class FaultKind(enum.Enum):
 
 
 def absence(negative: Negative) -> FaultKind:
-    """Return the kind of fault of an entry that a complete answer does not name."""
+    """Return the fault of an entry that a complete answer does not name."""
     return FaultKind.MISSING if negative is Negative.ABSENT else FaultKind.LIMBO
 
 
@@ -78,8 +79,8 @@ def absence(negative: Negative) -> FaultKind:
 class CopyAsk:
     """A question to a bookie: what does it have of entries ``first`` to ``last``?
 
-    ``classes`` is 0 for a list, whose answer may go beyond ``last``. For a scrub it is the number of
-    classes."""
+    ``classes`` is 0 for a list; the answer to a list may go beyond ``last``. For a scrub it is the number of
+    classes (``wire.scrub``)."""
 
     bookie: BookieId
     first: int
@@ -89,22 +90,23 @@ class CopyAsk:
 
 @attrs.frozen(kw_only=True)
 class CopyAnswer:
-    """A bookie's answer to an ask. It is complete through the entry ``through``."""
+    """A bookie's answer to an ask. It is complete up to the entry ``through``."""
 
     through: int
     negative: Negative
-    """Says whether the bookie certainly lacks the entries outside the ranges, or may have lost them in
-    limbo."""
+    """Whether the bookie certainly lacks the entries outside the ranges (ABSENT), or is in limbo and may have
+    lost them (UNKNOWN)."""
     sound: Ranges
-    """In ascending order. In the answer to a list: the entries that the index names."""
+    """Ranges of entries with sound copies, in ascending order. In the answer to a list: the entries that the
+    index names."""
     unsound: Ranges = ()
     sums: Sums = ()
 
     def is_about(self, first: int) -> bool:
         """Whether this answers an ask for entries from ``first`` on.
 
-        If so, it covers at least ``first``, and names only entries that were asked for. Otherwise it counts
-        as silence."""
+        Such an answer covers at least ``first``, and names only entries from ``first`` to ``through``. Any
+        other answer counts as silence."""
         return self.through >= first and all(
             not ranges or (first <= ranges[0][0] and ranges[-1][1] <= self.through)
             for ranges in (self.sound, self.unsound)
@@ -116,8 +118,8 @@ class Holdings:
     """The entries of one bookie, as far as the bookie has answered."""
 
     through: int
-    """The bookie has answered for every entry up to this one. Before the first answer: the entry before the
-    first one asked for."""
+    """The bookie has answered for every entry up to this one. Before the first answer, this is the entry
+    before the first one asked for."""
     sound: list[tuple[int, int]] = attrs.Factory(list)
     unsound: list[tuple[int, int]] = attrs.Factory(list)
     diverging: set[int] = attrs.Factory(set)
@@ -146,7 +148,7 @@ class Holdings:
         self.is_silent = True
 
     def forget_before(self, entry_id: int) -> None:
-        """Drop the ranges below ``entry_id``: they are not needed any more."""
+        """Drop the ranges that end before ``entry_id``: they are not needed any more."""
         del self.sound[: bisect_left(self.sound, entry_id, key=lambda pair: pair[1])]
 
     def next_named(self, entry_id: int) -> int | None:
@@ -155,9 +157,9 @@ class Holdings:
         return max(self.sound[index][0], entry_id) if index < len(self.sound) else None
 
     def faults(self, share: Share) -> list[Stretch]:
-        """The stretches of the share in which the bookie's copies have faults, in order.
+        """Return the stretches of the share in which the bookie's copies have faults, in order.
 
-        A stretch may span entries that are not the bookie's. They do not count."""
+        A stretch is a range of entry ids. Entries in it that the bookie should not hold do not count."""
         told_through = min(share.last, self.through)
         found: list[Stretch] = []
         if told_through >= share.first:

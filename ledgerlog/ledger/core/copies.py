@@ -1,35 +1,35 @@
-"""Checking every copy of a ledger: from the answers of bookies to the copies that have faults.
+"""Checking every copy of a ledger: compare what the bookies answer with what they should have.
 
-The metadata say which bookies should have each entry. ``CopyCheck`` asks all of them, window after window
-of entry ids, and compares. It can ask in two ways:
+The metadata say which bookies should have each entry. ``CopyCheck`` asks all these bookies, one window of
+entry ids after the other, and finds the copies that have faults. It can ask in two ways:
 
-    list    bookies name the entries in their index. This shows missing copies, and reads no entry
+    list    bookies name the entries in their index. This shows missing copies. No entry is read
     scrub   bookies read their copies and check them. This also shows corrupt copies, and copies that are
             sound but differ from each other, by sums of digests (``wire.scrub``)
 
-Verbs in, state out:
+The shell calls these methods:
 
     take_asks -> on_answer, on_silent       until ``is_done``
-    take_faults                             the faults found, growing with every window
-    checked                                 how many copies bookies answered about, by bookie
+    take_faults                             take the faults found since the last call
+    checked                                 (an attribute) how many copies each bookie answered about
 
-**Meaning of answers.** ``ledger.core.comparison`` says which entries are due and what an answer means. If a
-bookie does not answer, it is asked again in the next window.
+**Meaning of answers.** ``ledger.core.comparison`` says which entries are due (should be on a bookie) and what
+an answer means. If a bookie does not answer, the check asks it again in the next window.
 
-**A fault** is a run of one bookie's entries with the same fault: all missing there, or all corrupt, diverging
-or unknown (``FaultKind``), with equally many sound copies left elsewhere. A run skips entries that are not
-the bookie's. So if a bookie lost its entries of a striped ledger, that is one fault for each fragment; a
-fault lies within one fragment. ``copies_left`` counts only copies that were seen sound, not those that may be
-on a silent bookie. In a striped ledger the entries of one run have different write sets; ``copies_left`` is
-then the lowest count.
+**A fault** covers a run: consecutive entries of one bookie whose copies there have the same kind of fault
+(``FaultKind``), and equally many sound copies on other bookies. Consecutive means: among the entries that the
+bookie should hold. So if a bookie lost all its entries of a striped ledger (whose write sets differ), that is
+one fault for each fragment. A fault never crosses a fragment's end. ``copies_left`` counts only copies that
+were seen sound, not copies that may be on a silent bookie. In a striped ledger, the entries of one run have
+different write sets; ``copies_left`` is then the lowest count.
 
-**Diverging copies.** Bookies of one write set send sums of the digests of the same entries. If the sums or
-counts differ, the check asks for the block again, entry by entry. Entries that are sound on several bookies
-with different digests are diverging. If one digest has the most votes, only the outvoted copies are
-diverging. If there is a tie, nobody knows which copy is right: all of them are diverging, and none counts as
-sound.
+**Diverging copies.** Bookies of one write set send sums of the digests of the same entries, block by block.
+If the sums or counts of a block differ, the check asks for the digest of each entry of the block. If several
+bookies have sound copies of an entry with different digests, the digests are votes. If one digest has the
+most votes, only the outvoted copies are diverging. If there is a tie, nobody knows which copy is right: all
+copies are diverging, and none counts as sound.
 
-**Memory** is bounded by the answers about one window, whatever the ledger's length.
+**Memory** is bounded by the answers about one window, however long the ledger is.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class CopyFault:
     first_entry: int
     last_entry: int
     copies: int
-    """How many entries of first..last the bookie should hold."""
+    """How many of the entries first..last the bookie should hold."""
     copies_left: int
-    """The lowest number of sound copies that such an entry has on other bookies."""
+    """How many sound copies these entries have on other bookies; the lowest number if the entries differ."""
     write_quorum: int
     kind: FaultKind
 
@@ -95,7 +95,7 @@ def replicas_of(metadata: LedgerMetadata) -> int:
 
 
 def entries_of(metadata: LedgerMetadata, fault: CopyFault) -> Iterator[int]:
-    """The entries whose copies on the bookie have this fault."""
+    """Return the entries whose copies on the faulty bookie have this fault."""
     slot = metadata.fragment_of(fault.first_entry).ensemble.index(fault.bookie)
     share = Share(fault.first_entry, fault.last_entry, slot, metadata.replication)
     return share.ids(fault.first_entry, fault.last_entry)
@@ -119,11 +119,12 @@ class _Side(Holdings):
     bookie: BookieId
     sums: dict[tuple[int, int], tuple[int, int]] = attrs.Factory(dict)
     ask: CopyAsk | None = None
-    """The ask that waits for an answer."""
+    """The outstanding ask; None if there is none."""
     digests: dict[int, int] = attrs.Factory(dict)
     """Digests by entry, for the block that is being compared entry by entry."""
     block_through: int | None = None
-    """The bookie has sent its digests up to this entry; None if it takes no part in the comparison."""
+    """The bookie has sent the digests of the block up to this entry; None if the bookie takes no part in the
+    comparison."""
 
 
 class CopyCheck:
@@ -143,7 +144,7 @@ class CopyCheck:
             metadata: The ledger.
             scrub: Ask by scrubs instead of lists.
             tail: If the ledger is not closed, check its last fragment too, up to this entry. Entries that are
-                missing there may be on their way, so do not repair them.
+                missing in that fragment may be on their way, so do not repair them.
             window_entries: How many entry ids to check at a time.
         """
         assert window_entries % SCRUB_BLOCK_ENTRIES == 0 or not scrub, "blocks lie within windows"
@@ -159,14 +160,14 @@ class CopyCheck:
         self._runs: dict[int, CopyFault] = {}
         """The last run of each slot. The next window may extend it."""
         self._said: dict[BookieId, _Side] = {}
-        """The newest list of each bookie, which may go beyond the window."""
+        """The answers of each bookie in its newest window. A list may go beyond the window."""
         self._index = -1
         self._fragment: Fragment
         self._low = self._high = self._end = -1
         self._sides: list[_Side] = []
         self._blocks: list[int] | None = None
-        """Blocks to compare entry by entry; the first is being compared. None before the sums are
-        compared."""
+        """The blocks still to be compared entry by entry; the first one is being compared. None before the
+        sums were compared."""
         self._next_window()
         self._look()
 
@@ -196,8 +197,8 @@ class CopyCheck:
     def on_answer(self, ask: CopyAsk, answer: CopyAnswer) -> None:
         """A bookie answered.
 
-        An answer counts as silence if it does not cover the first entry asked for, or names entries that were
-        not asked for."""
+        If the answer does not cover the first entry asked for, or names entries that were not asked for, it
+        counts as silence."""
         if not answer.is_about(ask.first):
             self.on_silent(ask)
             return
@@ -230,7 +231,8 @@ class CopyCheck:
         return side
 
     def take_faults(self) -> list[CopyFault]:
-        """Take the complete runs that were not taken yet, in the order in which their windows were judged."""
+        """Take the faults that are complete and were not taken yet, in the order in which their windows were
+        judged."""
         faults, self._faults = self._faults, []
         return faults
 
@@ -287,13 +289,13 @@ class CopyCheck:
     # --- copies that differ -----------------------------------------------------------------------
 
     def _members(self, remainder: int) -> Iterator[_Side]:
-        """The sides that hold the entries of a class and have answered."""
+        """Yield the sides that have answered and whose slots hold the entries of a class."""
         for side in self._sides:
             if not side.is_silent and self._replication.holds(side.slot, remainder):
                 yield side
 
     def _suspects(self) -> list[int]:
-        """Blocks for which the bookies of a write set sent different sums."""
+        """Find the blocks for which the bookies of a write set sent different sums."""
         found: set[int] = set()
         for block, remainder in {key for side in self._sides if not side.is_silent for key in side.sums}:
             said = {
@@ -350,7 +352,8 @@ class CopyCheck:
             self._emit(pieces)
 
     def _emit(self, pieces: Mapping[int, list[Stretch]]) -> None:
-        """Cut the stretches wherever another bookie's stretch begins or ends, and count the sound copies."""
+        """Cut the stretches wherever another bookie's stretch begins or ends, and add the pieces as
+        faults."""
         opening: dict[int, list[tuple[int, FaultKind]]] = {}
         closing: dict[int, list[int]] = {}
         for slot, found in pieces.items():
@@ -367,7 +370,8 @@ class CopyCheck:
                 self._add(slot, kind, low, following - 1, faulty)
 
     def _add(self, slot: int, kind: FaultKind, low: int, high: int, faulty: Mapping[int, object]) -> None:
-        """Add a fault of the slot's entries low..high. ``faulty`` has all slots with faults in this piece."""
+        """Add a fault: those entries of low..high that the slot holds. ``faulty`` has all slots with faults
+        in this piece."""
         holds, ensemble = self._replication.holds, self._replication.ensemble
         # Write sets repeat every ``ensemble`` entries.
         held = [e for e in range(low, min(high, low + ensemble - 1) + 1) if holds(slot, e)]

@@ -1,44 +1,49 @@
 """Pending adds: the entries that were sent to an ensemble, their confirmations, and the watermarks.
 
 A writer and a recoverer share this part (protocol A.1 "LAC", "Pending-add-op queue rules" and "Ensemble
-change"; A.4 for guaranteed write quorum). It owns the current ensemble as slots, the batches of entries
-that are not settled, and two watermarks:
+change"; A.4 for guaranteed write quorum). It owns the slots of the current ensemble, the batches of entries
+that are not settled, and two watermarks. E, WQ and AQ are the ensemble size, the write quorum and the ack
+quorum of the ledger:
 
-    LAC   = the largest x such that every entry in base+1..x is confirmed by AQ slots of its write set
-    LAFR  = the same with all WQ slots
+    LAC   last add confirmed: the largest x such that every entry in base+1..x is confirmed by AQ slots of
+          the entry's write set
+    LAFR  last add fully replicated: the same with all WQ slots
 
-Both count contiguously from the base: -1 for a ledger's owner, the start of recovery for a recoverer (D16).
-``settled`` is the LAFR in guaranteed mode and the LAC otherwise. A batch retires when its last entry is
-settled, and the next fragment starts at settled + 1. In guaranteed mode lafr <= lac <= lap always holds,
-otherwise lac <= lap; every verb that moves a watermark asserts it.
+Both count contiguously from the base. The base is -1 for a ledger's owner, and the start of recovery for a
+recoverer (D16). ``settled`` is the LAFR in guaranteed mode (with guaranteed write quorum), and the LAC in the
+plain mode. A batch retires when its last entry is settled, and the next fragment starts at settled + 1. The
+LAP is the last add pushed. In guaranteed mode, lafr <= lac <= lap always holds; otherwise lac <= lap. Every
+method that moves a watermark asserts this.
 
 **Confirmations by range.** A frame carries the entries of first..last that its slot holds. A slot's
-confirmations are a ``RangeSet`` over *all* ids; only the ids that the slot holds mean anything. If E = WQ,
-the LAC is the AQ-th highest reach of the slots. With striping, the entries with one write set (the same id
-mod E) form a class with its own reach, and the lowest class decides. The cost is per acknowledgement, no
-matter how many entries it covers.
+confirmations are a ``RangeSet`` over *all* ids; only the ids that the slot holds mean anything. The *reach*
+of a slot is the last entry up to which the slot has confirmed everything. If E = WQ, the LAC is the AQ-th
+highest reach of the slots. If E > WQ, the ledger is *striped*: its write sets differ. Then the entries with
+one write set (the same id mod E) form a class with a reach of its own, and the class with the lowest reach
+decides. The cost depends on the number of acknowledgements, not on the number of entries.
 
-**Sending** is level-triggered. A slot remembers the last entry that was handed out for its bookie's present
-connection; ``take_sends`` hands out the rest. If the connection is lost, the slot is *failed*. When the
-bookie reconnects, everything that it has not confirmed is sent again (bookies treat a repeated add as the
-same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it receives all pending
-entries (queue rule 3).
+**Sending** goes by state, not by events. A slot remembers the last entry that was handed out for its bookie's
+present connection; ``take_sends`` hands out all later ones. If the connection is lost, the slot is *failed*.
+When the bookie reconnects, it gets again everything that it has not confirmed (a bookie treats a repeated add
+as the same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it receives all
+pending entries (queue rule 3).
 
-**Carried entries.** While the metadata write of a change is on its way, the slots that stay go on confirming.
-So an entry of the new fragment may settle before the fragment is in force. The entry has its quorum, but the
-fragment would name a bookie that lacks it (Apache BookKeeper #4651). Therefore batches that were not settled
-when the change began are kept until they are handed to the replacement. At most ``CARRIED_BYTES_MAX`` are
-kept; the rest is dropped, so carried batches never hold up a writer.
+**Carried entries.** While the metadata write of an ensemble change is under way, the slots that are not
+replaced go on confirming. So an entry of the new fragment may settle before the fragment is in force. The
+entry then has its quorum, but the fragment would name a bookie that lacks the entry (Apache BookKeeper
+#4651). Therefore the batches that were not settled when the change began are *carried*: kept until they are
+handed to the replacement. If the settled ones among them exceed ``CARRIED_BYTES_MAX``, they are dropped, so
+carried batches never hold up a writer.
 
-**Pinning.** In guaranteed mode a change carries the entries in (settled, LAC] into the new fragment. They are
-acknowledged already, so each must keep an ack quorum. A failed bookie whose copies they need for that is
-*pinned*: it is not replaced now. It is free again once the LAFR has passed these entries, or once they have
-an ack quorum without it; ``replaceable`` looks anew at each call. For example, with WQ = 3 and AQ = 2, b1 and
-b2 have confirmed entry 5, and b3 has not. If b1 fails, it is pinned until b3 confirms entry 5 (A.4 rule 3,
-D13, D17).
+**Pinning.** In guaranteed mode, an ensemble change takes the entries in (settled, LAC] into the new fragment.
+They are acknowledged already, so each must keep an ack quorum. A failed bookie is *pinned*, and not replaced
+now, if one of these entries needs the bookie's copy for the ack quorum. The bookie is free again once the
+LAFR has passed these entries, or once they have an ack quorum without the bookie. ``replaceable`` checks this
+anew at each call. For example, with WQ = 3 and AQ = 2, b1 and b2 have confirmed entry 5, and b3 has not. If
+b1 fails, it is pinned until b3 confirms entry 5 (A.4 rule 3, D13, D17).
 
-**Confirmations that do not count**: those of a bookie outside the ensemble, and those of a slot that is being
-replaced, even if they come before the metadata write is sent (T14, T15).
+**Confirmations that do not count.** A confirmation does not count if its bookie is outside the ensemble or if
+its slot is being replaced, even if it comes before the metadata write is sent (T14, T15).
 """
 
 from __future__ import annotations
@@ -78,7 +83,8 @@ class AddBatch:
 
 
 class Send(NamedTuple):
-    """Entries to send to a bookie: those of first..last in a batch that its slot holds."""
+    """Entries to send to a bookie: the entries first..last of a batch, as far as the bookie's slot holds
+    them."""
 
     batch: AddBatch
     first: int
@@ -119,7 +125,8 @@ class PendingAdds:
     ) -> None:
         self.replication = replication
         self.fragments = fragments
-        """The fragments as this client knows them. A recoverer's fragments are ahead of the store (T12)."""
+        """The fragments as this client knows them. A recoverer's fragments may be newer than the stored ones
+        (T12)."""
         self.lap = base
         self.lac = base
         self.lafr = base
@@ -234,7 +241,7 @@ class PendingAdds:
         """A bookie was lost or refused an add.
 
         Returns:
-            False if its slot had failed already.
+            False if the bookie's slot had failed already.
         """
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.failed:
@@ -316,7 +323,7 @@ class PendingAdds:
     # --- ensemble change ----------------------------------------------------------------------
 
     def replaceable(self, *, full_pinning: bool = False) -> list[int]:
-        """The failed slots that may be replaced together now, in order (A.4 rule 3, D13, D17).
+        """Find the failed slots that may be replaced together now, in order (A.4 rule 3, D13, D17).
 
         In the plain mode these are all failed slots. In guaranteed mode the new fragment takes over the
         entries in (settled, lac], which are acknowledged already. Each of them must keep an ack quorum among
@@ -324,7 +331,7 @@ class PendingAdds:
 
         Args:
             full_pinning: Use the published, stricter rule: do not replace a slot that confirmed one of those
-                entries. This rule can block for ever (T29).
+                acknowledged entries. That rule can block for ever (T29).
         """
         chosen: list[int] = []
         for slot in self.slots:
@@ -353,11 +360,11 @@ class PendingAdds:
         """Begin a change of these slots.
 
         Their confirmations above ``settled`` do not count any more (T14, T15). The LAC never goes back. In
-        guaranteed mode ``replaceable`` has made sure that every entry up to it keeps an ack quorum.
+        guaranteed mode, ``replaceable`` has made sure that every entry up to the LAC keeps an ack quorum.
 
         Args:
             slots: The slots to be replaced.
-            carry: Keep entries that settle from now on for the replacements.
+            carry: Whether to keep, for the replacements, the entries that settle from now on.
         """
         for index in slots:
             if carry:
@@ -368,7 +375,7 @@ class PendingAdds:
     def changed_fragments(
         self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]
     ) -> tuple[Fragment, ...]:
-        """``fragments`` with the replacements in force from ``settled`` + 1 on."""
+        """Return ``fragments``, changed so that the replacements are in force from ``settled`` + 1 on."""
         for bookie in replacements.values():
             # A bookie that leaves in this change is barred too: answers to its old slot would look like
             # answers to its new one.
@@ -378,9 +385,9 @@ class PendingAdds:
         return change_fragments(fragments, self.settled + 1, ensemble)
 
     def install(self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]) -> None:
-        """The change is in force: put the new bookies into their slots.
+        """Put the new bookies into their slots: the change is in force.
 
-        All pending entries are due to them."""
+        All pending entries become due at the new bookies."""
         for index, bookie in replacements.items():
             slot = self.slots[index]
             assert slot.replacing, "a change is announced by strip() before it is written"
@@ -392,7 +399,7 @@ class PendingAdds:
             slot.failed = False
             slot.replacing = False
         self.fragments = fragments
-        # A slot that stays may have confirmed the last copy that an entry lacked (rule 11).
+        # A slot that was not replaced may have confirmed the last copy that an entry lacked (rule 11).
         self._advance()
 
     def check(self) -> None:

@@ -1,29 +1,32 @@
 """Choosing bookies for an ensemble, or for some of its slots, so that the copies of each entry lie apart.
 
 The slots of an ensemble form a ring, and an entry goes to ``write_quorum`` neighbouring slots, its *write
-set*. What counts is where the bookies of one write set are, not where those of the whole ensemble are. For
-example, with four slots, a write quorum of 2 and the racks a, a, b, c, the order a-a-b-c has a write set in
-rack a alone. The order a-b-a-c has none: you can lose any one rack and keep a copy of every entry.
+set*. So the bookies of each write set must lie apart. It is not enough that those of the whole ensemble do.
+For example, take four slots, a write quorum of 2 and the racks a, a, b, c. In the order a-a-b-c, one write
+set lies in rack a alone. In the order a-b-a-c, none lies in one rack: you can lose any one rack and keep a
+copy of every entry.
 
-Bookies say where they are by the labels ``zone``, ``rack`` and ``host``. A rack belongs to its zone: rack
-"r1" of zone "a" and rack "r1" of zone "b" are two racks. If a bookie has no ``host`` label, the host of its
-address counts, so copies lie on different machines even in a cluster without labels. A bookie without a label
-shares that kind of place with nobody.
+The labels ``zone``, ``rack`` and ``host`` of a bookie say where it is. A rack belongs to its zone: rack "r1"
+of zone "a" and rack "r1" of zone "b" are two racks. If a bookie has no ``host`` label, the host in its
+address counts, so copies lie on different machines even in a cluster without labels. If a bookie's zone, rack
+or host is unknown, the bookie counts as sharing it with no other bookie.
 
-An arrangement is better than another if fewer of its write sets lie on one host; then if its write sets lack
-fewer racks (see below); then if fewer lie in one zone. Among equals, fewer pairs of copies share a zone, then
-a rack, then a host. Only then the order counts in which the caller prefers the candidates: shuffled, with
-recently failed bookies last. All this is a preference: a cluster on one host still works. A strict policy
-(``model.placement``) makes the racks a condition; the caller then refuses what ``narrow_write_sets`` finds.
+Two arrangements are compared by these numbers, in this order. The lower number is better: the write sets on a
+single host; the racks that write sets lack (see below); the write sets in a single zone; the pairs of copies
+that share a zone, a rack, a host. If all are equal, the caller's order of the candidates decides: shuffled,
+with recently failed bookies last. All this is a preference: a cluster on one host still works. A strict
+policy (``model.placement``) makes the racks a condition: the caller then refuses an arrangement in which
+``narrow_write_sets`` finds any.
 
-A write set is *narrow* if it lies in fewer racks than the policy wants (two by default). For example, three
-slots in the racks a, a, b lie in two racks. ``spread`` finds bookies to exchange, so that fewer write sets of
-an ensemble are narrow. Auto-recovery then moves the copies.
+A write set is *narrow* if it lies in fewer racks than the policy wants (two by default); it *lacks* the
+others. For example, three slots in the racks a, a, b lie in two racks. ``spread`` finds bookies to exchange,
+so that the write sets of an ensemble lack fewer racks. Auto-recovery then moves the copies.
 
-The search starts with the best candidate for each slot in turn. It then exchanges bookies, with unused
-candidates or between slots, as long as that helps. If write sets still lie together, it tries what an
-exchange that does not help leads to. If write sets are still narrow, it goes over all ways to lay the racks,
-up to a bound. A test compares what it finds with what is possible, for up to seven slots.
+The search fills one slot after the other with the best candidate. It then exchanges bookies, with unused
+candidates or between slots, as long as that makes the arrangement better. If write sets still lie in one
+place, it makes one exchange that does not help, and goes on from there. If write sets are still narrow, it
+tries all ways to assign racks to the slots, up to a bound. A test compares the result with the best possible
+one, for up to seven slots.
 """
 
 from __future__ import annotations
@@ -44,13 +47,13 @@ MIN_RACKS = 2
 _RACK = KEEP_APART.index("rack")
 
 Cost = tuple[int, ...]
-"""Write sets on one host, racks that write sets lack, write sets in one zone; then pairs of copies that share
-a zone, a rack, a host."""
+"""The numbers by which arrangements are compared: write sets on one host, racks that write sets lack, write
+sets in one zone; then pairs of copies that share a zone, a rack, a host."""
 
 _NO_COST: Cost = (0,) * 6
 
 _RACK_STEPS = 2_000
-"""So many bookies are tried when all ways to lay racks are gone over."""
+"""How many bookies ``search_racks`` tries at most."""
 
 
 def choose_bookies(
@@ -71,7 +74,8 @@ def choose_bookies(
         min_racks: In how many racks each write set should lie.
 
     Returns:
-        The chosen bookie of each free slot. They are distinct, and none is in ``ensemble`` or ``exclude``.
+        The chosen bookie of each free slot. The bookies are distinct, and none is in ``ensemble`` or
+        ``exclude``.
 
     Raises:
         NotEnoughBookies: There are fewer candidates than free slots.
@@ -111,7 +115,8 @@ def narrow_write_sets(
         ensemble: The bookies by slot.
         write_quorum: How many neighbouring slots an entry goes to.
         label: The kind of place, one of ``KEEP_APART``.
-        at_least: In how many places a write set must lie, or in as many as it has slots if these are fewer.
+        at_least: In how many places a write set must lie. A write set with fewer slots than that must lie in
+            as many places as it has slots.
 
     Returns:
         The slots of each such write set. An entry of the slot that is named first goes to all of them.
@@ -133,11 +138,11 @@ def spread(
     fixed: Collection[int] = (),
     min_racks: int = MIN_RACKS,
 ) -> dict[int, BookieId]:
-    """Find bookies to exchange, so that fewer write sets of an ensemble are narrow.
+    """Find bookies to exchange, so that the write sets of an ensemble lack fewer racks.
 
-    It exchanges one bookie at a time as long as that helps, and two at a time if one does not help. Each
-    exchange lowers the number of racks that write sets lack. So if you go on with the ensemble that it leads
-    to, this ends, whoever the candidates are.
+    This exchanges one bookie at a time as long as that helps, and two at a time if one does not help. Each
+    exchange lowers the number of racks that write sets lack. So if you repeat the call with the new ensemble,
+    it finds nothing more to exchange at some point, whatever the candidates are.
 
     Args:
         candidates: Writable bookies, the preferred ones first.
@@ -183,14 +188,15 @@ def spread(
 
 
 def rack_of(info: BookieInfo) -> str | None:
-    """Return the name of the rack that a bookie is in, with its zone if it has one; None if it is unknown."""
+    """Return the name of a bookie's rack, as ``zone/rack`` if the bookie has a zone; None if the rack is
+    unknown."""
     rack = info.labels.get("rack")
     zone = info.labels.get("zone")
     return rack if rack is None or zone is None else f"{zone}/{rack}"
 
 
 class _Search:
-    """An ensemble that is being filled, what it costs, and the candidates that are left."""
+    """The search for bookies: the ensemble as filled so far, and the unused candidates."""
 
     def __init__(
         self,
@@ -212,7 +218,7 @@ class _Search:
         }
 
     def take_best(self, slot: int) -> None:
-        """Fill a free slot with the candidate that costs least there."""
+        """Fill a free slot with the candidate that costs least in this slot."""
         costs: list[tuple[Cost, int]] = []
         for at in self._kinds_of_candidates():
             self.infos[slot] = self._free[at]
@@ -221,7 +227,7 @@ class _Search:
         self.infos[slot] = self._free.pop(best)
 
     def improve(self, slots: Sequence[int]) -> bool:
-        """Exchange one bookie if that lowers the cost. Returns whether it did."""
+        """Exchange one bookie if that lowers the cost. Return whether an exchange was made."""
         for slot in slots:
             if self._cost_at(slot) == _NO_COST:
                 continue
@@ -230,7 +236,10 @@ class _Search:
         return False
 
     def escape(self, slots: Sequence[int]) -> bool:
-        """Find a better arrangement behind a worse one, if write sets lie together and no exchange helps."""
+        """Make one exchange that does not help, and then exchanges that do, to find a better arrangement.
+
+        This is tried only if a write set lies in too few hosts, racks or zones and there may be enough of
+        them. Returns whether a better arrangement was found."""
         before = self._cost_at(*slots)
         if len(slots) == 1 or not any(before[2 - kind] and self._could_be_apart(kind) for kind in range(3)):
             return False
@@ -246,9 +255,10 @@ class _Search:
         return False
 
     def search_racks(self, slots: Sequence[int]) -> bool:
-        """Go over the ways to lay racks on the slots until no write set of theirs is narrow.
+        """Try ways to assign racks to the slots until no write set with one of these slots is narrow.
 
-        Returns whether there was such a way. It then stands, with bookies that the caller prefers.
+        Returns whether it found such a way. If so, the slots are filled accordingly, with the bookies that
+        the caller prefers.
         """
         is_whole = len(slots) == len(self._sets_of)
         if not self._cost_at(*slots)[2 - _RACK] or (is_whole and not self._could_be_apart(_RACK)):
@@ -277,8 +287,9 @@ class _Search:
         return False
 
     def _could_be_apart(self, kind: int) -> bool:
-        """Whether there may be enough places of a kind. For example, if each write set must lie in two,
-        one place takes at most all slots but one of every ``write_quorum`` neighbours."""
+        """Whether there may be enough places of a kind. For example, if each write set must lie in two
+        places, one place can fill at most ``write_quorum`` - 1 of every ``write_quorum`` neighbouring
+        slots."""
         ensemble, write_quorum = len(self._sets_of), self._write_quorum
         others = min(self._at_least[kind], write_quorum) - 1
         most = ensemble * (write_quorum - others) // write_quorum
@@ -307,7 +318,8 @@ class _Search:
         return False
 
     def _kinds_of_candidates(self) -> Iterator[int]:
-        """The first candidate in each place: another one there costs the same."""
+        """Yield the index of the first candidate of each place. Another candidate there would cost the
+        same."""
         used = {self._places[info.bookie_id][2] for info in self.infos.values()}
         seen = set()
         for at, info in enumerate(self._free):
@@ -335,14 +347,15 @@ class _Search:
 
 
 def _write_sets(ensemble: int, write_quorum: int) -> list[tuple[int, ...]]:
-    """The slots of each write set. If all slots make one write set, there is one."""
+    """Return the slots of each write set. If one write set has all slots, there is only that one."""
     if write_quorum == ensemble:
         return [tuple(range(ensemble))]
     return [tuple((first + at) % ensemble for at in range(write_quorum)) for first in range(ensemble)]
 
 
 def _lacks(places: Sequence[object], at_least: int) -> int:
-    """How many more places a write set must have. Each slot whose place is not known counts as one."""
+    """Return how many more places a write set must lie in. Each slot with an unknown place counts as a place
+    of its own."""
     known = [place for place in places if place is not None]
     return max(0, min(at_least, len(places)) - len(set(known)) - (len(places) - len(known)))
 

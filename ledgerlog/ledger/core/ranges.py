@@ -41,14 +41,15 @@ class RangeSet:
         highs[begin:end] = [high]
 
     def reach(self, start: int) -> int:
-        """The largest x with all of start..x in the set; start - 1 if ``start`` is not in the set."""
+        """Return the largest x such that all of start..x is in the set; start - 1 if ``start`` is not in the
+        set."""
         for low, high in zip(self._lows, self._highs, strict=True):
             if high >= start:
                 return high if low <= start else start - 1
         return start - 1
 
     def next_from(self, start: int) -> int | None:
-        """The smallest member that is at least ``start``, or None."""
+        """Return the smallest id in the set that is at least ``start``; None if there is none."""
         for low, high in zip(self._lows, self._highs, strict=True):
             if high >= start:
                 return max(low, start)

@@ -1,30 +1,32 @@
-"""Which bookies a ledger's writer can reach, while its oldest append waits for too long. Pure.
+"""Which bookies a ledger's writer can reach while its oldest append waits too long. This module does no I/O.
 
 A slow bookie and a bookie that was cut off look alike at first: neither acknowledges an add. They differ in
 one thing: a slow bookie still gives signs of life. Two signs count:
 
-* a frame on the connection that the adds go over, whatever it says;
-* an answer to HELLO over a connection of its own. Ask for this one, because a bookie that has received too
-  much (``limits.BOOKIE_INFLIGHT_BYTES``) or waits for its disk reads nothing more from the first connection,
-  and answers nothing there. It still greets new clients.
+* any frame from the bookie on the connection that carries the adds;
+* an answer to HELLO over a new, separate connection. This sign is needed because a bookie that has received
+  too much (``limits.BOOKIE_INFLIGHT_BYTES``), or waits for its disk, reads nothing more from the first
+  connection, and answers nothing there. Such a bookie still answers the HELLO of new connections.
 
-A ledger is *stalled* if appends wait and none was acknowledged for ``REACH_ASK_S``. From then on, call
-``look`` every ``REACH_LOOK_S``. Do not call it for a ledger that makes progress: a single slow bookie among
-fast ones then costs nothing.
+A ledger is *stalled* if appends wait and none was acknowledged for ``REACH_ASK_S``. While a ledger is
+stalled, call ``look`` every ``REACH_LOOK_S``. Do not call ``look`` for a ledger that makes progress: then a
+single slow bookie among fast ones costs nothing. A *member* is a bookie of the ensemble; a *replacement* (or
+spare) is a bookie that could take a member's place. After each look:
 
     take_asks()     bookies to be asked for a sign of life         -> on_sign
-    silent          members that gave none for ``REACH_LOST_S``: break off their connections
-    unanswering     the same, of members that are not connected: do not wait for the attempt to end
-    take_doubtful() replacements that did not answer: prefer others
-    out_of_reach    why no ack quorum can be had now; None if it can, or may
+    silent          connected members without a sign for ``REACH_LOST_S``: break off their connections
+    unanswering     unconnected members without a sign for ``REACH_LOST_S``: give up the attempt to connect
+    take_doubtful() bookies that were asked and did not answer: prefer others as replacements
+    out_of_reach    why no ack quorum can be reached now; None if it can be reached, or may be
 
 **Members first.** Replacements are asked only if too few members gave a recent sign. If for ``REACH_LOST_S``
 the members and the replacements together were too few for an ack quorum, ``out_of_reach`` is set. It counts
 bookies that give signs of life, not bookies that acknowledge. So slow disks never set it.
 
-**The time that counts.** Each ``look`` adds at most twice ``REACH_LOOK_S``, however late it comes. For
-example, if this process was suspended for a minute, a minute of signs may wait in its sockets. The process
-reads them before later looks can declare a bookie lost.
+**The time that counts.** The stall has a clock of its own. Each ``look`` moves that clock on by at most twice
+``REACH_LOOK_S``, however late the look comes. For example, if this process was suspended for a minute, the
+signs of that minute may still wait in its sockets. The process reads these signs before later looks can
+declare a bookie lost.
 """
 
 from __future__ import annotations
@@ -44,31 +46,31 @@ __all__ = ["Member", "Reach"]
 
 @attrs.frozen
 class Member:
-    """A bookie of the ensemble, as the connection to it looks now."""
+    """A bookie of the ensemble, and the present state of the connection to it."""
 
     bookie: BookieId
     is_connected: bool
     frames: int
-    """How many frames have come from it, over all connections so far."""
+    """How many frames have come from the bookie, over all connections so far."""
 
 
 @attrs.define(eq=False)
 class _Seen:
-    """What is known of one bookie since the stall began."""
+    """What is known of one bookie since the stall began. All times are by the clock of the stall."""
 
     since: float
-    """When it was first looked at. At the beginning, 0."""
+    """When the bookie was first looked at; 0 for the bookies of the first look."""
     frames: int | None = None
     sign_at: float | None = None
-    """When it gave its last sign of life."""
+    """When the bookie gave its last sign of life."""
     asked_at: float | None = None
-    """When it was last asked."""
+    """When the bookie was last asked for a sign."""
     is_doubtful: bool = False
-    """Whether it did not answer when it was asked before."""
+    """Whether the bookie was asked and did not answer in time."""
 
 
 class Reach:
-    """The bookies of one ledger, for its writer. See the module."""
+    """The bookies that the writer of one ledger can reach. See the module docstring."""
 
     def __init__(self, replication: Replication) -> None:
         self._replication = replication
@@ -78,7 +80,7 @@ class Reach:
         self._looked_at: float | None = None
         """When the writer last looked. None: the ledger is not stalled."""
         self._now = 0.0
-        """How long the stall has lasted, in time that counts."""
+        """How long the stall has lasted, by its own clock."""
         self.silent: tuple[BookieId, ...] = ()
         """Members that are connected and gave no sign of life for ``REACH_LOST_S``, by the last look."""
         self.unanswering: tuple[BookieId, ...] = ()
@@ -138,7 +140,7 @@ class Reach:
     def _needed(self, reached: Sequence[bool], spares: int) -> int:
         """How many more bookies are needed, counted for the write set that lacks most for an ack quorum.
 
-        Spares may go wherever they help."""
+        A spare may take any slot, so it counts for every write set."""
         replication = self._replication
         fewest = min(
             sum(reached[slot] for slot in replication.write_set(first)) for first in range(len(reached))
@@ -157,11 +159,12 @@ class Reach:
         self._asks.append(bookie)
 
     def _since_sign(self, bookie: BookieId) -> float:
-        """How long the bookie has given no sign; if it never gave one, how long the stall has lasted."""
+        """Return how long the bookie has given no sign; if it never gave one, how long the stall has
+        lasted."""
         return _span(self._seen[bookie].sign_at or 0.0, self._now)
 
     def _is_lost(self, member: BookieId) -> bool:
-        """Whether the bookie gave no sign for ``REACH_LOST_S``, although it had that long to give one."""
+        """Whether the bookie gave no sign for ``REACH_LOST_S``, and was looked at for at least that long."""
         is_new = _span(self._seen[member].since, self._now) < REACH_LOST_S
         return self._since_sign(member) >= REACH_LOST_S and not is_new
 
@@ -173,7 +176,7 @@ class Reach:
         return self._seen[spare].sign_at is not None and self._since_sign(spare) < REACH_LOST_S
 
     def _may_answer(self, bookie: BookieId) -> bool:
-        """Whether the bookie was asked for the first time, a moment ago."""
+        """Whether the bookie was asked just now, and is not doubtful."""
         return self._since_asked(bookie) < REACH_ASK_S - REACH_LOOK_S and not self._seen[bookie].is_doubtful
 
     def on_sign(self, bookie: BookieId) -> None:
@@ -194,5 +197,6 @@ class Reach:
 
 
 def _span(start: float, end: float) -> float:
-    """The time between, rounded to remove float errors: looks come exactly at the limits."""
+    """Return the time from ``start`` to ``end``, rounded to remove float errors: looks come exactly at the
+    limits."""
     return round(end - start, 6)

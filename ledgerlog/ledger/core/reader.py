@@ -1,18 +1,20 @@
 """Reading a range of entries from the bookies that hold them (protocol A.0 "Regular read").
 
 One copy with a matching digest proves the entry. The entry does not exist only if *every* bookie of the write
-set says that it has no such entry. If one of the answers is a time-out, a refusal or from a bookie in limbo,
-the entry is unavailable. A copy that fails its digest is neither a yes nor a no (rule 8).
+set says that it has no such entry. If one of the answers is a time-out, a refusal or from a bookie in limbo
+(it may have lost entries), the entry is unavailable. A copy that fails its digest says neither that the entry
+exists nor that it does not (rule 8).
 
-A range read walks the fragments that it crosses. In each it runs one *lane* per class of entries with one
-write set (a single lane unless the ledger is striped). A lane asks one bookie for all entries that it still
-lacks and takes those that come. From the first missing entry on, it asks the next bookie of the write set.
-Bookies that failed once are asked last. A busy bookie (with too many requests under way) has said nothing. If
-only busy bookies are left, the lane asks them again, until the shell gives them up (``is_waiting``).
+A range read is split by fragments, and in each fragment into *lanes*: one lane for all entries that have the
+same write set. A fragment has a single lane, unless the ledger is striped (its ensemble is larger than its
+write quorum). A lane asks one bookie for all entries that the lane still lacks, and takes those that come.
+From the first missing entry on, it asks the next bookie of the write set. Bookies that failed once are asked
+last. A busy bookie (with too many requests under way) has said nothing about the entry. If only busy bookies
+are left, the lane asks them again, until the shell gives up on them (``is_waiting``, ``give_up_busy``).
 
-**For a copy.** A bookie that lost entries (``holder``) reads the entries of its own slot from the other
-bookies of their write sets. Even if all the others deny an entry, it may have existed: perhaps only the
-holder had it.
+**Reading for a bookie that lost entries.** Such a bookie (the ``holder``) reads the entries of its own slot
+from the other bookies of each entry's write set. Even if all the other bookies deny an entry, the entry may
+have existed: perhaps only the holder had it.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class _Lane:
 
 
 class RangeRead:
-    """One read of entries first..last of a ledger. ``found`` fills up; ``failure`` ends it.
+    """One read of entries first..last of a ledger. ``found`` fills up; a ``failure`` ends the read.
 
     Only the first answer to an ask counts: an answer after a time-out is ignored."""
 
@@ -82,8 +84,8 @@ class RangeRead:
             first: The first entry to read.
             last: The last entry to read.
             avoid: Bookies to ask last.
-            prefer: Which bookie of each write set to ask first; may be any number.
-            holder: Read only entries that this bookie should hold, and ask only the others.
+            prefer: Which bookie of each write set to ask first: any number, taken modulo the write quorum.
+            holder: Read only entries that this bookie should hold, and ask only the other bookies.
             even_holder: Ask the holder too, after all others.
         """
         assert 0 <= first <= last
@@ -229,7 +231,7 @@ class RangeRead:
 
         Args:
             ask: The read.
-            why: Which bookie did not answer and why, for the message of a failure. "": nothing is known.
+            why: The name of the bookie and the reason, for the message of a failure. "": nothing is known.
         """
         lane = self._lanes[ask.lane]
         if lane.asked is not ask:
@@ -244,7 +246,7 @@ class RangeRead:
         self.failure = denial
 
     def payloads(self) -> list[bytes]:
-        """The payloads of consecutive entries from ``first`` on, as far as they were found."""
+        """Return the payloads of consecutive entries from ``first`` on, up to the first one not found yet."""
         found = self.found
         payloads: list[bytes] = []
         for entry_id in range(self.first, self.last + 1):

@@ -1,35 +1,39 @@
-"""Recovering a ledger: fence it, find its true end, close it (protocol A.1 "Recovery", A.4).
+"""Recovering a ledger: fence the ledger, find its true end, close it (protocol A.1 "Recovery", A.4).
 
     announce   metadata OPEN -> IN_RECOVERY; joining an IN_RECOVERY ledger writes nothing (D9)
-    fencing    ask every bookie of the last ensemble to fence, until the answers cover it (A.0)
-    reading    read every entry from settled + 1 on by its write set, until one certainly does not exist
-    closing    write every entry that was read back to its quorum; then IN_RECOVERY -> CLOSED
+    fencing    ask every bookie of the last ensemble to fence, until the answers cover the ensemble (A.0)
+    reading    read entries in order, each from its write set, until one certainly does not exist. The first
+               is the one after ``start``: the highest LAC (guaranteed mode: LAFR) reported while fencing
+    closing    write every entry that was read to its quorum again; then IN_RECOVERY -> CLOSED
 
 Rules that are easy to get wrong:
 
-* Recovery reads from the ensemble *in the metadata when recovery began*, for good. If a bookie fails on a
+* Recovery reads only from the ensemble that was in the metadata *when recovery began*. If a bookie fails on a
   write-back, it is replaced in private fragments, which only the closing write publishes (T12).
 * Reading starts no lower than the last fragment's first entry (T21, R-B3).
-* An answer counts for an entry only if its bookie is in that entry's write set (T02). A time-out or an
-  unknown is never a negative (T04). One copy is enough for a positive (T27, D2).
-* The verdict on an entry is final. Nothing above the first negative is written back.
-* Write-backs carry the LAC and LAFR at which recovery started, never its progress (T25, T31, T32).
-* The loser of the closing race adopts the winner's end (T20).
+* An answer counts for an entry only if its bookie is in that entry's write set (T02). Only a certain "no such
+  entry" is a negative: a time-out or an unknown never is (T04). One copy proves that the entry exists (T27,
+  D2).
+* The verdict on an entry is final. No entry after the first one that does not exist is written back.
+* Write-backs carry the LAC and LAFR at which recovery started, never the progress of recovery (T25, T31,
+  T32).
+* If two recoverers race to close, the loser adopts the winner's end (T20).
 
 **Accepting a loss.** If so many bookies lost their data that nobody can say whether an entry exists, recovery
 gives up, and each later try does too (D27.9). An operator may then decide to end the ledger before that entry
-(``accept_loss``). Nothing else changes: fencing must be complete, recovery still reaches every verdict that
-it can, and the closing write records the first entry that the ledger may have lost (``LOST_FROM``). Only
-bookies in limbo count as a loss: they may have had entries that they do not have now. A bookie that does not
-answer, or cannot read its data, may have lost nothing, and may hold the very entry. If the verdict depends on
-such a bookie, recovery still gives up and names it, unless the operator says that it is gone for good
-(``accept_unreachable``).
+(``accept_loss``). Everything else stays the same: fencing must be complete, and recovery still reaches every
+verdict that it can. The closing write records the first entry that the ledger may have lost (``LOST_FROM``).
+Only a bookie in limbo counts as a loss: it may have had entries that it does not have now. A bookie that does
+not answer, or cannot read its data, may have lost nothing, and may hold just this entry. If the verdict
+depends on such a bookie, recovery still gives up and names it, unless the operator says that it is gone for
+good (``accept_unreachable``).
 
 **Reading by ranges.** A *round* asks every slot for one range of entries. The answers are judged entry by
-entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding and the
-next entry needs more of them (a reply may be cut short by its size). The next round then starts at that
-entry, and answers of earlier rounds are ignored. With striping, each round asks for its range once per class
-of entries with one write set, so it asks no bookie for an entry that the bookie cannot hold.
+entry, in order, as they come. A round ends when its range is judged. It also ends when no answer is
+outstanding and the next entry cannot be judged yet, because replies were cut short by their size. The next
+round then starts at that entry, and answers of earlier rounds are ignored. In a striped ledger (the ensemble
+is larger than the write quorum), the entries with the same write set form a class. Each round asks for each
+class by itself, so it asks no bookie for an entry that the bookie cannot hold.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ LOST_FROM = "ledgerlog.lost_from"
 
 
 class Phase(enum.Enum):
-    """The step that a recovery has reached; see the module."""
+    """The step that a recovery has reached; see the module docstring."""
 
     ANNOUNCING = "announcing"
     FENCING = "fencing"
@@ -68,11 +72,11 @@ class Phase(enum.Enum):
 
 
 class Negative(enum.Enum):
-    """What it means that a complete answer does not contain an entry."""
+    """What it means if a complete answer does not contain an entry."""
 
     ABSENT = "absent"
     UNKNOWN = "unknown"
-    """The bookie is in limbo: it may have lost the entry (A.3)."""
+    """The bookie is in *limbo*: it may have lost entries that it had, this one included (A.3)."""
 
 
 @attrs.frozen
@@ -128,7 +132,8 @@ class LedgerRecovery:
         self.last_recoverable: int | None = None
         """The last entry of the ledger, once recovery has found its end."""
         self.lost_from: int | None = None
-        """An accepted loss ended the ledger before this entry: nobody can say whether it exists."""
+        """An accepted loss ended the ledger before this entry, because nobody can say whether the entry
+        exists. Otherwise None."""
         self.fenced: set[int] = set()
         """Slots of the frozen ensemble whose bookies confirmed the fence."""
         self.frozen: Fragment
@@ -192,8 +197,8 @@ class LedgerRecovery:
         """A bookie did not confirm the fence in time, or cannot.
 
         Args:
-            slot: Its slot.
-            why: Which bookie did not and why, for the message of a failure. "": nothing is known.
+            slot: The slot of the bookie.
+            why: The name of the bookie and the reason, for the message of a failure. "": nothing is known.
         """
         if self.phase is not Phase.FENCING or slot in self.fenced:
             return
@@ -242,7 +247,7 @@ class LedgerRecovery:
         Args:
             ask: The read.
             found: Payloads by entry id.
-            through: The answer is complete up to this entry. It says nothing about entries beyond.
+            through: The answer is complete up to this entry. It says nothing about later entries.
             negative: Whether entries missing from ``found`` are absent or unknown.
         """
         if through < ask.first:
@@ -364,7 +369,7 @@ class LedgerRecovery:
         return self.pending.take_sends(bookie)
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
-        """A bookie has durably stored the write-backs of first..last that its slot holds."""
+        """A bookie has durably stored those write-backs of first..last that its slot holds."""
         if self.phase not in (Phase.READING, Phase.CLOSING):
             return
         self.pending.on_add_ok(bookie, first, last)
@@ -383,7 +388,7 @@ class LedgerRecovery:
             self.pending.on_bookie_connected(bookie)
 
     def replaceable(self) -> list[int]:
-        """Failed slots that need replacements; empty while nothing is being written back."""
+        """Find the failed slots that need replacements; none while nothing is being written back."""
         if self.phase not in (Phase.READING, Phase.CLOSING) or self.pending.is_drained:
             return []
         return self.pending.replaceable(full_pinning=self._full_pinning)
@@ -415,8 +420,8 @@ class LedgerRecovery:
     def _form_closing_intent(self) -> None:
         assert self.last_recoverable is not None
         assert self.pending.settled >= self.last_recoverable, "closed only when written back (T19)"
-        # Repair may have replaced bookies in older fragments in the meantime. The last fragment of the start
-        # of recovery, and all later ones, are ours.
+        # Repair may have replaced bookies in older fragments in the meantime: keep those fragments as stored.
+        # The fragment that was the last when recovery began, and all later ones, are ours.
         fragments = (
             *self.metadata.fragments[: self._frozen_count - 1],
             *self.pending.fragments[self._frozen_count - 1 :],
@@ -429,8 +434,8 @@ class LedgerRecovery:
         self.intent = MetadataIntent(closed, self.version)
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """Take in the stored metadata after an attempted write, whatever its outcome; None if they are
-        gone."""
+        """Take in the stored metadata after an attempted write, whatever its outcome. ``stored`` is None if
+        the ledger is gone."""
         if self.phase in (Phase.DONE, Phase.FAILED):
             return
         self.intent = None

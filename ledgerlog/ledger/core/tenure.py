@@ -1,14 +1,16 @@
-"""What one bookie confirmed while it sat in one slot of an ensemble, and whether it lacks entries.
+"""A bookie's *tenure* of one slot of an ensemble: which entries the bookie confirmed, and whether it lacks
+some.
 
-The plain mode retires an entry at the ack quorum, and the protocol machine (``ledger.core.pending``) then
-forgets which bookies confirmed it. A copy that was on its way at that moment may arrive later, or never. A
-``Tenure`` goes on counting: *every* confirmation of the bookie counts, no matter how late, and also while the
-slot is being replaced. It records which entries the bookie has, not which entries may be acknowledged.
+In the plain mode, the protocol machine (``ledger.core.pending``) is done with an entry at the ack quorum, and
+then forgets which bookies confirmed the entry. A copy that is on its way at that moment may arrive later, or
+never. A ``Tenure`` goes on counting: *every* confirmation of the bookie counts, no matter how late, and even
+while the slot is being replaced. It records which entries the bookie has, not which entries may be
+acknowledged.
 
-The cost is per confirmation, no matter how many entries it covers. Confirmations come nearly always in order,
-so they usually make one range. Each interruption may leave one more. Beyond ``_RANGES_MAX`` ranges the oldest
-are forgotten, and their entries count as lacking. That may cause an unnecessary task for repair, but
-overlooks no hole.
+The cost depends on the number of confirmations, not on the number of entries. Confirmations come nearly
+always in order, so they usually make one range. Each interruption may leave one more. If there are more than
+``_RANGES_MAX`` ranges, the oldest are forgotten, and their entries count as lacking. That may cause an
+unnecessary task for repair, but no missing copy is overlooked.
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ class Tenure:
 
         Args:
             first: The first entry.
-            last: The last entry. The answer to a frame without entries has ``first`` = ``last`` + 1, and
-                counts nothing.
+            last: The last entry. The answer to a frame without entries has ``first`` = ``last`` + 1, and does
+                not count.
         """
         if first > last:
             return
-        # Just before ``first``, no frame carries the entries that only other slots hold. They are no gap.
+        # Entries just before ``first`` that only other slots hold are in no frame for this slot. They leave
+        # no gap.
         first = self._after_gap(first)
         if first <= last:
             confirmed = self._confirmed

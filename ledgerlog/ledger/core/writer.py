@@ -1,6 +1,7 @@
-"""The owner of a ledger: appends, acknowledges in order, changes the ensemble, closes (protocol A.1, A.4).
+"""The protocol of a ledger's writer, its *owner*: append, acknowledge in order, change the ensemble, close
+(protocol A.1, A.4).
 
-Verbs in, state out; nothing here waits. The shell reads its work from the state:
+The shell (``ledger.writer``) calls methods and reads its work from the state. Nothing here waits:
 
     take_sends(bookie)     frames due at a bookie                  -> on_add_ok, on_bookie_failed, on_fenced
     replaceable()          failed slots that want replacements     -> change_ensemble
@@ -8,26 +9,27 @@ Verbs in, state out; nothing here waits. The shell reads its work from the state
     lac, lafr, failure     the outcome of appends, for waiting callers
 
 **One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version that it
-must replace. After the write (done, conflict, no answer) the shell always hands the stored value back through
-``on_metadata_read``. If it shows the intended last fragment (only the owner writes one) or the intended end,
-the write took effect. Otherwise the writer decides anew from the stored value (rules 13 and 14, T22). It
-forms the intent afresh each time. So a change always starts after the newest ``settled`` (Apache BookKeeper
-#4651), and keeps the changes that repair made to older fragments in the meantime.
+must replace. After each attempt (done, conflict or no answer), the shell reads the stored value and passes it
+to ``on_metadata_read``. If the stored value has the intended last fragment (only the owner writes one) or the
+intended end, the write took effect. Otherwise the writer decides anew from the stored value (rules 13 and 14,
+T22). The writer forms the intent afresh each time. So a new fragment always starts after the newest
+``settled`` entry (see ``ledger.core.pending``; Apache BookKeeper #4651), and the write keeps the changes that
+repair made to older fragments in the meantime.
 
 **An end is final.** Once ``failure`` is set, no confirmation counts and nothing more is acknowledged (T06).
-If the owner may still close the ledger (``close`` has begun, or the plain mode gave up), a closing intent
-remains. Its outcome decides the fate of the pending adds:
+If the owner may still close the ledger (``close`` has begun, or the plain mode gave up), an intent to write
+the end remains: the closing write. The outcome of the closing write decides what happens to the pending adds:
 
-    the closing write took effect       they are not in the ledger: ``failure`` stays as it is
-    another client recovers the ledger  they may or may not survive: ``failure`` becomes LedgerFenced
+    the closing write took effect       pending adds are not in the ledger; ``failure`` stays as it is
+    another client recovers the ledger  pending adds may survive or not; ``failure`` becomes LedgerFenced
 
 So pending adds fail with ``failure`` only once ``is_over`` is true (A.7, rule 15).
 
-**Closing.** The ledger ends at the LAC (``close_at``), never at the last add pushed. For example, entries 0
-to 9 were pushed and 0 to 6 are confirmed: the ledger ends at 6, and entries 7 to 9 fail. In guaranteed mode
-``close`` is refused until every entry is on its full write quorum. If the write of an ensemble change is on
-its way, the closing write waits for its outcome: it must keep the new fragment if the change took effect
-(``_begin_close``).
+**Closing.** The ledger ends at the LAC (the last add confirmed; ``close_at``), never at the LAP (the last add
+pushed). For example, entries 0 to 9 were pushed and 0 to 6 are confirmed: the ledger ends at 6, and entries 7
+to 9 fail. In guaranteed mode ``close`` is refused until every entry is on its full write quorum. If the write
+of an ensemble change is under way, the closing write waits until the outcome of the change is known: if the
+change took effect, the closing write must keep the new fragment (``_begin_close``).
 """
 
 from __future__ import annotations
@@ -88,9 +90,9 @@ class WriterCore:
         self.version = version
         self.pending = PendingAdds(metadata.replication, metadata.fragments)
         self.failure: LedgerLogError | None = None
-        """Why this writer cannot acknowledge anything more. It may still change until ``is_over``."""
+        """Why this writer cannot acknowledge anything more. The reason may still change until ``is_over``."""
         self.denial: LedgerLogError | None = None
-        """A bookie refused an add because this client does not have the right."""
+        """Set once a bookie has refused an add because this client does not have the right."""
         self.intent: MetadataIntent | None = None
         self.close_at: int | None = None
         """The last entry of the ledger, once a close has fixed it (T05: the LAC, not the LAP)."""
@@ -127,12 +129,12 @@ class WriterCore:
 
     @property
     def unsettled_bytes(self) -> int:
-        """Payload bytes that were appended and are not settled. The window bounds them."""
+        """The payload bytes of unsettled entries. The window bounds this number."""
         return self.pending.byte_count + self._queue_bytes
 
     @property
     def unsettled_entries(self) -> int:
-        """How many entries were appended and are not settled. The window bounds them."""
+        """The number of unsettled entries. The window bounds it."""
         return self.last_add_pushed - self.pending.settled
 
     @property
@@ -152,7 +154,8 @@ class WriterCore:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: the ledger is closed, or failed with no closing write to attempt."""
+        """Whether nothing is left to do: the ledger is closed, or the writer failed and has no closing write
+        to attempt."""
         return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)
 
     # --- appending ----------------------------------------------------------------------------
@@ -228,7 +231,8 @@ class WriterCore:
     def on_bookie_failed(self, bookie: BookieId) -> bool:
         """A bookie was lost, timed out, or refused an add for another reason than a fence.
 
-        It triggers an ensemble change even if all its entries have their ack quorum (rule 12).
+        The failure triggers an ensemble change even if all entries of the bookie have their ack quorum (rule
+        12).
 
         Returns:
             False if the bookie's slot had failed already.
@@ -242,18 +246,18 @@ class WriterCore:
     def on_fenced(self, bookie: BookieId) -> bool:
         """A bookie refused an add because the ledger is fenced.
 
-        If the bookie is in the ensemble, this ends the writer; it never triggers a change (D12). The refusal
-        of a former member does not count. Once a close has begun, no refusal counts: a fence does not prove
-        that the metadata changed (D26), and the closing write will find out.
+        If the bookie is in the ensemble, the refusal ends the writer; it never triggers an ensemble change
+        (D12). The refusal of a former member does not count. Once a close has begun, no refusal counts: a
+        fence does not prove that the metadata changed (D26), and the closing write will find out.
 
-        One exception: a replacement that has not confirmed anything. If it had an unclean boot before it was
-        chosen, it fences every older ledger. So it is ``unfit`` for this ledger and fails like any other
-        bookie. If a client is recovering the ledger after all, the metadata write that replaces the bookie
-        conflicts with the recovery and ends the writer. Until then the other bookies' confirmations count, as
-        if the refusal were still on its way.
+        One exception: the bookie is a replacement that has not confirmed anything yet. A bookie that had an
+        unclean boot fences every ledger older than the boot. Such a replacement is ``unfit`` for this ledger,
+        and its slot fails like any other. But perhaps a client is recovering the ledger after all. Then the
+        metadata write that replaces the bookie conflicts with the recovery and ends the writer. Until then,
+        the other bookies' confirmations count, as if the refusal had not arrived yet.
 
         Returns:
-            Whether the bookie is such a replacement, and its slot failed just now.
+            True if the bookie is such a replacement and this call made its slot fail.
         """
         if self.failure is not None or self.pending.slot_of(bookie) is None:
             return False
@@ -304,7 +308,8 @@ class WriterCore:
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Fix the end of the ledger at the LAC, and intend to write it. Calling it again does nothing.
+        """Fix the end of the ledger at the LAC, and form the intent that writes the end. A second call does
+        nothing.
 
         Adds above the LAC fail with LedgerClosed.
 
@@ -327,9 +332,9 @@ class WriterCore:
     def give_up(self, reason: LedgerLogError) -> None:
         """End the ledger because no ack quorum can be reached.
 
-        The plain mode closes the ledger at its LAC. Pending adds are then certainly not in it, and fail
-        with ``reason``. The guaranteed mode leaves it OPEN for recovery, which may keep pending adds, so
-        they fail with AppendUnknown (D18)."""
+        The plain mode closes the ledger at its LAC. Pending adds are then certainly not in the ledger, and
+        fail with ``reason``. The guaranteed mode leaves the ledger OPEN for recovery. Recovery may keep
+        pending adds, so they fail with AppendUnknown (D18)."""
         if self.failure is not None:
             return
         if self.replication.guaranteed:
@@ -371,8 +376,8 @@ class WriterCore:
     # --- metadata -----------------------------------------------------------------------------
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """Take in the stored metadata after an attempted write, whatever its outcome; None if they are
-        gone."""
+        """Take in the stored metadata after an attempted write, whatever its outcome. ``stored`` is None if
+        the ledger is gone."""
         self.intent = None
         if stored is None:
             self._fail(LedgerNotFound(self.ledger_id))
