@@ -1265,15 +1265,16 @@ class Ledgers(AioFace[AsyncLedgers]):
 
         Args:
             replication: The ledger's quorums; None for the client's default.
-            metadata: Bytes by text key, kept for the ledger's readers.
-            full_pinning: Use the published, stricter pinning rule if the ledger has a guaranteed write
-                quorum.
+            metadata: Bytes by text key. They are stored with the ledger, and its readers can see them.
+            full_pinning: If the ledger has a guaranteed write quorum, use the published, stricter
+                pinning rule (see ``ledger.core.pending``).
 
         Returns:
             The writer.
 
         Raises:
-            NotEnoughBookies: Fewer bookies than the ensemble are writable, even after a short wait.
+            NotEnoughBookies: Even after a short wait, fewer bookies are writable than the ensemble
+                needs.
             NotEnoughRacks: A kind of NotEnoughBookies: the placement policy is strict, and the writable
                 bookies lie in too few racks.
             InvalidArgument: An argument is out of range.
@@ -1296,7 +1297,7 @@ class Ledgers(AioFace[AsyncLedgers]):
         Args:
             ledger_id: The ledger.
             recover: Recover the ledger first: fence its writer and fix its end. If False, the writer
-                goes on, and you can read entries up to the LAC.
+                goes on, and you can read entries up to the LAC (the last add confirmed).
 
         Returns:
             The reader.
@@ -1330,7 +1331,7 @@ class Ledgers(AioFace[AsyncLedgers]):
         return await self._run(lambda: self._inner.recover(ledger_id))
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Read a ledger's metadata as stored now.
+        """Read the stored metadata of a ledger.
 
         Args:
             ledger_id: The ledger.
@@ -1353,8 +1354,8 @@ class Ledgers(AioFace[AsyncLedgers]):
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, open or closed.
 
-        Readers cannot open it any more, and its bookies collect its entries later. If its writer is
-        still alive, the writer notices at its next metadata write.
+        Readers cannot open the ledger any more, and the bookies free its space later. If the ledger's
+        writer is still alive, it notices at its next metadata write.
 
         Args:
             ledger_id: The ledger.
@@ -1382,9 +1383,9 @@ class Ledgers(AioFace[AsyncLedgers]):
 class LedgerWriter(AioLedger):
     """The single writer of one ledger, made by ``Ledgers.create``.
 
-    You can use it as an async context manager. On a normal exit that closes the ledger, or raises the
-    reason why it cannot be closed. On an error or a cancellation it gives the ledger up and leaves it
-    OPEN.
+    You can use it as an async context manager. A normal exit closes the ledger, or raises the reason
+    why the ledger cannot be closed. On an error or a cancellation, the writer gives the ledger up and
+    leaves it OPEN.
 
     Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of tasks may use a writer
     at the same time. Entries are numbered in the order in which the writer takes them."""
@@ -1442,7 +1443,7 @@ class LedgerWriter(AioLedger):
         """Append entries with consecutive ids, and wait until all are acknowledged.
 
         The call waits for room in the window once and then takes all payloads, so entries of other
-        tasks never come in between. It may exceed the window by its own size.
+        tasks never come in between. So the payloads of this call may exceed the window.
 
         Args:
             payloads: ``bytes``, each at most ``limits.ENTRY_BYTES_MAX``.
@@ -1478,9 +1479,9 @@ class LedgerReader(AioEntries):
     async def last_add_confirmed(self) -> int:
         """Find the last entry that you can read now.
 
-        It includes every entry that was acknowledged to the writer before this call, under two
-        conditions: bookies that cover the last ensemble answer, and the writer is alive to report its
-        LAC. If the writer is gone, its last entries may show only after recovery.
+        The result includes every entry that was acknowledged to the writer before this call, if bookies
+        that cover the last ensemble answer and the writer is alive to report its LAC. If the writer is
+        gone, its last entries may become readable only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
@@ -1493,7 +1494,8 @@ class LedgerReader(AioEntries):
         return await self._run(self._inner.last_add_confirmed)
 
     async def read(self, first: int, last: int) -> list[bytes]:
-        """Read the payloads of entries first..last. All are kept in memory: choose a range that fits.
+        """Read the payloads of entries first..last. All payloads are kept in memory: choose a range that
+        fits.
 
         Args:
             first: The first entry, at least 0.
@@ -1504,8 +1506,8 @@ class LedgerReader(AioEntries):
 
         Raises:
             InvalidArgument: Not 0 <= first <= last.
-            EntryNotFound: An entry is beyond the last readable one, or every bookie of its write set
-                denies it.
+            EntryNotFound: An entry is after the last readable one, or every bookie of its write set
+                says that there is no such entry.
             EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
             EntryCorrupt: Every copy that was found is damaged.
             PermissionDenied: This client may not read the ledger (any more).

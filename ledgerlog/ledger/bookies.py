@@ -1,14 +1,15 @@
 """The bookie directory: a live view of the registrations in the metadata store.
 
-A background task keeps the view up to date by watching. Readers of the view never wait for the store, so an
-ensemble change costs only its metadata write. A registration outlives its bookie by up to a session
-time-out. So a bookie that just failed a client is *doubtful* for a while: the directory chooses it only if
-no other bookie is left, and as a replacement only if the writer is stalled without one.
+A background task watches the store and keeps the view up to date. Readers of the view never wait for the
+store, so an ensemble change costs only its metadata write. A bookie may be dead and still registered, for up
+to a session time-out. So a bookie that just failed a client is *doubtful* for a while. The directory chooses
+a doubtful bookie only if no other bookie is left; as a replacement, only if the writer is also stalled.
 
-The directory also goes by the placement policy (``model.placement``). If the policy is strict, a new ledger
-or a writer's replacement that breaks it is refused. Recovery and repair take any bookie: a copy in the wrong
-rack is better than none, and auto-recovery moves it later. If the policy is damaged, the last one that could
-be read holds. If none could be read, it may be strict, so new ledgers are refused.
+The directory also follows the placement policy (``model.placement``). If the policy is strict, the directory
+refuses to break it for a new ledger or for a writer's replacement. Recovery and repair get any bookie: a copy
+in the wrong rack is better than none, and auto-recovery moves the copy later. If the stored policy is
+damaged, the last policy that could be read stays in force. If no policy was ever read, the stored one may be
+strict, so new ledgers and writers' replacements are refused.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ class BookieDirectory:
         self._read_only: dict[BookieId, BookieInfo] = {}
         self._known: dict[BookieId, BookieInfo] = {}  # every bookie ever seen, for its last address
         self._policy: PlacementPolicy | MetadataCorrupt = PlacementPolicy()
-        """The policy that holds, or why nobody knows it."""
+        """The policy in force; if it was never read, the error that says why."""
         self._damage = ""
-        """The damage of the stored policy that was already logged."""
+        """The damage of the stored policy that was logged last."""
         self._quarantine: dict[BookieId, float] = {}
         self._callbacks: set[Callable[[], None]] = set()
         self._changed = trio.Event()
@@ -117,7 +118,7 @@ class BookieDirectory:
         return list({**self._read_only, **self._writable}.values())
 
     def is_read_only(self, bookie_id: BookieId) -> bool:
-        """Whether the bookie is registered as read-only: it takes no ordinary writes."""
+        """Whether the bookie is registered as read-only, so that it takes no ordinary writes."""
         return bookie_id in self._read_only and bookie_id not in self._writable
 
     def is_registered(self, bookie_id: BookieId) -> bool:
@@ -136,8 +137,7 @@ class BookieDirectory:
 
         Raises:
             NotEnoughBookies: There are too few bookies.
-            BookieReadOnly: A kind of NotEnoughBookies: the read-only bookies would make up for the missing
-                ones.
+            BookieReadOnly: A kind of NotEnoughBookies: with the read-only bookies there would be enough.
             NotEnoughRacks: A kind of NotEnoughBookies: the placement policy is strict, and the writable
                 bookies lie in too few racks.
         """
@@ -147,10 +147,11 @@ class BookieDirectory:
     async def wait_and_choose(
         self, ensemble: int, *, write_quorum: int, timeout_s: float = METADATA_TIMEOUT_S
     ) -> list[BookieId]:
-        """Choose bookies for a new ledger as ``choose`` does. Wait for them if too few are there.
+        """Choose bookies for a new ledger as ``choose`` does. If there are too few bookies or racks, wait for
+        more.
 
         Raises:
-            NotEnoughBookies: There are too few after ``timeout_s``, or too few racks. See ``choose``.
+            NotEnoughBookies: There are still too few bookies or racks after ``timeout_s``. See ``choose``.
         """
         await self.wait_writable(ensemble, timeout_s=timeout_s)
         with trio.move_on_after(timeout_s):
@@ -176,7 +177,7 @@ class BookieDirectory:
         even_doubtful: bool = True,
         adds_to: int | None = None,
     ) -> dict[int, BookieId]:
-        """Choose bookies for the free slots. ``obeys``: a strict policy is a condition."""
+        """Choose bookies for the free slots. If ``obeys`` is True, a strict policy is a condition."""
         policy = self.policy
         is_strict = obeys and policy.strict and write_quorum > 1
         if obeys and isinstance(self._policy, MetadataCorrupt):
@@ -225,7 +226,8 @@ class BookieDirectory:
         )
 
     def why_no_replacement(self, taken: Collection[BookieId]) -> NotEnoughBookies:
-        """The error to raise if ``replacements`` finds nobody. Bookies in ``taken`` cannot be chosen."""
+        """Return the error to raise if ``replacements`` finds no bookie. Bookies in ``taken`` cannot be
+        chosen."""
         return self._why_few(
             1,
             taken,
@@ -233,7 +235,8 @@ class BookieDirectory:
         )
 
     def _why_few(self, missing: int, taken: Collection[BookieId], few: str) -> NotEnoughBookies:
-        """The error to raise if ``missing`` bookies are missing. Bookies in ``taken`` do not help."""
+        """Return the error to raise if ``missing`` bookies are missing. Bookies in ``taken`` cannot fill the
+        gap."""
         others = sorted(
             f"{info.bookie_id} ({info.speaks})"
             for info in self._writable.values()
@@ -262,8 +265,8 @@ class BookieDirectory:
     ) -> dict[int, BookieId]:
         """Choose bookies for failed slots of an ensemble: for all of them, or for as many as possible.
 
-        The copies of each entry lie apart, as far as the bookies that stay allow it. If the placement policy
-        is strict, a writer gets no bookie that breaks it.
+        They are chosen so that the copies of each entry lie apart, as far as the remaining bookies of the
+        ensemble allow it. If the placement policy is strict, a writer gets no bookie that breaks the policy.
 
         Args:
             ensemble: The bookies of the ensemble, by slot.
@@ -271,8 +274,8 @@ class BookieDirectory:
             write_quorum: How many neighbouring slots an entry goes to.
             even_doubtful: Choose doubtful bookies too, as a last resort.
             unfit: Bookies that must not be chosen.
-            adds_to: The id of an existing ledger: choose only bookies that take its ordinary adds. Leave it
-                out for recovery and repair, whose writes every writable bookie takes.
+            adds_to: The id of the writer's ledger: choose only bookies that take ordinary adds to this
+                ledger. None for recovery and repair: every writable bookie takes their writes.
 
         Returns:
             The chosen bookies by slot; empty if there are none.
@@ -296,7 +299,8 @@ class BookieDirectory:
     def spread(
         self, ensemble: Sequence[BookieId], *, write_quorum: int, unfit: Collection[BookieId] = ()
     ) -> dict[int, BookieId]:
-        """Find bookies to exchange, so that the copies of more entries lie in as many racks as they must.
+        """Find bookies to exchange, so that more entries have their copies in enough racks (see
+        ``ledger.core.placement.spread``).
 
         Args:
             ensemble: The bookies of a fragment that takes no more entries.
@@ -329,7 +333,7 @@ class BookieDirectory:
         """Find the address of a bookie.
 
         Raises:
-            BookieUnavailable: The bookie is not registered, and this process never saw it.
+            BookieUnavailable: The bookie is not registered, and this process never saw it registered.
             IncompatibleVersion: The bookie is registered, and has no version of the protocol in common with
                 this process.
         """
@@ -377,8 +381,7 @@ class BookieDirectory:
 
         Raises:
             NotEnoughBookies: There are too few after ``timeout_s``.
-            BookieReadOnly: A kind of NotEnoughBookies: the read-only bookies would make up for the missing
-                ones.
+            BookieReadOnly: A kind of NotEnoughBookies: with the read-only bookies there would be enough.
         """
         with trio.move_on_after(timeout_s):
             while len(self.writable()) < count:
@@ -393,7 +396,7 @@ class BookieDirectory:
     # --- keeping it ---------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Read the registrations once. After it returns, the view is no older than the call.
+        """Read the registrations once. When this returns, the view is at least as new as the call.
 
         Raises:
             MetadataUnavailable: The metadata store cannot be reached.
@@ -441,8 +444,8 @@ class BookieDirectory:
     async def run(self) -> None:
         """Follow the registrations until cancelled.
 
-        This waits out outages of the store and damaged records; the view stays as it is meanwhile. Callers
-        that ask for a damaged record get the error themselves."""
+        Outages of the store and damaged records do not end this; the view stays as it is meanwhile. A caller
+        that asks for a damaged record gets the error itself."""
         await follow(
             self._store,
             BOOKIES,

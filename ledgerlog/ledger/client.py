@@ -40,7 +40,7 @@ class LedgerClient:
     credentials: Credentials
     """What this process proves itself with."""
     prover: Prover
-    """Who this process is to bookies and other candidates."""
+    """Proves to bookies and to other candidates who this process is."""
     nursery: trio.Nursery
     """For tasks that end with the client. An exception in such a task is a bug and ends the client."""
     counts: ClientCounts
@@ -71,11 +71,12 @@ async def open_client(
         store: The metadata store.
         network: The network to the bookies.
         environment: Clock, random choices and keys; None for the real ones.
-        default_replication: The quorums of ledgers that are created without any; None for ``Replication()``.
+        default_replication: The quorums of a ledger whose creator names none; None for ``Replication()``.
         append_deadline_s: Seconds without progress after which a writer gives up.
         credentials: What this process proves itself with. The network has the certificate already, and
             ``prover`` the secrets.
-        prover: Who this process is (``ledgerlog.proving``). None: nobody, in an open cluster.
+        prover: Proves who this process is (``ledgerlog.proving``). None if it proves nothing, in an open
+            cluster.
 
     Raises:
         MetadataUnavailable: The store does not answer at the start.

@@ -2,7 +2,7 @@
 
 There are three ways to carry out a ``CopyAsk``. Each gives a ``CopyAnswer``, or None if nothing is known:
 
-    ask_copies, classes = 0   lists the entries in the bookie's index: cheap, but says nothing about bytes
+    ask_copies, classes = 0   lists the entries in the bookie's index: cheap, but the bytes are not checked
     ask_copies, classes > 0   scrubs: the bookie reads its copies and checks them
     read_copies               reads the entries themselves, and checks them here
 """
@@ -50,7 +50,8 @@ async def carry_out(
 async def compare_lists(
     pool: ConnectionPool, metadata: LedgerMetadata, *, turn: Callable[[], Awaitable[None]] | None = None
 ) -> list[CopyFault]:
-    """Find the copies that bookies lack, by the bookies' own lists. This sees every hole, but no damage.
+    """Find the copies that bookies lack, by lists of the bookies' indexes. This finds every missing copy, but
+    no damaged one.
 
     Args:
         pool: Connections to the bookies.
@@ -59,8 +60,7 @@ async def compare_lists(
 
     Returns:
         Faults of every kind except CORRUPT and DIVERGING. The faults of one bookie are in the order of its
-        entries. A bookie that does not answer is not asked again, so a hanging bookie costs its time limit
-        once.
+        entries. A bookie that does not answer is not asked again, so you wait only once for a hanging bookie.
     """
     silent: set[BookieId] = set()
 
@@ -114,12 +114,12 @@ async def read_copies(
 ) -> CopyAnswer | None:
     """Read the asked entries of a bookie's share, and check the copies.
 
-    The answer ends before the first entry that the bookie said nothing about. If that is already the first
-    entry asked for, the result is None."""
+    The answer ends before the first entry about which the bookie said nothing. If that entry is the first one
+    asked for, the result is None."""
     replication = share.replication
     stride = replication.ensemble if replication.is_striped else 1
     stop = min(ask.last, ask.first + stride - 1)
-    # The next entry of each class (the entries with one write set). The lowest is read first.
+    # The next entry to read of each class (the entries with the same write set). The lowest is read first.
     upcoming = [e for e in range(ask.first, stop + 1) if replication.holds(share.slot, e)]
     sound: list[int] = []
     damaged: list[int] = []

@@ -34,14 +34,16 @@ class AddEncoder:
         self._key = key
         self._recovery = recovery
         self.told_lac = NO_ENTRY
-        """The LAC in the newest batch that was encoded for the first time; all bookies receive that batch.
+        """The LAC in the first frame of the newest batch. All bookies receive this batch, so they learn this
+        LAC.
 
         Frames that are encoded or sent again later do not count: each goes to one bookie only."""
 
     def encode(self, send: Send, slot: int, *, lac: int, lafr: int) -> Sequence[Buffer]:
         """Return the frame for a slot.
 
-        It carries the LAC and LAFR of its first encoding: an older LAC is still true."""
+        The frame carries the LAC and LAFR of the time when it was first encoded: an older LAC is still
+        true."""
         batch = send.batch
         encoded = self._encoded(batch)
         if send.first == batch.first and not self._replication.is_striped:

@@ -1,4 +1,4 @@
-"""What a bookie tells of itself to whoever watches it: its state, and the figures of its INFO reply."""
+"""What a bookie reports about itself: its state, and the figures of its INFO reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["INCOMPATIBLE", "READ_ONLY", "UNAVAILABLE", "WRITABLE", "ask_figures"
 WRITABLE = "writable"
 READ_ONLY = "read-only"
 UNAVAILABLE = "unavailable"
-"""The bookie is not registered, or is registered and silent."""
+"""The bookie is not registered, or is registered but does not answer."""
 INCOMPATIBLE = "incompatible"
 """The bookie has no version of the protocol in common with this process."""
 
@@ -25,7 +25,7 @@ _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 
 
 def bookie_state(info: BookieInfo, *, is_read_only: bool) -> str:
-    """Return the state of a registered bookie, as long as it answers."""
+    """Return the state of a registered bookie that answers."""
     if not understands(info):
         return INCOMPATIBLE
     return READ_ONLY if is_read_only else WRITABLE
@@ -44,8 +44,8 @@ async def ask_figures(pool: ConnectionPool, bookie_id: BookieId, *, timeout_s: f
         have more, an older one fewer.
 
     Raises:
-        BookieUnavailable: It does not answer.
-        PermissionDenied: It does not tell them to this client.
+        BookieUnavailable: The bookie does not answer.
+        PermissionDenied: The bookie does not tell its figures to this client.
         WireError: The answer is malformed.
     """
     reply = await pool.connection(bookie_id).request(Kind.INFO, timeout_s=timeout_s)

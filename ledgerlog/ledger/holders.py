@@ -1,18 +1,19 @@
 """Finding the bookies of an open ledger whose metadata come from a backup.
 
-For example, a backup says ``{a, b, c}`` of an open ledger, but its writer later went on with ``{a, d, e}``.
-A recovery that asks only a, b and c hears from b and c that an entry does not exist. It then closes the
-ledger before that entry, although a, d and e have acknowledged it. So a restore marks each open ledger
-(``model.restoration.AS_IN_BACKUP_LABEL``), and a recovery of a marked ledger begins here:
+For example, a backup names the ensemble ``{a, b, c}`` for an open ledger, but later the ledger's writer went
+on with ``{a, d, e}``. A recovery that asks only a, b and c hears from b and c that an entry does not exist.
+It then closes the ledger before that entry, although a, d and e have stored the entry and it was
+acknowledged. So a restore marks each open ledger (``model.restoration.AS_IN_BACKUP_LABEL``), and a recovery
+of a marked ledger begins here:
 
-1. Fence the ledger on every bookie of the cluster, and ask each which entries it holds.
-2. Write metadata with one fragment. Its ensemble has the members that the backup names, every bookie that
-   holds an entry or may hold one (limbo), and every bookie that did not answer. Each entry's write set is
-   the whole ensemble.
+1. Fence the ledger on every bookie of the cluster, and ask each bookie which entries of the ledger it holds.
+2. Write metadata with one fragment. Its ensemble has the bookies that the backup names, every bookie that
+   holds an entry or may have lost one (limbo), and every bookie that did not answer. Each entry's write set
+   is the whole ensemble.
 
 The ordinary rules of recovery then hold. An acknowledged entry is on an ack quorum of the new ensemble, so no
-negative quorum can deny it. At most ``ack_quorum - 1`` bookies may stay silent, as in any recovery. The
-price: repair later copies each entry of this ledger to the whole new ensemble.
+negative quorum can deny it. At most ``ack_quorum - 1`` bookies may stay silent, as in any recovery. This has
+a price: repair later copies each entry of this ledger to the whole new ensemble.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ASKED_AT_ONCE = 32
 
 
 def needs_holders(metadata: LedgerMetadata) -> bool:
-    """Whether this is an open ledger from a backup, and its holders were not looked for yet."""
+    """Return whether this is an open ledger from a backup whose holders are still to be found."""
     return AS_IN_BACKUP_LABEL in metadata.custom and not metadata.is_closed
 
 
@@ -55,17 +56,17 @@ def with_holders(
     silent: Sequence[BookieId],
     token: bytes,
 ) -> LedgerMetadata:
-    """Return the metadata with the bookies that hold entries of the ledger, or may hold some.
+    """Return metadata whose ensemble has all bookies that hold entries of the ledger, or may hold some.
 
     Args:
         metadata: The metadata of the backup.
         known: All bookies that have a cookie or are registered.
         holders: The bookies that hold entries of the ledger, or do not know whether they do.
-        silent: Those that do not answer.
+        silent: The bookies that do not answer.
         token: A random value of the caller.
 
     Raises:
-            RecoveryFailed: So many bookies are silent that an acknowledged entry may be on them alone, or the
+            RecoveryFailed: So many bookies are silent that an acknowledged entry may be only on them, or the
                 ensemble would be too large.
     """
     replication = metadata.replication
@@ -103,11 +104,11 @@ async def write_holders(
     environment: Environment,
     accept_unreachable: bool = False,
 ) -> tuple[LedgerMetadata | None, int]:
-    """Ask every bookie, and write metadata with the bookies that hold the ledger.
+    """Ask every bookie for its entries of a ledger, and write metadata with the bookies that may hold some.
 
     Args:
-        metadata: The metadata; ``needs_holders`` is true of them.
-        version: Their version.
+        metadata: The ledger's metadata, for which ``needs_holders`` is true.
+        version: The version of the metadata.
         registry: Reads and writes metadata.
         pool: Connections to bookies.
         environment: Makes tokens.
@@ -137,7 +138,7 @@ async def write_holders(
         status = reply.header.status
         check_permitted(status, bookie, metadata.ledger_id, "recover it")
         if status == Status.UNAUTHORIZED:
-            return  # It holds another ledger of this id, so it never takes an entry of this one.
+            return  # The bookie holds another ledger with this id, so it never takes an entry of this one.
         listing = await list_range(connection, metadata.ledger_id, first=0) if status == Status.OK else None
         if listing is None:
             silent.append(bookie)

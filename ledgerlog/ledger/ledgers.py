@@ -51,15 +51,15 @@ class Ledgers:
 
         Args:
             replication: The ledger's quorums; None for the client's default.
-            metadata: Bytes by text key, kept for the ledger's readers.
-            full_pinning: Use the published, stricter pinning rule if the ledger has a guaranteed write
-                quorum.
+            metadata: Bytes by text key. They are stored with the ledger, and its readers can see them.
+            full_pinning: If the ledger has a guaranteed write quorum, use the published, stricter pinning
+                rule (see ``ledger.core.pending``).
 
         Returns:
             The writer.
 
         Raises:
-            NotEnoughBookies: Fewer bookies than the ensemble are writable, even after a short wait.
+            NotEnoughBookies: Even after a short wait, fewer bookies are writable than the ensemble needs.
             NotEnoughRacks: A kind of NotEnoughBookies: the placement policy is strict, and the writable
                 bookies lie in too few racks.
             InvalidArgument: An argument is out of range.
@@ -96,7 +96,7 @@ class Ledgers:
         Args:
             ledger_id: The ledger.
             recover: Recover the ledger first: fence its writer and fix its end. If False, the writer goes on,
-                and you can read entries up to the LAC.
+                and you can read entries up to the LAC (the last add confirmed).
 
         Returns:
             The reader.
@@ -157,14 +157,14 @@ class Ledgers:
     ) -> AcceptedLoss:
         """Recover a ledger, and give up its tail if nobody can say whether an entry exists.
 
-        This is like ``recover``, with one difference: at an entry that may or may not exist, it ends the
-        ledger before that entry. All later entries are lost. Use it as an operator, after bookies lost their
-        data.
+        This is like ``recover``, with one difference: if an entry may or may not exist, this ends the ledger
+        before that entry. That entry and all later ones are lost. Use it as an operator, after bookies lost
+        their data.
 
         Args:
             ledger_id: The ledger.
-            accept_unreachable: Go on even if bookies that may hold the entry do not answer. Set it only if
-                these bookies are gone for good.
+            accept_unreachable: End the ledger even if bookies that may hold the entry do not answer. Set this
+                only if these bookies are gone for good.
 
         Returns:
             The accepted loss: see ``AcceptedLoss``.
@@ -185,7 +185,7 @@ class Ledgers:
         )
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Read a ledger's metadata as stored now.
+        """Read the stored metadata of a ledger.
 
         Args:
             ledger_id: The ledger.
@@ -211,8 +211,8 @@ class Ledgers:
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, open or closed.
 
-        Readers cannot open it any more, and its bookies collect its entries later. If its writer is still
-        alive, the writer notices at its next metadata write.
+        Readers cannot open the ledger any more, and the bookies free its space later. If the ledger's writer
+        is still alive, it notices at its next metadata write.
 
         Args:
             ledger_id: The ledger.

@@ -1,17 +1,18 @@
-"""A writer's watch over the bookies of its ensemble: which fail, which are tried again, which are replaced.
+"""A writer's watch over its *members*, the bookies of its ensemble: which fail, are tried again, are
+replaced.
 
 The writer passes on what the connections report, and calls ``look`` a few times a second. The watch acts on
-the core, on the connections and on the bookie directory. It never calls the writer: each method returns what
-the writer must know. The watch does this with a member that
+the core, the connections and the bookie directory. It never calls the writer: its methods return what the
+writer must know. What the watch does if a member
 
-    refuses an add         (full, or overloaded) replace it; try it again if there is no other bookie
-    loses its connection   replace it; the connection itself reconnects if there is no other bookie
-    is read-only           replace it while the writer is idle, if others are available
+    refuses an add         (full, or overloaded) replace it; if there is no other bookie, try it again
+    loses its connection   replace it; if there is no other bookie, the connection object reconnects
+    is read-only           replace it while the writer is idle, if other bookies are available
     is silent              break off its connection if the ledger is stalled (``ledger.core.reach``)
 
 **Doubtful replacements.** A bookie that just failed a client is doubtful (``ledger.bookies``). While
-entries are being confirmed, the writer can afford to wait for a reliable bookie. If it is stalled, it tries a
-doubtful one, at most one change every ``LOOK_S``.
+entries are being confirmed, the writer can afford to wait for a reliable bookie. If the writer is stalled, it
+also tries doubtful bookies, with at most one such change every ``LOOK_S``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class MemberWatch:
-    """The watch of one writer. See the module."""
+    """The watch of one writer over its members. See the module docstring."""
 
     def __init__(
         self, core: WriterCore, slots: SlotSinks, directory: BookieDirectory, counts: ClientCounts
@@ -58,7 +59,8 @@ class MemberWatch:
         """Why each bookie failed last, for error messages."""
         self._doubtful_at = -math.inf  # when a doubtful bookie was last made a replacement
         self.is_stalled = False
-        """Whether the ledger has made no progress for so long that silent bookies are looked for."""
+        """Whether the ledger has made no progress for ``limits.REACH_ASK_S``, so that the watch looks for
+        silent bookies."""
 
     @property
     def out_of_reach(self) -> OutOfReach | None:
@@ -83,13 +85,14 @@ class MemberWatch:
     # --- reports of the connections ----------------------------------------------------------------
 
     def on_refused(self, bookie: BookieId, status: Status) -> bool:
-        """A member refused an add, because it is full or overloaded. Return whether it failed only now."""
+        """A member refused an add, because it is full or overloaded. Return True if it had not failed
+        already."""
         self._refusals.add(bookie)
         self._failed_because[bookie] = status.name
         return self._fail(bookie, f"it refuses adds: {status.name}")
 
     def on_unfit(self, bookie: BookieId) -> None:
-        """A bookie that was just made a member refuses adds of ledgers as old as this one."""
+        """A bookie that just became a member refuses adds to ledgers as old as this one."""
         self._failed_because[bookie] = Status.FENCED.name
         logger.warning(
             "ledger=%d bookie=%s is no replacement: it refuses adds of ledgers as old as this one",
@@ -98,7 +101,7 @@ class MemberWatch:
         )
 
     def on_lost(self, bookie: BookieId, why: str) -> bool:
-        """A member's connection was lost. Return whether the member failed only now."""
+        """A member's connection was lost. Return True if the member had not failed already."""
         self._refusals.forget(bookie)
         self._failed_because[bookie] = why
         return self._fail(bookie, why)
@@ -127,7 +130,7 @@ class MemberWatch:
     # --- looks -------------------------------------------------------------------------------------
 
     def on_progress(self) -> None:
-        """An append was acknowledged, or the writer ended: a stall is over."""
+        """An append was acknowledged, or the writer ended: if the ledger was stalled, the stall is over."""
         if not self.is_stalled:
             return
         self.is_stalled = False
@@ -143,14 +146,15 @@ class MemberWatch:
             progress_at: When the LAC last moved, or when something became pending.
 
         Returns:
-            Whether a member is tried again. It must hear of the LAC again.
+            Whether a member is being tried again. The writer must then send the LAC again.
         """
         self._look_at_reach(progress_at)
         self._leave_read_only()
         return not self._replace(progress_at) and self._retry_refused()
 
     def _look_at_reach(self, progress_at: float) -> None:
-        """Find the bookies that are out of reach (not merely slow), and break off their connections."""
+        """If the ledger is stalled, find the bookies that are out of reach (not only slow), and break off
+        their connections."""
         core, reach = self._core, self._reach
         if core.lac == core.last_add_pushed or trio.current_time() < progress_at + REACH_ASK_S:
             return
@@ -181,9 +185,9 @@ class MemberWatch:
     def _leave_read_only(self) -> None:
         """Replace bookies that take no ordinary adds any more, if others are available.
 
-        Such a bookie is full, or an operator empties it. A busy writer notices it by its refusal. An idle
-        writer would keep it in the metadata until its next add, and the process that empties the bookie would
-        have to fence the ledger."""
+        Such a bookie is full, or an operator empties it. A busy writer notices this when the bookie refuses
+        an add. An idle writer would keep the bookie in the metadata until the writer's next add, and the
+        process that empties the bookie would have to fence the ledger."""
         core, directory = self._core, self._directory
         if not core.is_drained or core.intent is not None:
             return
@@ -198,7 +202,8 @@ class MemberWatch:
                 self._fail(bookie, "it takes no adds any more")
 
     def _replace(self, progress_at: float) -> bool:
-        """Replace members that have failed, if there are others. Return whether an ensemble change began."""
+        """Replace members that have failed, if there are other bookies. Return whether an ensemble change
+        began."""
         core = self._core
         failed = core.replaceable()
         if not failed:
@@ -226,9 +231,10 @@ class MemberWatch:
         )
 
     def _retry_refused(self) -> bool:
-        """Try members again that refused an add. Return whether there is one.
+        """Try again the members that refused an add some time ago. Return whether there are any.
 
-        This uses the current connection. If the connection was lost, the connection object itself retries."""
+        Their present connections are used. A lost connection is not retried here: the connection object does
+        that."""
         due = self._refusals.take_due()
         for sink in due:
             self._core.on_bookie_connected(sink.bookie)

@@ -1,8 +1,9 @@
-"""Ledger metadata in the store: the typed face of the metadata capability for ledgers.
+"""Ledger metadata in the metadata store: typed reads and writes.
 
-Every write is a compare-and-set. The shells carry out a protocol core's intents with ``attempt``, which
-writes and returns the metadata stored afterwards. A conflict, an applied write and a lost answer therefore
-look the same to the core: it decides by the stored metadata (rules 13 and 14)."""
+Every write is a compare-and-set. A protocol core (``ledger.core``) says by an intent which write it wants.
+Its shell carries the intent out with ``attempt``, which tries the write and returns the metadata stored
+afterwards. So a conflict, an applied write and a lost answer look the same to the core: the core decides by
+the stored metadata (rules 13 and 14)."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class LedgerRegistry:
     ) -> tuple[LedgerMetadata, int]:
         """Create the metadata of a new ledger, under an id that was never used.
 
-        If the store's answer to the draw of an id is lost, that id stays unused.
+        The id is drawn from a counter in the store. If the store's answer is lost, that id stays unused.
 
         Args:
             replication: The quorums of the ledger.
@@ -72,7 +73,7 @@ class LedgerRegistry:
             The stored metadata and their version.
 
         Raises:
-            LedgerExists: Another client's ledger has the new id.
+            LedgerExists: Another client's ledger already has the new id.
             MetadataUnavailable: The store cannot be reached.
             MetadataOutcomeUnknown: An empty ledger may exist.
         """
@@ -93,7 +94,7 @@ class LedgerRegistry:
             try:
                 return metadata, await self._store.create(path, value)
             except NodeExists:
-                # It may be our own, from an attempt with a lost answer (rule 14).
+                # The node may be ours, from an earlier attempt whose answer was lost (rule 14).
                 stored = await self._read_fresh(metadata.ledger_id)
                 if stored is None or stored[0].token != metadata.token:
                     raise LedgerExists(metadata.ledger_id) from None
@@ -132,9 +133,10 @@ class LedgerRegistry:
 
         Args:
             intent: The wanted metadata, and the version that they replace.
-            checks: Conditions on other nodes. The write happens only if all of them hold.
+            checks: Conditions on other nodes. The write happens only if all conditions hold.
             files_repair: Whether the same transaction files the ledger for repair
-                (``ledger.repair_tasks.filing``). If its task changes meanwhile, the write does not happen.
+                (``ledger.repair_tasks.filing``). If the ledger's repair task changes meanwhile, the write
+                does not happen.
 
         Returns:
             The stored metadata and their version; ``(None, 0)`` if the ledger is gone.
@@ -164,7 +166,7 @@ class LedgerRegistry:
         return await settle(self._store, write, what=f"a change of the metadata of ledger {wanted.ledger_id}")
 
     async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
-        """Delete a ledger's metadata, and its task for repair. Its bookies collect the space later.
+        """Delete a ledger's metadata, and its task for repair. The bookies free the ledger's space later.
 
         Args:
             ledger_id: The ledger.
@@ -198,13 +200,13 @@ class LedgerRegistry:
     async def list(self) -> list[int]:
         """List the ids of all ledgers, in ascending order.
 
-        The list is complete, or the call raises.
+        The list is always complete: otherwise this raises.
 
         Raises:
             MetadataCorrupt: A node below ``ledgers`` is not a ledger's. The error names its path.
             MetadataUnavailable: The store cannot be reached.
         """
-        # Without this, a lagging replica of the store would leave out the newest ledgers (D27.4).
+        # Without the sync, a lagging replica of the store could leave out the newest ledgers (D27.4).
         await self._store.sync()
         found: list[int] = []
         for high in await self._store.children(LEDGERS):
@@ -219,11 +221,11 @@ class LedgerRegistry:
     async def newest(self, count: int, *, below: int | None = None) -> tuple[int, ...]:
         """List the highest ids of ledgers, highest first.
 
-        It reads only the nodes that it needs: three lists of names, however many ledgers there are. A replica
-        of the store that lags behind may leave out the newest ledgers.
+        This reads only the nodes that it needs, often three lists of names, however many ledgers there are.
+        If a replica of the store lags, the newest ledgers may be missing.
 
         Args:
-            count: At most how many.
+            count: How many ids to list at most.
             below: List only ids below this one.
 
         Raises:

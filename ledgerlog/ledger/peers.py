@@ -1,7 +1,7 @@
-"""The other bookies of the cluster, as a source of the entries that a bookie lacks.
+"""The other bookies of the cluster, from which a bookie copies the entries that it lacks.
 
 ``fetch`` checks every entry against the digest that the ledger's writer made. This module decides nothing:
-the bookie that asks decides which entries are missing, and when a ledger is whole again.
+the bookie that lacks entries decides which are missing, and when its part of a ledger is whole again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LedgerPeers:
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Read entries that a bookie should hold, from other bookies: about as many as one reply brings.
+        """Read, from other bookies, entries that a bookie should hold: about as many as one reply brings.
 
         Args:
             metadata: The ledger's metadata.

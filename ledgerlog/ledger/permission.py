@@ -1,7 +1,7 @@
-"""What a bookie's refusal for want of a right means: PermissionDenied, for the whole ledger.
+"""What it means if a bookie refuses because a client lacks a right: PermissionDenied, for the whole ledger.
 
-A bookie looks at the newest grants before it refuses. So the refusal is final, and asking the other bookies
-of the ledger would only repeat it.
+A bookie looks at the newest grants before it refuses. So the refusal is final, and the other bookies of the
+ledger would only refuse too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def denied(bookie: BookieId, ledger_id: int, what: str) -> PermissionDenied:
 
 
 def check_permitted(status: int, bookie: BookieId, ledger_id: int, what: str) -> None:
-    """Raise PermissionDenied if this is the status of a reply that refuses for want of a right."""
+    """Raise PermissionDenied if the status of a reply is PERMISSION_DENIED."""
     if status == Status.PERMISSION_DENIED:
         raise denied(bookie, ledger_id, what)

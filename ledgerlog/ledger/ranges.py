@@ -1,4 +1,4 @@
-"""Asking one bookie for a range of entries, and judging its answer."""
+"""Asking one bookie for a range of entries, and checking its answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
 
 @attrs.frozen
 class Listing:
-    """The entries that a bookie's index names, starting from the first one asked for."""
+    """The entries that a bookie's index names, from the first one asked for on."""
 
     pairs: list[tuple[int, int]]
     """Ranges in ascending order."""
@@ -58,11 +58,12 @@ class Listing:
 
 @attrs.frozen
 class RangeAnswer:
-    """Entries that a bookie has, with matching digests, and the last entry that the answer covers."""
+    """Entries of a bookie whose digests match, and the last entry that the answer covers."""
 
     found: dict[int, bytes]
     through: int
-    """Every asked entry up to this one that is missing from ``found`` is ``negative``."""
+    """The answer is complete up to this entry. ``negative`` says what it means if an entry up to here is not
+    in ``found``."""
     negative: Negative
     damaged: int | None
     """An entry whose copy on the bookie fails its digest; ``found`` and ``through`` end before it."""
@@ -92,7 +93,7 @@ async def read_range(
     is_patient: bool = True,
     tell_why: Callable[[str], object] | None = None,
 ) -> RangeAnswer | None:
-    """Read entries first, first + stride, ... up to last from one bookie, as far as one reply goes.
+    """Read entries first, first + stride, ... up to last from one bookie, as many as one reply brings.
 
     Args:
         connection: The connection to the bookie.
@@ -104,12 +105,12 @@ async def read_range(
         bytes_max: About how many payload bytes to read.
         timeout_s: Seconds for the whole call.
         is_patient: Ask a busy bookie again, within ``timeout_s``.
-        tell_why: Called with the reason before None is returned because the bookie did not answer. The reason
-            names the bookie.
+        tell_why: If the bookie did not answer, this is called with the reason before None is returned. The
+            reason names the bookie.
 
     Returns:
-        The answer. None, so nothing is known, if the bookie did not answer, refused to look (its reply is
-        ignored then) or said nothing about the first entry.
+        The answer. None if nothing is known: the bookie did not answer, refused to look (its reply is then
+        ignored), or said nothing about the first entry.
 
     Raises:
         BookieBusy: The bookie has too many requests under way, and ``is_patient`` is False.
@@ -171,7 +172,7 @@ async def read_entries(
     failed: dict[BookieId, None],
     prefer: int,
 ) -> list[bytes]:
-    """Read entries from ``first`` on: as many as one exchange with the ledger's bookies brings, at least one.
+    """Read entries from ``first`` on, as many as one exchange with the ledger's bookies brings: at least one.
 
     If only busy bookies are left, this asks them again for ``limits.REQUEST_TIMEOUT_S``.
 
@@ -183,7 +184,7 @@ async def read_entries(
         connection: Gives the connection to a bookie.
         failed: Bookies that did not answer last time. They are asked last. This call adds bookies that
             do not answer, and removes those that do.
-        prefer: Which bookie of each write set to ask first; any number.
+        prefer: Which bookie of each write set to ask first: any number, taken modulo the write quorum.
 
     Returns:
         The payloads of consecutive entries from ``first`` on.
@@ -255,10 +256,10 @@ async def list_range(
     last: int = ENTRY_ID_MAX,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Listing | None:
-    """List the entries of first..last that a bookie's index names, as far as one reply goes.
+    """List the entries of first..last that a bookie's index names, as many as one reply brings.
 
-    The list may go beyond ``last``. The bookie does not read the entries' bytes. Returns None if the bookie
-    did not answer, or cannot read its index: nothing is known. Raises PermissionDenied if this client may not
+    The list may go beyond ``last``. The bookie does not read the entries' bytes. Returns None if nothing is
+    known: the bookie did not answer, or cannot read its index. Raises PermissionDenied if this client may not
     read the ledger."""
     try:
         reply = await connection.request(
@@ -272,8 +273,8 @@ async def list_range(
     negative = _NEGATIVES.get(Status(reply.header.status))
     if negative is None:
         return None
-    # A reply without ranges covers everything that was asked for. If a bookie does not know the ledger at
-    # all, its ``argument`` may not say so.
+    # A reply without ranges covers everything that was asked for, even if its ``argument`` is lower. That may
+    # be so if the bookie does not know the ledger at all.
     through = reply.header.argument if pairs else max(last, reply.header.argument)
     return Listing(pairs, through, negative) if through >= first else None
 
@@ -285,12 +286,12 @@ async def list_ledgers(
 
     Args:
         connection: The connection to the bookie.
-        key: The listing key of its registration.
+        key: The listing key in the bookie's registration.
         timeout_s: Seconds for each request.
 
     Returns:
-        The ledgers, and whether others are absent or unknown (limbo). None, so nothing is known, if the
-        bookie did not answer or refused.
+        The ledgers, and whether all other ledgers are absent or unknown (the bookie is in limbo). None if
+        nothing is known: the bookie did not answer, or refused.
 
     Raises:
         PermissionDenied: This client may not see the list.
@@ -329,7 +330,7 @@ async def scrub_range(
     classes: int,
     timeout_s: float = SCRUB_TIMEOUT_S,
 ) -> ScrubAnswer | None:
-    """Have a bookie read entries first..last and check their digests, as far as one request goes.
+    """Have a bookie read entries first..last and check their digests, as many as one request covers.
 
     The bookie adds up the digests by the remainders of the entry ids modulo ``classes`` (``wire.scrub``).
     Returns None if the bookie did not answer, or cannot read its index: nothing is known. Raises

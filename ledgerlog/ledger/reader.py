@@ -1,18 +1,20 @@
-"""A ledger's reader as a caller holds it: the shell around ``ledger.core.reader``.
+"""A ledger's reader, as callers use it: the shell around ``ledger.core.reader``.
 
-You can read an open ledger up to the LAC. Bookies report it; the writer sends it to them with every add, and
-by itself when it falls idle. You can read a closed ledger up to its last entry.
+You can read an open ledger up to the LAC (the last add confirmed). Readers learn the LAC from the bookies.
+The writer sends it to the bookies with every add, and in a frame of its own when no more adds come. You can
+read a closed ledger up to its last entry.
 
 **The end of an open ledger.** ``last_add_confirmed`` includes every entry that was acknowledged before the
-call. It reads the metadata again, because the ledger may have been closed or its bookies replaced, and asks
-the last ensemble. If the answers cover the ensemble (A.0), one of them is from a bookie that holds the last
-acknowledged entry. That bookie may not know yet that the entry is acknowledged: the writer sends the LAC with
-its next frame, or a moment later if there is none. So each answer also names the last entry that the bookie
-holds, and the reader waits briefly for the LAC to reach it. If the writer died, that may never happen; such
-an entry costs a reader this wait only once.
+call. The call reads the metadata again, because the ledger may have been closed or its bookies replaced, and
+asks the bookies of the last ensemble. If the answers cover the ensemble (no entry can be acknowledged without
+one of these bookies; A.0), one answer is from a bookie that holds the last acknowledged entry. That bookie
+may not know yet that the entry is acknowledged: the writer sends the LAC with its next frame, or a moment
+later if there is none. So each answer also names the last entry that the bookie holds, and the reader waits
+briefly until the LAC reaches that entry. If the writer died, the LAC may never reach it; the reader then
+waits only once for such an entry.
 
-**Moves.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the metadata
-again. If they name other bookies, it tries the read once more.
+**Moved entries.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the
+metadata again. If the metadata now name other bookies, the reader tries the read once more.
 
 The reader keeps the highest LAC that a bookie reported, so the readable range never shrinks.
 """
@@ -48,16 +50,16 @@ LAC_CATCH_UP_S = 0.1
 """Seconds that a reader waits for the LAC to reach entries that a bookie already holds."""
 
 STRAGGLER_S = 0.02
-"""Seconds that a reader waits for the remaining bookies after enough have reported their LAC."""
+"""Seconds that a reader waits for the remaining bookies after enough bookies have reported their LAC."""
 
 METADATA_LOOK_S = 0.1
-"""A waiting reader reads the metadata this many seconds after its last look, and then whenever they change. A
-reader that follows a busy writer wakes far more often, but does not ask the store in between."""
+"""A waiting reader reads the metadata this many seconds after it last read them, and then whenever they
+change. A reader that follows a busy writer wakes far more often, but does not ask the store each time."""
 
 POLLS_ABANDONED_MAX = 32
 """Skip polling a bookie with this many abandoned requests of ours, if other bookies can report as much.
 
-A request is abandoned if it is under way and no task waits for it any more."""
+A request is abandoned if it is still under way and no task waits for its answer any more."""
 
 _RETRY_S = 0.1
 
@@ -108,9 +110,9 @@ class LedgerReader:
     async def last_add_confirmed(self) -> int:
         """Find the last entry that you can read now.
 
-        It includes every entry that was acknowledged to the writer before this call, under two conditions:
-        bookies that cover the last ensemble answer, and the writer is alive to report its LAC. If the writer
-        is gone, its last entries may show only after recovery.
+        The result includes every entry that was acknowledged to the writer before this call, if bookies that
+        cover the last ensemble answer and the writer is alive to report its LAC. If the writer is gone, its
+        last entries may become readable only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
@@ -138,10 +140,11 @@ class LedgerReader:
         return self.readable
 
     async def _ask_end(self, reasons: dict[BookieId, str]) -> dict[int, int]:
-        """Read the metadata and ask the last ensemble in it. Repeat until the answers fit the metadata.
+        """Read the metadata and ask their last ensemble. Repeat until the answers are from the ensemble that
+        the metadata name.
 
-        Returns the last entry that each answering bookie holds, by slot. Puts into ``reasons`` why the others
-        did not answer."""
+        Returns the last entry that each answering bookie holds, by slot. For the other bookies, it puts into
+        ``reasons`` why they did not answer."""
         while True:
             asked = self.metadata.last_fragment.ensemble
             held: dict[int, int] = {}
@@ -160,7 +163,7 @@ class LedgerReader:
         return self.metadata.last_entry
 
     async def _end_by_bookies(self) -> int:
-        """Find the end as ``last_add_confirmed`` does, but by the metadata that this reader has."""
+        """Find the end as ``last_add_confirmed`` does, but with the metadata that this reader already has."""
         if self.is_closed:
             await trio.lowlevel.checkpoint()
             return self.readable
@@ -175,11 +178,14 @@ class LedgerReader:
     async def _ask_lac(
         self, ensemble: Sequence[BookieId], held: dict[int, int], reasons: dict[BookieId, str]
     ) -> None:
-        """Ask an ensemble for its LAC, and put the last entry that each answering bookie holds into ``held``,
-        and why the others did not answer into ``reasons``.
+        """Ask the bookies of an ensemble for the LAC.
 
-        Answers are enough once they cover the ensemble: no entry can be acknowledged without one of these
-        bookies. The others get a moment more, so that a dead bookie does not slow down every read."""
+        For each bookie that answers, this puts the last entry that the bookie holds into ``held``, by slot.
+        For each other bookie, it puts the reason into ``reasons``.
+
+        The answers are enough once they cover the ensemble: no entry can be acknowledged without one of these
+        bookies. The remaining bookies get only ``STRAGGLER_S`` more, so that a dead bookie does not slow down
+        every read."""
         covers = self.metadata.replication.covers
         denial: PermissionDenied | None = None
         async with trio.open_nursery() as nursery:
@@ -224,14 +230,15 @@ class LedgerReader:
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         self._lac = max(self._lac, header.lac)
-        # A bookie in limbo reports the LAC that it knows, but may have held more. It does not count (A.3).
+        # A bookie in limbo (which may have lost entries) reports the LAC that it knows, but may have held
+        # later entries. Its answer does not count (A.3).
         return None if header.status == Status.UNKNOWN else header.last
 
     async def wait_beyond(self, entry_id: int) -> int:
-        """Wait until an entry beyond ``entry_id`` can be read.
+        """Wait until an entry after ``entry_id`` can be read.
 
-        This returns at once if you can read such an entry already. It returns without one if the ledger turns
-        out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``.
+        This returns at once if you can read such an entry already. It also returns, without such an entry, if
+        the ledger turns out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``.
 
         Args:
             entry_id: The last entry that you know of; -1 for none.
@@ -261,7 +268,7 @@ class LedgerReader:
                 await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
-        """Long-poll the last ensemble until one answer shows a LAC beyond ``entry_id``, or all polls end."""
+        """Long-poll the last ensemble until one answer shows a LAC after ``entry_id``, or all polls end."""
         denial: PermissionDenied | None = None
         async with trio.open_nursery() as nursery:
             waiting = self._worth_polling()
@@ -286,11 +293,11 @@ class LedgerReader:
             raise denial
 
     def _worth_polling(self) -> list[BookieId]:
-        """List the bookies of the last ensemble, without lagging ones.
+        """List the bookies of the last ensemble, leaving out lagging ones if the others cover the ensemble.
 
         The first answer makes the reader abandon its polls to the other bookies. A bookie that gets no frames
-        from the writer holds each abandoned poll until its time-out. A reader that follows a busy writer
-        would fill such a bookie with polls, until the bookie had no room for any requests."""
+        from the writer holds each abandoned poll until the poll's time-out. A reader that follows a busy
+        writer would fill such a bookie with polls, until the bookie had no room for any requests."""
         metadata = self.metadata
         ensemble = metadata.last_fragment.ensemble
         prompt = [
@@ -298,15 +305,16 @@ class LedgerReader:
             for slot, bookie in enumerate(ensemble)
             if self._pool.connection(bookie).abandoned_requests < POLLS_ABANDONED_MAX
         ]
-        # One of the bookies that cover the ensemble holds the acknowledged entries, and learns with the next
-        # frame that they are acknowledged.
+        # If bookies cover the ensemble, one of them holds the last acknowledged entry, and learns with the
+        # next frame that the entry is acknowledged.
         slots = prompt if metadata.replication.covers(prompt) else range(len(ensemble))
         return [ensemble[slot] for slot in slots]
 
     # --- entries ------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[bytes]:
-        """Read the payloads of entries first..last. All are kept in memory: choose a range that fits.
+        """Read the payloads of entries first..last. All payloads are kept in memory: choose a range that
+        fits.
 
         Args:
             first: The first entry, at least 0.
@@ -317,8 +325,8 @@ class LedgerReader:
 
         Raises:
             InvalidArgument: Not 0 <= first <= last.
-            EntryNotFound: An entry is beyond the last readable one, or every bookie of its write set denies
-                it.
+            EntryNotFound: An entry is after the last readable one, or every bookie of its write set says that
+                there is no such entry.
             EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
             EntryCorrupt: Every copy that was found is damaged.
             PermissionDenied: This client may not read the ledger (any more).
@@ -417,12 +425,12 @@ class LedgerReader:
 class WatchedReader(LedgerReader):
     """A reader whose owner watches the metadata and sets ``metadata`` after each change.
 
-    So it asks the metadata store nothing to find the end of the ledger. What it finds may be an entry or so
-    behind what the writer has acknowledged.
+    So it does not ask the metadata store for the end of the ledger. The end that it finds may be an entry or
+    so before the last one that the writer has acknowledged.
     """
 
     async def last_add_confirmed(self) -> int:
-        """Find the last entry that you can read, as the bookies of the ledger tell it.
+        """Find the last entry that you can read, from what the bookies of the ledger report.
 
         Raises:
             EntryUnavailable: No bookie of the last ensemble answered.

@@ -1,13 +1,13 @@
 """Recovering a ledger: the shell around ``ledger.core.recovery``.
 
-Each recovery has one nursery. It runs a task for each outstanding fence or read, each with its own deadline,
-and one main task, which carries out metadata intents, sends write-backs and finds replacements. The core
-decides where the ledger ends; this module only carries out its decisions. If a write-back is stalled, bookies
-that give no sign of life are replaced after a second (``ledger.core.reach``).
+Each recovery has one nursery. The nursery runs a task for each outstanding fence or read, each with its own
+deadline. The main task carries out metadata intents, sends write-backs and finds replacements. The core
+decides where the ledger ends; this module only carries out the core's decisions. If write-backs are stalled,
+bookies that give no sign of life are replaced after a second (``ledger.core.reach``).
 
-Entries below the start of recovery may lack copies, and only the ledger's writer knew it. So this module
-files the recovered ledger for repair, in the transaction that closes it. It does not if the ledger
-acknowledges entries only at their full write quorum (rule 24)."""
+Recovery does not write back the entries up to its start. They may lack copies, and only the ledger's writer
+knew which. So this module files the recovered ledger for repair, in the transaction that closes the ledger.
+If the ledger acknowledges entries only at their full write quorum, there is nothing to file (rule 24)."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ async def recover_ledger(
         environment: Clock, random choices and keys.
         deadline_s: Seconds that a write-back may take.
         accept_loss: If bookies lost data and nobody can say whether an entry exists, end the ledger before
-            that entry instead of giving up. The metadata then says so (``ledger.core.recovery.LOST_FROM``).
-        accept_unreachable: Accept the loss even if some of these bookies do not answer.
+            that entry instead of giving up. The metadata then record that entry
+            (``ledger.core.recovery.LOST_FROM``).
+        accept_unreachable: Accept the loss even if bookies that may hold the entry do not answer.
 
     Returns:
         The ledger's CLOSED metadata.
@@ -156,7 +157,8 @@ class _Recovery:
         """The tokens of closing writes that also filed the ledger for repair."""
 
     async def run(self) -> None:
-        """Drive the core to its end. An expected fault is raised bare, not in a group."""
+        """Drive the core until the recovery is done or failed. An expected error is raised by itself, not in
+        an exception group."""
         try:
             async with open_serving_nursery() as nursery:
                 await self._drive(nursery)

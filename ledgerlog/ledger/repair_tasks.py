@@ -1,18 +1,21 @@
-"""Filing a ledger for repair: what a writer or a recoverer knows, and nobody else would find soon (rule 24).
+"""Filing a ledger for repair: passing on that copies may be missing, before it is forgotten (rule 24).
 
 The plain mode acknowledges and closes at the ack quorum. If a bookie did not confirm its copies, only the
-ledger's writer knows it, and only until it ends. So the process that ends a ledger makes a task for the
-workers of auto-recovery (``repair.queue`` has the rest of a task's life):
+ledger's writer knows this, and only until the writer ends. So the process that ends a ledger files the
+ledger: it makes a task for the workers of auto-recovery. ``repair.queue`` describes what happens to the task
+afterwards. The task depends on who makes it:
 
     a writer that closed the ledger             names the bookies that did not confirm all of their entries
     a writer whose close has an unknown outcome names the same bookies
-    a recoverer that closed it                  names nobody: it cannot know what the writer's bookies have of
-                                                the entries that were acknowledged before
+    a recoverer that closed the ledger          names no bookies: it cannot know which of them have the
+                                                entries that were acknowledged before
 
-A recoverer makes the task in the transaction that closes the ledger (``filing``): if it dies, both are there
-or none. A writer cannot, because it waits for late copies after the close.
+A recoverer makes the task in the transaction that closes the ledger (``filing``). So even if the recoverer
+dies, there is no closed ledger without its task. A writer cannot do so, because it waits for late copies
+after the close.
 
-In guaranteed mode, and if the ack quorum is the write quorum, an acknowledged entry lacks no copy.
+In guaranteed mode, or if the ack quorum equals the write quorum, no acknowledged entry lacks a copy, and no
+task is made.
 """
 
 from __future__ import annotations
@@ -49,12 +52,12 @@ async def file_for_repair(
 ) -> None:
     """Make a task for a ledger that may lack copies, within ``FILING_TIMEOUT_S``.
 
-    The end of a ledger does not depend on it. If it fails, that is logged, and the auditor's check of all
-    entries finds what is missing.
+    The end of a ledger does not depend on this. A failure is only logged: the auditor's check of all entries
+    will find the missing copies.
 
     Args:
         store: The metadata store.
-        environment: Its clock dates the task.
+        environment: The clock for the task's date.
         ledger_id: The ledger.
         incomplete: The bookies that may lack entries; empty if nobody knows.
     """
@@ -78,11 +81,12 @@ async def file_for_repair(
 async def filing(store: MetadataStore, environment: Environment, ledger_id: int) -> Create | Set | None:
     """Return the operation that files a ledger as part of another transaction.
 
-    If the ledger has a task, the operation writes it again. So if a worker ends that task in the meantime,
-    having seen an earlier state of the ledger, the transaction fails.
+    If the ledger already has a task, the operation writes the task again. So the transaction fails if a
+    worker, which saw an earlier state of the ledger, ends that task in the meantime.
 
     Returns:
-        The operation; None if a newer version wrote the task: it is left to that version.
+        The operation; None if a newer version of ledgerlog wrote the task. The task is then left to that
+        version.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
@@ -99,11 +103,11 @@ async def post_task(
 ) -> bool:
     """Make sure that the ledger has a task that names all of these bookies.
 
-    A task whose record is damaged is made anew. Nothing is lost by that: tasks are hints, the new one too.
+    A task whose record is damaged is made anew. Nothing is lost by that: a task is only a hint.
 
     Args:
         store: The metadata store.
-        environment: Its clock dates a new task.
+        environment: The clock for the date of a new task.
         ledger_id: The ledger.
         **found: The bookies; see ``RepairTask``.
 
@@ -131,8 +135,8 @@ async def post_task(
 async def _wanted(
     store: MetadataStore, environment: Environment, ledger_id: int, **found: Unpack[FoundBookies]
 ) -> tuple[Create | Set | None, bool]:
-    """Return the operation that makes or writes the ledger's task, naming all of these bookies, and whether
-    it changes anything."""
+    """Return the operation that makes or rewrites the ledger's task so that the task names all of these
+    bookies, and whether this changes anything."""
     path = repair_task_path(ledger_id)
     node = await store.get(path)
     there: RepairTask | None = None
@@ -154,8 +158,8 @@ async def _wanted(
 async def drop_task(store: MetadataStore, ledger_id: int) -> None:
     """Remove the task of a ledger that was just deleted, if it has one.
 
-    A worker that is at this task finds the ledger gone, and ends the task. If the task cannot be removed now,
-    that is logged, and the next worker that looks at it removes it.
+    A worker that is working on the task finds that the ledger is gone, and ends the task. If the task cannot
+    be removed now, this is logged, and the next worker that looks at the task removes it.
     """
     path = repair_task_path(ledger_id)
     try:

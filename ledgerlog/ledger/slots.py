@@ -1,12 +1,13 @@
-"""The connections of an ensemble: one sink for each slot's tenure by one bookie.
+"""The connections of an ensemble: one *sink* for each bookie in each slot.
 
-A sink is attached to its bookie's connection when the bookie joins the ensemble, and detached when it
-leaves. A late confirmation therefore reaches nobody if the slot has another bookie by then, or if the
-bookie has another slot (protocol A.1, queue rule 4).
+A sink receives what a bookie's connection reports for one slot. It is attached to the connection when the
+bookie joins the ensemble, and detached when the bookie leaves. So if a confirmation is late, and the slot has
+another bookie by then or the bookie another slot, it reaches no sink (protocol A.1, queue rule 4).
 
-A sink notes each confirmation in its ``Tenure`` and hands it to the ``SlotCore`` (the protocol machine of a
-writer or a recoverer). It forwards nothing else: the other callbacks are methods of the ``SlotOwner`` (the
-shell around that machine), whose ``act`` is called once per burst.
+A sink notes each confirmation in its ``Tenure`` (the entries that the bookie confirmed in this slot) and
+passes it to the ``SlotCore`` (the protocol machine of a writer or a recoverer). All other reports of the
+connection go straight to the ``SlotOwner`` (the shell around that machine). Its ``act`` is called once per
+burst.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RETRY_S = 0.5
 
 
 class SlotCore(Protocol):
-    """The protocol machine: it counts confirmations and says which entries are due."""
+    """The protocol machine. It counts confirmations and says which entries are due."""
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int, /) -> object: ...
 
@@ -42,7 +43,7 @@ class SlotCore(Protocol):
 
 @attrs.frozen(kw_only=True)
 class SlotOwner:
-    """What the shell around the machine does. Connections call these functions in their own tasks."""
+    """The functions of the shell around the protocol machine. Connections call them in their own tasks."""
 
     on_add_refused: Callable[[BookieId, int, int, Status], None]
     on_bookie_lost: Callable[[BookieId, str], None]
@@ -53,7 +54,7 @@ class SlotOwner:
 
 
 class SlotSink:
-    """One bookie's tenure of one slot. An ``AddSink``."""
+    """One bookie in one slot of the ensemble, from its joining to its leaving. An ``AddSink``."""
 
     __slots__ = (
         "_count",
@@ -85,7 +86,7 @@ class SlotSink:
         self.on_batch_end = owner.act
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
-        """The bookie has durably stored the entries of first..last that its slot holds."""
+        """The bookie has durably stored those entries of first..last that its slot holds."""
         self.tenure.on_add_ok(first, last)
         self._count(bookie, first, last)
 
@@ -109,7 +110,7 @@ class SlotSinks:
         self._pool = pool
         self._replication = replication
         self._left_short: set[BookieId] = set()
-        """Former members that had not confirmed all of their entries when they left."""
+        """Former members that left before they had confirmed all of their entries."""
         self.sinks: list[SlotSink] = []
 
     def follow(self, ensemble: Sequence[BookieId], first: int) -> None:
@@ -118,7 +119,7 @@ class SlotSinks:
         Args:
             ensemble: The bookies, by slot.
             first: The first entry of the fragment with this ensemble. A bookie that left needs only the
-                entries before it; a bookie that joined needs only the entries from it on.
+                entries before ``first``; a bookie that joined needs only the entries from ``first`` on.
         """
         if not self.sinks:
             self.sinks = [self._attach(index, bookie, first) for index, bookie in enumerate(ensemble)]
@@ -151,7 +152,7 @@ class SlotSinks:
 
     @property
     def are_refused(self) -> bool:
-        """Whether no bookie and this process could prove to each other who they are."""
+        """Whether not one of these bookies and this process could authenticate each other."""
         return bool(self.sinks) and all(sink.connection.is_refused for sink in self.sinks)
 
     def send_due(self) -> None:
@@ -161,14 +162,14 @@ class SlotSinks:
     def look_for_signs(
         self, reach: Reach, spares: Sequence[BookieId], on_doubtful: Callable[[BookieId], object]
     ) -> None:
-        """Find the bookies that are out of reach, and not only slow, and break off their connections.
+        """Find the bookies that are out of reach (not only slow), and break off their connections.
 
         Call it every ``limits.REACH_LOOK_S`` while the ledger is stalled.
 
         Args:
-            reach: What is known of the bookies.
+            reach: What the caller knows of the bookies' signs of life; this updates it.
             spares: Bookies that could replace members.
-            on_doubtful: Called with each replacement that does not answer.
+            on_doubtful: Called with each bookie that was asked for a sign of life and does not answer.
         """
         members = [
             Member(sink.bookie, sink.connection.is_connected, sink.connection.frames_received)
@@ -191,7 +192,8 @@ class SlotSinks:
 
 
 class Refusals:
-    """The members that refused an add over their present connection, for example with a full disk."""
+    """The members of an ensemble that refused an add over their present connection, for example because of a
+    full disk."""
 
     def __init__(self, slots: SlotSinks) -> None:
         self._slots = slots
@@ -208,11 +210,12 @@ class Refusals:
         self._refused_at[bookie] = trio.current_time()
 
     def forget(self, bookie: BookieId) -> None:
-        """Forget the bookie: it lost its connection, or has a new one, over which all adds are sent again."""
+        """Forget the bookie: its connection was lost, or it has a new one and all adds are sent again over
+        that."""
         self._refused_at.pop(bookie, None)
 
     def take_due(self) -> list[SlotSink]:
-        """Take the connected members that may be tried again: each refused ``RETRY_S`` ago or earlier."""
+        """Take the connected members whose refusal was at least ``RETRY_S`` ago. They may be tried again."""
         now = trio.current_time()
         due = [
             sink

@@ -1,15 +1,16 @@
-"""Reading a ledger in order, and sharing the work among all who follow its end.
+"""Reading a ledger in order, and sharing the work among all tasks that follow its end.
 
-A ``LedgerTail`` waits for entries, reads them and decodes each once. It keeps the newest ones for the other
-followers of the ledger in this process, up to ``limits.TAIL_KEPT_BYTES``. So a hundred followers cost the
-bookies no more than one. In this process, each extra follower costs only the handing out of records.
+A ``LedgerTail`` waits for entries, reads them and decodes each entry once. It keeps the newest ones for the
+other followers of the ledger in this process, up to ``limits.TAIL_KEPT_BYTES``. So a hundred followers cost
+the bookies no more than one. In this process, each extra follower costs only the handing out of records.
 
-No task of its own does the work. The first follower that needs news asks for all, and the others wait for it
-(``_Turn``). If its task is cancelled, or its attempt fails, the next one asks. So a failure comes out of
-the call of the follower whose attempt failed, and every follower finds out for itself.
+The tail has no task of its own: the followers do the work. The first follower that needs new entries asks for
+all of them, and the others wait for the result (``_Turn``). If the first follower's task is cancelled, or its
+attempt fails, the next follower asks. So an error is raised only in the follower whose attempt failed, and
+each of the others makes its own attempt.
 
-A follower that falls behind the kept entries reads by itself, as if there were no others, until it has caught
-up.
+If a follower needs entries that are not kept any more, it reads them by itself, as if there were no other
+followers, until it has caught up.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class _Turn:
 
     def __init__(self) -> None:
         self.rounds = 0
-        """How often it was done."""
+        """How often the work was done."""
         self._is_taken = False
         self._over = trio.lowlevel.ParkingLot()
 
     async def wait_round(self) -> bool:
-        """Return True if the caller shall do it now: it then calls ``taken``. Return False after another task
-        did it."""
+        """Return True if the caller shall do the work now, in the body of ``taken``. Return False after
+        another task has done the work."""
         rounds = self.rounds
         while self._is_taken:
             await self._over.park()
@@ -53,7 +54,7 @@ class _Turn:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Do it in the body. A body that fails does not count."""
+        """A context manager: do the work in its body. If the body fails, the work does not count as done."""
         assert not self._is_taken
         self._is_taken = True
         try:
@@ -70,7 +71,7 @@ class LedgerTail(Generic[T]):
     Args:
         reader: Reads the ledger.
         decode: Turns an entry's id and payload into the item that ``read`` returns, and its size in bytes.
-        kept_bytes_max: How many bytes of decoded entries to keep for others.
+        kept_bytes_max: How many bytes of decoded entries to keep for other followers.
     """
 
     def __init__(
@@ -86,12 +87,12 @@ class LedgerTail(Generic[T]):
         self._next = 0
         """The entry after the last kept one."""
         self._raw: deque[bytes] = deque()
-        """The payloads from ``_next`` on that were read and not decoded yet."""
+        """The payloads from ``_next`` on that were read but are not decoded yet."""
         self._polling = _Turn()
         self._reading = _Turn()
 
     async def wait_beyond(self, entry_id: int) -> int:
-        """Do ``LedgerReader.wait_beyond``, once for all who wait at the same time."""
+        """Do ``LedgerReader.wait_beyond``, once for all tasks that wait at the same time."""
         reader = self.reader
         if reader.is_closed or reader.readable > entry_id:
             return await reader.wait_beyond(entry_id)  # It returns at once.
@@ -150,7 +151,8 @@ class LedgerTail(Generic[T]):
     def _decoded(
         self, first: int, payloads: deque[bytes], last: int | None = None
     ) -> tuple[list[tuple[T, int]], int]:
-        """Take payloads out and decode them, at least one, and no more than a reply should hold."""
+        """Remove payloads from ``payloads`` and decode them: at least one, and at most about
+        ``_DECODED_BYTES_MAX``."""
         found: list[tuple[T, int]] = []
         size = 0
         while payloads and size < _DECODED_BYTES_MAX and (last is None or first + len(found) <= last):
@@ -181,7 +183,7 @@ class LedgerTails:
         reader: LedgerReader,
         decode: Callable[[int, bytes], tuple[T, int]],
     ) -> Iterator[LedgerTail[T]]:
-        """Share the tail of a ledger with everybody who follows it, for the body of the ``with``.
+        """Share the tail of a ledger with all its followers in this process, for the body of the ``with``.
 
         Args:
             ledger_id: The ledger.

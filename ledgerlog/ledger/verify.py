@@ -2,12 +2,12 @@
 
 The verification asks each bookie of each fragment for every entry that its slot holds, and checks each copy
 against its digest. ``ledger.core.comparison`` decides what an answer means. This costs as much as reading the
-ledger once for each bookie of the write quorum. Listing the bookies' indexes would be cheaper, but says
-nothing about the bytes. Payloads are dropped as they come, so memory is bounded by one reply for each bookie
-and by the ids of missing entries.
+ledger once for each bookie of the write quorum. Lists of the bookies' indexes would be cheaper, but would say
+nothing about the bytes. Payloads are dropped once they are checked, so the memory used is at most one reply
+for each bookie and the ids of entries with faults.
 
-If the ledger is not closed, the verification also checks the last fragment, up to the highest entry that one
-of its bookies names. Entries that are missing there may still be on their way.
+If the ledger is not closed, the verification also checks the last fragment, up to the highest entry that any
+bookie of that fragment names. Entries that are missing there may still be on their way.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ class LedgerVerification:
     unreadable: list[int]
     """Ids of entries without any sound copy found."""
     unreachable: list[BookieId]
-    """Bookies that did not answer, or not to the end. Copies that they did not show count as not found. Each
-    registered bookie was asked twice."""
+    """Bookies that did not answer every request. Copies that these bookies did not show count as not found. A
+    request to a registered bookie was tried twice."""
     unknown_from: int | None = None
-    """The ledger may have entries from this one on; they are in no list. None if the ledger's end is known.
+    """None if the ledger's end is known. Otherwise, the ledger may have entries from this one on, and they
+    are in no list.
 
     This is set if the ledger is not closed and no bookie of its last fragment could say where its entries
-    end: each of them is in limbo, or did not answer to the end."""
+    end: each of these bookies is in limbo, or did not answer every request."""
     damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
     """Copies that fail their digests, or that their bookie cannot read because they are damaged."""
     in_limbo: list[BookieId] = attrs.field(factory=list)
-    """Bookies in limbo: they may have lost copies. Copies that they did not show count as not found, but
-    may be there."""
+    """Bookies in limbo: they may have lost copies. Copies that these bookies did not show count as not found,
+    but may be there."""
 
 
 async def verify_ledger(
@@ -66,7 +67,7 @@ async def verify_ledger(
 ) -> LedgerVerification:
     """Read every copy of a ledger's entries. See ``Ledgers.verify``.
 
-    This looks up the bookies' addresses first. A bookie that was restarted elsewhere would otherwise seem
+    This looks up the bookies' addresses first. Otherwise, a bookie that was restarted elsewhere would seem
     unreachable, and its copies missing: a false alarm.
 
     Raises:
@@ -81,15 +82,15 @@ async def verify_ledger(
 
 
 class _Verifying:
-    """A verification of one ledger under way."""
+    """The verification of one ledger."""
 
     def __init__(self, metadata: LedgerMetadata, directory: BookieDirectory, pool: ConnectionPool) -> None:
         self._metadata = metadata
         self._directory = directory
         self._pool = pool
         self._silent_in: set[tuple[BookieId, int]] = set()
-        """Bookies that did not answer, with the first entry of the fragment. They are not asked again about
-        that fragment."""
+        """Pairs of a bookie that did not answer and the first entry of a fragment: do not ask the bookie
+        again about that fragment."""
         self._silent: set[BookieId] = set()
         self._in_limbo: set[BookieId] = set()
 
@@ -123,9 +124,9 @@ class _Verifying:
         )
 
     async def _find_tail(self) -> tuple[int, bool]:
-        """Find the highest entry of the last fragment that any of its bookies names.
+        """Find the highest entry of the last fragment that any bookie of that fragment names.
 
-        Also returns whether a bookie could say that no entry follows it."""
+        Also returns whether some bookie could say for certain that it has no later entry."""
         fragment, holds = self._metadata.last_fragment, self._metadata.replication.holds
         highest, is_known = fragment.first_entry - 1, False
 

@@ -1,9 +1,9 @@
-"""A ledger's writer as a caller holds it: the shell around ``ledger.core.writer``.
+"""A ledger's writer, as callers use it: the shell around the protocol machine ``ledger.core.writer``.
 
-An append enqueues the entry, sends it and waits for the watermark. Callers perform no effect of the protocol,
-so cancelling a caller only abandons its wait. The task that makes a frame possible sends it: an appending
-task, or the receiver task whose acknowledgement made room. The writer has two tasks in the client's nursery,
-which do the rest:
+An append enqueues the entry, sends it and waits until the watermark (the LAC: the last add confirmed) has
+reached the entry. No step of the protocol depends on a caller's task, so cancelling a caller only abandons
+its wait. Frames are sent by the task that makes them possible: an appending task, or the receiver task whose
+acknowledgement made room. The writer has two tasks in the client's nursery, which do the rest:
 
     metadata   carries out the core's metadata intent, again and again until the core has none. It may hang
                in the store for as long as the store lets it
@@ -18,10 +18,11 @@ bookies that the last entries of a burst are confirmed. A bookie that reconnects
 it may have forgotten a LAC that came without an entry, because nothing synced it.
 
 **Closing** first refuses new appends. Entries that were appended before have time to be confirmed, and no
-other entry can follow them. The plain mode closes at the ack quorum. So a writer that has written the end, or
-does not know whether it did, waits a moment for the last copies, and files the ledger for repair if a bookie
-lacks some (rule 24). Callers of ``close`` wait for the filing, because only the writer knows of the missing
-copies. The filing never changes the callers' outcome.
+other entry can follow them. The plain mode closes at the ack quorum. So some bookies may still lack copies
+then. A writer that has stored the end, or does not know whether it has, waits a moment for the last copies.
+If a bookie still lacks some, the writer files the ledger for repair (rule 24). Callers of ``close`` wait for
+the filing, because only the writer knows of the missing copies. The outcome of ``close`` does not depend on
+the filing.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ from ledgerlog.wire.entries import encode_lac
 from ledgerlog.wire.frame import Status
 
 _REST_S = 30.0
-"""Seconds between looks of a writer to which nothing happens. Whatever needs one wakes it before."""
+"""Seconds between two looks of the maintaining task while nothing happens. Any event that needs a look wakes
+the task earlier."""
 
 _METADATA_RETRY_S = 0.2
 
@@ -87,16 +89,16 @@ logger = logging.getLogger(__name__)
 
 
 class BookiesUnauthenticated(NotEnoughBookies, Unauthenticated):
-    """No bookie of a new ledger and this process proved to each other who they are.
+    """This process and the bookies of a new ledger could not authenticate each other: not one bookie could.
 
-    A caller that waits for bookies goes on waiting, as if they were down."""
+    A caller that waits for bookies goes on waiting, as if the bookies were down."""
 
 
 class LedgerWriter:
     """The single writer of one ledger, made by ``Ledgers.create``.
 
-    You can use it as an async context manager. On a normal exit that closes the ledger, or raises the reason
-    why it cannot be closed. On an error or a cancellation it gives the ledger up and leaves it OPEN.
+    You can use it as an async context manager. A normal exit closes the ledger, or raises the reason why the
+    ledger cannot be closed. On an error or a cancellation, the writer gives the ledger up and leaves it OPEN.
 
     Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of tasks may use a writer at the
     same time. Entries are numbered in the order in which the writer takes them."""
@@ -195,8 +197,9 @@ class LedgerWriter:
 
     @property
     def denial(self) -> LedgerLogError | None:
-        """Set once a bookie refused an add because this client does not have the right: PermissionDenied. The
-        writer ends then, and ``failure`` tells what became of the entries under way."""
+        """A PermissionDenied, once a bookie has refused an add because this client does not have the right;
+        None before. The writer then ends, and ``failure`` tells what happened to the entries that were not
+        acknowledged yet."""
         return self._core.denial
 
     @property
@@ -207,7 +210,7 @@ class LedgerWriter:
 
     @property
     def frames_outstanding(self) -> int:
-        """How many batches were formed and are not acknowledged yet, sent or not."""
+        """The number of unacknowledged batches, sent or not."""
         return self._core.pending.unconfirmed_batches()
 
     @property
@@ -261,7 +264,7 @@ class LedgerWriter:
         if core.last_add_pushed == core.lac:
             self._progress_at = trio.current_time()
             if self._is_resting:
-                self._wake.set()  # From now on, somebody must look at the clock.
+                self._wake.set()  # From now on, the maintaining task must look at the clock.
         first = core.append(payloads)
         if self._timed_entry == NO_ENTRY:
             self._timed_entry, self._timed_at = first, trio.current_time()
@@ -275,8 +278,8 @@ class LedgerWriter:
         Raises:
             LedgerClosed: ``close`` was called, or the ledger is closed.
             WriteQuorumUnavailable: Only in guaranteed mode, where entries stay in the window until they are
-                on their full write quorum: no entry got there within the append deadline. The writer stays
-                usable.
+                on their full write quorum: no entry reached its full write quorum within the append deadline.
+                The writer stays usable.
             LedgerLogError: ``failure`` is set; this raises it.
         """
         await trio.lowlevel.checkpoint()
@@ -346,7 +349,7 @@ class LedgerWriter:
         """Append entries with consecutive ids, and wait until all are acknowledged.
 
         The call waits for room in the window once and then takes all payloads, so entries of other tasks
-        never come in between. It may exceed the window by its own size.
+        never come in between. So the payloads of this call may exceed the window.
 
         Args:
             payloads: ``bytes``, each at most ``limits.ENTRY_BYTES_MAX``.
@@ -396,11 +399,11 @@ class LedgerWriter:
             LedgerFenced: Another client took the ledger over.
             LedgerClosed: Another client closed the ledger.
             LedgerNotFound: The ledger was deleted.
-            AppendUnknown: The store did not say in time whether it took the end. The ledger is closed at that
-                end, or left OPEN for the next opener.
+            AppendUnknown: The metadata store did not say in time whether it stored the end. The ledger is
+                closed at that end, or stays OPEN until a client recovers it.
 
-        Cancelling: during the wait for the entries, nothing changes. After that the ledger is still closed,
-        if the store takes the write.
+        Cancelling: during the wait for the entries, this changes nothing. Later, the ledger is closed all the
+        same, if the store takes the write.
         """
         core = self._core
         self._closers += 1
@@ -449,14 +452,14 @@ class LedgerWriter:
     # --- SlotOwner: reports of the connections --------------------------------------------------
 
     def _on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
-        """Handle the refusal of an add. The connection calls it.
+        """Handle the refusal of an add. The connection calls this.
 
         Args:
             bookie: The bookie that refused.
             first: The first entry of the refused add.
-            last: Its last entry.
+            last: The last entry of the refused add.
             status: The reason. FENCED ends this writer, unless the bookie is a new, untried replacement.
-                PERMISSION_DENIED ends it too: the other bookies would refuse as well.
+                PERMISSION_DENIED ends the writer too: the other bookies would refuse as well.
         """
         if status is Status.FENCED:
             if self._core.on_fenced(bookie):
@@ -470,7 +473,7 @@ class LedgerWriter:
             self._wake.set()
 
     def _on_bookie_lost(self, bookie: BookieId, why: str) -> None:
-        """Handle the loss of a bookie's connection. The connection calls it.
+        """Handle the loss of a bookie's connection. The connection calls this.
 
         Args:
             bookie: The bookie.
@@ -491,7 +494,7 @@ class LedgerWriter:
         self._tell_lac_again()
 
     def _encode(self, send: Send, slot: int) -> Sequence[Buffer]:
-        """Encode an add that is due. The connection calls it before it sends the add.
+        """Encode an add that is due. The connection calls this before it sends the add.
 
         Args:
             send: The entries.
@@ -504,7 +507,7 @@ class LedgerWriter:
         return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)
 
     def _act(self) -> None:
-        """Do what the core's state asks for. Connections call it after they have changed that state."""
+        """Act on the core's state. Connections call this after they have changed the state."""
         core = self._core
         if core.failure is None:
             core.form_batches()
@@ -644,8 +647,8 @@ class LedgerWriter:
             self._is_resting = False
 
     def _may_rest(self) -> bool:
-        """Whether nothing is under way that the clock decides. Then the next add, a lost bookie or a change
-        of the registrations wakes the writer, and an idle writer costs nothing."""
+        """Whether the writer has nothing to do at a certain time. It may then sleep until the next add, a
+        lost bookie or a change of the registrations wakes it, so an idle writer costs nothing."""
         core = self._core
         return (
             core.failure is None
@@ -676,10 +679,11 @@ class LedgerWriter:
             self._wake.set()
 
     def _introduce(self) -> None:
-        """Tell each bookie of a ledger that has no entry yet.
+        """Introduce a ledger without entries to its bookies: send each a frame without entries.
 
-        A bookie asks the metadata store about a ledger that it has never seen. So it does that now, and not
-        at the first entry: a log makes its next ledger ahead of time, to go on while the store is away.
+        A bookie asks the metadata store about a ledger that it has never seen. With this frame it asks now,
+        and not at the first entry. A log creates its next ledger ahead of time, so that it can go on while
+        the store is away.
         """
         if self._core.last_add_pushed != NO_ENTRY:
             return
@@ -699,7 +703,7 @@ class LedgerWriter:
             self._send_lac(self._slots.connected())
 
     def _send_lac(self, sinks: Sequence[SlotSink]) -> None:
-        """Send a frame without entries. ``core.on_add_ok`` ignores its answer."""
+        """Send a frame without entries. ``core.on_add_ok`` ignores the answer to this frame."""
         core = self._core
         frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
         for sink in sinks:
@@ -764,7 +768,7 @@ class LedgerWriter:
 
 
 def _check_payloads(payloads: Sequence[bytes]) -> None:
-    """Refuse a payload that cannot be sent. As a pending entry it would block all later entries."""
+    """Refuse a payload that cannot be sent. If it were pending, it would block all later entries."""
     for payload in payloads:
         if not isinstance(payload, bytes):
             raise InvalidArgument(f"a ledger entry is bytes, not {type(payload).__name__}")
