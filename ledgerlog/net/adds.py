@@ -1,26 +1,29 @@
 """The unanswered adds of one connection, and the notifications when answers come.
 
-**Numbers.** Both ends count the ADDs of a connection from 1 (``wire.frame``); no number is on the wire.
-``UnansweredAdds`` keeps a queue of the adds sent, oldest first; the head is add ``answered + 1``:
+**Numbers.** Both ends number the ADDs of a connection from 1 (``wire.frame``); an ADD itself carries no
+number. ``UnansweredAdds`` keeps a queue of the adds sent, oldest first; the head is add ``answered + 1``:
 
     1 ... answered | unanswered: sink, first, last | None (refused) | sink, first, last | ... | sent
 
-An acknowledgement "through n" pops everything up to n and tells the sinks, except for adds that were
-refused before. A refusal tells the sink and leaves None in its place. If it is at the head, it is popped at
-once: a fenced bookie may refuse every add, and then no acknowledgement would ever pop it. Answers that a
-correct bookie never gives raise WireError: an acknowledgement or refusal of an add that was never sent, and
-a refusal of one that was answered. A repeated or lower acknowledgement is true but not new; it is ignored.
+A *sink* is a sender of adds. An acknowledgement "through n" removes all adds up to n from the queue and
+notifies their sinks, except for adds that were refused before. A refusal notifies the sink of the add and
+leaves None in the add's place. A None at the head is removed at once: a fenced bookie may refuse every add,
+and then no acknowledgement would ever remove it. Answers that a correct bookie never gives raise WireError:
+an acknowledgement or refusal of an add that was never sent, and a refusal of an add that was already
+answered. If an acknowledgement is repeated, or lower than an earlier one, it is true but not new, and is
+ignored.
 
-**Merging.** Frames of one sink that are adjacent, on the wire and in their entry ids, are reported in one
-call. Adjacent ids matter. For example, a sink may send the frames 0..4 and 6..9, and resend entry 5 later.
-One call for 0..9 would confirm entry 5 although the bookie has not acknowledged it.
+**Merging.** If frames of one sink are adjacent, on the wire and in their entry ids, one call reports them
+all. The ids must be adjacent too. For example, a sink may send the frames 0..4 and 6..9, and resend entry 5
+later. One call for 0..9 would confirm entry 5 although the bookie has not acknowledged it.
 
-**Bursts.** One receive may bring many answers, and so many calls to the same few sinks. Each sink should act
-only once, after all its calls, and its sends should leave in one system call for each connection. So all
-connections of a pool share a ``Burst``. While it is active, sends gather. At its end, each called sink gets
-its ``on_batch_end``, and then the connections flush. No task runs in between.
+**Bursts.** One receive may bring many answers, and cause many calls to the same few sinks. Each sink should
+act only once, after all these calls, and what it sends should leave in one system call for each connection.
+So all connections of a pool share a ``Burst``. While it is active, frames to send are only queued. At its
+end, each sink that was called gets an ``on_batch_end``, and then the connections send their queues. No other
+task runs in between.
 
-This module waits for nothing and knows no sockets.
+This module does no I/O and never waits.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ __all__ = ["AddSink", "Attachment", "Burst", "Flushable", "UnansweredAdds"]
 
 
 class AddSink(Protocol):
-    """A sender of adds over a connection. It is notified of their outcome.
+    """A sender of adds over a connection. It is notified of the adds' outcome.
 
     The connection's task calls these synchronous methods, which may call the methods of any connection. A
     sink is compared by identity and must be hashable. An exception in a sink is a bug and ends the pool."""
@@ -45,8 +48,8 @@ class AddSink(Protocol):
     def on_add_ok(self, bookie_id: BookieId, first: int, last: int, /) -> object:
         """The adds that this sink sent for entries ``first`` to ``last`` are durable at the bookie.
 
-        ``first`` and ``last`` are those given to ``send_add``; adjacent frames are merged. The caller ignores
-        the result."""
+        ``first`` and ``last`` are as given to ``send_add``, except that adjacent frames are merged. The
+        caller ignores the result."""
         ...
 
     def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status, /) -> None:
@@ -61,7 +64,8 @@ class AddSink(Protocol):
         ...
 
     def on_bookie_connected(self, bookie_id: BookieId, /) -> None:
-        """Adds can be sent, for the first time or again. The connection resends nothing by itself."""
+        """Adds can be sent, for the first time or again. The connection does not resend anything by
+        itself."""
         ...
 
     def on_batch_end(self) -> None:
@@ -70,13 +74,14 @@ class AddSink(Protocol):
 
 
 class Attachment:
-    """One attachment of a sink to a connection. A sink that is detached and attached again gets another."""
+    """One attachment of a sink to a connection. If a sink is detached and attached again, it gets a new
+    attachment."""
 
     __slots__ = ("is_touched", "sink")
 
     def __init__(self, sink: AddSink) -> None:
         self.sink: AddSink | None = sink
-        """None after it is detached: then no call reaches the sink."""
+        """None after the sink is detached: then no call reaches it."""
         self.is_touched = False
 
 
@@ -89,7 +94,8 @@ class Flushable(Protocol):
 
 
 class Burst:
-    """The context manager of a burst; see the module. Bursts are never nested, because they do not wait."""
+    """The context manager of a burst; see the module docstring. Bursts never overlap, because they do not
+    wait."""
 
     __slots__ = ("_corked", "_touched", "is_active")
 

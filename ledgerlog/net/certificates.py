@@ -1,22 +1,23 @@
 """The certificate of this process and the authorities that it trusts, as contexts of ``ssl``.
 
 ``Certificates`` reads the three files of a ``TLS`` identity, and reads them again if they change. A new
-connection uses the newest ones; a connection that is open goes on with those that it began with. The files
-are looked at when a connection begins, at most once in ``_LOOK_S``, so a renewed certificate needs no signal.
-``reload`` looks at once; commands call it on SIGHUP.
+connection uses the newest files; an open connection goes on with those that it began with. When a connection
+begins, this module checks whether the files have changed, at most once in ``_LOOK_S``. So a renewed
+certificate needs no signal. ``reload`` reads the files at once; commands call it on SIGHUP.
 
 **A bad change is not taken.** If the new files do not fit together, or name another principal, the process
 keeps the old ones and logs one warning for each state of the files. A program that renews certificates
 replaces one file after the other, so a moment without a matching key is normal.
 
-**Own mistakes are found here**, before any peer is asked: a certificate that has expired, is not valid yet,
-names no principal of this cluster, or does not belong to its key. ``ssl`` shows only the certificates of
-peers. So the process shakes hands with itself, in memory, and looks at what it presented.
+**Mistakes in the own files are found here**, before any peer sees them: a certificate that has expired, is
+not valid yet, names no principal of this cluster, or does not belong to its key. ``ssl`` shows only the
+certificates of peers. So the process does a handshake with itself, in memory, and looks at the certificate
+that it presented.
 
 **The rules of a connection**: TLS 1.3 and nothing older; both ends present a certificate and verify the
-other's; no resumption, so each connection is verified anew. Names of hosts play no part: the identity is the
+other's; no resumption, so each connection is verified anew. Host names do not matter: the identity is the
 principal in the certificate (``model.principal``). If the file of authorities also holds revocation lists,
-each certificate is looked up in them.
+each certificate is looked up in these lists.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 
 _NO_CHECK_TIME = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which ``ssl`` does not name. Only for the look at the own certificate:
-its times are checked in ``_check_times``, in our own words."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which ``ssl`` does not name. It is used only to look at the own
+certificate: ``_check_times`` checks the times of that certificate, with messages of our own."""
 
 _PEM_LIST = b"-----BEGIN X509 CRL-----"
 
 
 @attrs.frozen
 class _Loaded:
-    """What one state of the files says."""
+    """What was read from one state of the files."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -80,7 +81,7 @@ class Certificates:
 
     @property
     def principal(self) -> Principal:
-        """Who this process is to its peers."""
+        """The principal that this process is to its peers."""
         return self._loaded.principal
 
     def server(self) -> ssl.SSLContext:
@@ -210,7 +211,7 @@ def _warn_of_readers(key: str) -> None:
 def _check_own(tls: TLS, cluster: str | None) -> Principal:
     """Return the principal of this process's certificate. Raise if its peers would refuse it."""
     presenting = _context(ssl.PROTOCOL_TLS_CLIENT)
-    presenting.verify_mode = ssl.CERT_NONE  # Nobody is at the other end but this process.
+    presenting.verify_mode = ssl.CERT_NONE  # The other end is this process itself.
     _present(presenting, tls)
     looking = _context(ssl.PROTOCOL_TLS_SERVER)
     looking.verify_mode = ssl.CERT_REQUIRED

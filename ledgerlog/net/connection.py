@@ -1,25 +1,29 @@
 """A persistent connection to one bookie, shared by every ledger of the process.
 
 The task of a ``BookieConnection`` runs a loop: wait until the bookie is needed, find its present address,
-connect, shake hands, serve until the session breaks (``net.session``), notify the sinks, wait a little. The
-bookie is needed while a sink is attached or a request waits. A loss of the network is an event here, never
-an exception; only bugs leave the task.
+connect, shake hands, serve until the session breaks (``net.session``), notify the sinks, wait a little. A
+*sink* (``net.adds``) sends adds over the connection and is notified of their outcome. The bookie is needed
+while a sink is attached or a request waits. Here, the loss of a connection is an event, not an exception;
+only an exception from a bug ends the task.
 
 **Notifications.** When the session breaks, each attached sink gets one ``on_bookie_lost`` for the loss, and
-one for each attempt that fails. So a writer can replace the bookie instead of waiting. If a sink attaches
-later, it is notified only of later events. Only the connection's task calls sinks, never ``send_add`` or
-``attach``: if a send finds the socket broken, it closes it, and the task reports the loss afterwards.
+one for each later attempt that fails. So a writer can replace the bookie instead of waiting. If a sink
+attaches later, it is notified only of later events. Only the connection's task calls sinks; ``send_add`` and
+``attach`` never do. If a send finds the socket broken, it closes the socket, and the task reports the loss
+afterwards.
 
 **Back-off.** After the n-th failure in a row the next attempt waits RECONNECT_DELAY_MIN_S * 2**n, capped. The
-delay is shortened by up to half at random. So if a bookie returns, its clients do not all come at once. A
-session counts as a success if anything was answered in it. A new request or sink does not wait for the whole
-delay: it gets an attempt of its own after RECONNECT_DELAY_MIN_S, and the outcome of that attempt.
+delay is shortened by up to half at random, so that not all clients come at once when a bookie returns. A
+session counts as a success if the bookie answered anything in it, or if it lasted longer than
+RECONNECT_DELAY_MAX_S. A new request or sink ends the delay early, as soon as RECONNECT_DELAY_MIN_S has
+passed, and gets the outcome of the attempt that follows.
 
-**Instances.** An operator can replace a bookie's data under the same id. For a ledger with an attached
-writer that would be another bookie: it remembers neither a fence nor the entries that it acknowledged. So a
-connection talks to one instance for as long as any sink stays attached. If the bookie returns as another
-instance, the attached sinks keep hearing that it is lost until they have left. ``on_superseded`` lets the
-pool make another connection for all new callers.
+**Instances.** An *instance* of a bookie is one set of its data. An operator can replace a bookie's data under
+the same id. For an attached writer, the result is another bookie: the new instance knows neither the fences
+nor the entries that the old one acknowledged. So a connection talks to one instance as long as any sink is
+attached. If the bookie returns as another instance, the attached sinks are told again and again that the
+bookie is lost, until all have detached. ``on_superseded`` lets the pool make another connection for all new
+callers.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 Resolve = Callable[[BookieId], Awaitable[BookieInfo]]
 """Finds a bookie's present address. Raises BookieUnavailable if the bookie is not registered, or another
-LedgerLogError if that could not be found out."""
+LedgerLogError if the address could not be found out."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +92,8 @@ class ConnectionStatistics:
 
 
 class BookieConnection:
-    """The connection to one bookie; see the module. ``net.pool`` makes it, and ``run`` is its task."""
+    """The connection to one bookie; see the module docstring. ``net.pool`` makes it and runs ``run`` in a
+    task."""
 
     def __init__(
         self,
@@ -162,9 +167,10 @@ class BookieConnection:
         return self._connects + self._ended_frames + since
 
     def break_off(self, why: str) -> None:
-        """End the present session, for all its users. The attached sinks are notified as of any other loss.
+        """End the present session, for all its users. The attached sinks are notified later, as of any other
+        loss.
 
-        This calls no sink. Without a session it does nothing.
+        This calls no sink itself. Without a session it does nothing.
 
         Args:
             why: The reason, in words.
@@ -174,12 +180,13 @@ class BookieConnection:
 
     @property
     def abandoned_requests(self) -> int:
-        """How many requests were given up here while the bookie still has them under way."""
+        """How many requests were given up here and are not yet answered by the bookie."""
         session = self._session
         return 0 if session is None or session.broken is not None else session.abandoned
 
     def attach(self, sink: AddSink) -> None:
-        """Notify ``sink`` of everything from now on, and keep the bookie connected while it stays.
+        """Notify ``sink`` of everything from now on, and keep the bookie connected while the sink is
+        attached.
 
         This calls nothing now: if ``is_connected`` is true already, no ``on_bookie_connected`` follows."""
         assert sink not in self._attachments, "a sink is attached once at a time"
@@ -241,21 +248,22 @@ class BookieConnection:
     ) -> Frame:
         """Ask the bookie and wait for its reply: FENCE, READ, READ_LAC, LIST, INFO or SCRUB.
 
-        This connects first if necessary. While the bookie has too many requests under way, it asks again with
-        growing pauses, unless ``is_patient`` is False. The other arguments are fields of the request.
+        This connects first if necessary. If the bookie is busy (has too many requests under way), this asks
+        again after growing pauses, unless ``is_patient`` is False. The other arguments are fields of the
+        request.
 
         Args:
             kind: The kind of request.
             timeout_s: Seconds for everything: connecting, asking again and waiting.
-            is_patient: Ask a busy bookie again.
+            is_patient: Whether to ask a busy bookie again.
 
         Returns:
             The reply. Check its status yourself. Its bytes are a copy that belongs to you.
 
         Raises:
-            BookieUnavailable: No connection could be made, it broke, or ``timeout_s`` passed. If it broke or
-                the time passed, the bookie may have acted on the request. The message names the bookie, its
-                address and the reason.
+            BookieUnavailable: No connection could be made, the connection broke, or ``timeout_s`` passed. In
+                the last two cases, the bookie may have acted on the request. The message names the bookie,
+                its address and the reason.
             BookieBusy: A kind of BookieUnavailable: the bookie has too many requests under way, and has
                 done nothing.
             BookieUnauthenticated: A kind of BookieUnavailable: the bookie or this process did not prove who
@@ -303,7 +311,8 @@ class BookieConnection:
             self._on_use_changed()
 
     async def _wait_session(self) -> PeerSession:
-        """Return the present session, or that of the next attempt; BookieUnavailable if it fails."""
+        """Return the present session, or wait for the next attempt to connect and return its session. If that
+        attempt fails, raise BookieUnavailable."""
         session = self._session
         if session is None or session.broken is not None:
             if self._is_closed:
@@ -431,7 +440,8 @@ class BookieConnection:
     def _end_attempt(self) -> None:
         """Wake the requests that wait for a session: the attempt is over.
 
-        The end of a session does not count: a request that comes after it waits for the next attempt."""
+        The end of a session is not the end of an attempt: a request that comes after it waits for the next
+        attempt."""
         self._attempt_over.set()
         self._attempt_over = trio.Event()
 
@@ -467,7 +477,7 @@ class BookieConnection:
         self._ended_frames += session.frames_received
 
     def statistics(self) -> ConnectionStatistics:
-        """The present statistics."""
+        """Return the present statistics."""
         session = self._session
         adds = None if session is None else session.adds
         sent, answered, refused = (0, 0, 0) if adds is None else (adds.sent, adds.answered, adds.refused)

@@ -1,23 +1,23 @@
-"""The network capability inside one process: bytes in bounded buffers between tasks.
+"""The network capability (``net.transport``) inside one process: bytes in bounded buffers between tasks.
 
-It carries the same bytes as TCP and makes the same promises, without sockets, threads, clocks or chance.
-Only the event loop chooses which task runs next, so under a deterministic loop a run repeats exactly.
-Embedded clusters and tests use it.
+It carries the same bytes as TCP and makes the same promises, without sockets, threads, clocks or random
+choices. Only the event loop decides which task runs next. So under a deterministic event loop, a program
+repeats exactly. Embedded clusters and tests use this network.
 
 A connection is two pipes, one for each direction. A pipe holds at most ``buffer_bytes``. If a pipe is full,
-the sender has sent a part and waits, as with TCP. ``bytes`` objects travel as they are. Other buffers are
-copied on sending, because their owner may change them afterwards.
+the sender has sent a part of its bytes and waits for room, as with TCP. ``bytes`` objects are passed on as
+they are. Other buffers are copied on sending, because their owner may change them afterwards.
 
 **Closing** follows TCP. The other end can still read the bytes that the closing end sent before, and then
-receives 0. Bytes that the closing end had not read are gone. The other end's sends raise ConnectionLost at
-once; TCP accepts some sends first. Every task inside a method of the closed end gets ConnectionLost. Closing
-a listener closes the connections that were not accepted yet.
+receives 0. Bytes that the closing end has not read are lost. The other end's sends raise ConnectionLost at
+once, while TCP may still accept some. Every task inside a method of the closed end gets ConnectionLost. If
+you close a listener, the connections that were not accepted yet are closed too.
 
-**Addresses** are any text without blanks. If one ends in ``:0``, the listener gets a unique number in place
-of the 0, as with port 0.
+**Addresses** are any text without blanks. If the address of a listener ends in ``:0``, the 0 is replaced by a
+unique number, as with port 0 of TCP.
 
 A receive or send that need not wait only checks for cancellation. After a number of bytes or calls
-(``net.turns``) it lets other tasks run, as over TCP.
+(``net.turns``), it lets other tasks run, as over TCP.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class LocalNetwork:
 
         Args:
             address: The listener's address.
-            principal: Who the listener takes the client for. Nothing proves it: this is for tests.
+            principal: The principal that the listener takes the client for. Nothing proves it: this is for
+                tests.
 
         Raises:
             ConnectionLost: Nobody listens at the address, or too many connections wait there.

@@ -1,16 +1,19 @@
 """All connections of a process to bookies, and the one task that watches their deadlines.
 
-``open_pool`` owns the nursery of the connections' tasks. The pool makes a connection when its bookie is first
-asked for, and keeps it for the pool's lifetime. While it is unconnected it costs one parked task.
+``open_pool`` owns the nursery of the connections' tasks. The pool makes a connection when a bookie is first
+asked for, and keeps the connection as long as the pool is open. While it is not connected, it costs one
+parked task.
 
-Every ``_TICK_S`` the deadline task checks the sessions that wait for something. It sleeps while there are
-none. So an idle process does not wake, and a busy one pays per tick and not per frame.
+Every ``_TICK_S``, the deadline task checks the sessions that wait for something. It sleeps while there are
+none. So an idle process does not wake, and in a busy one the cost grows with the number of ticks and not of
+frames.
 
 **Signs of life.** ``ask`` sends HELLO to a bookie over a new stream and then closes the stream. This works
-even if the connection for adds is blocked: a bookie without room reads no adds, but still greets new clients.
+even if the connection for adds is blocked: a bookie without room reads no adds, but still answers the HELLO
+of new connections.
 
-Leaving the pool closes every connection. Waiting requests fail with BookieUnavailable. Sinks are not called
-any more, so end their owners first.
+If you leave the pool, every connection is closed, and waiting requests fail with BookieUnavailable. The
+*sinks* (the senders of adds, ``net.adds``) are not called any more, so end their owners first.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ _TICK_S = 0.25
 
 @attrs.frozen(kw_only=True)
 class PoolStatistics:
-    """Statistics of each connection except superseded ones, and sums over them."""
+    """Statistics of each connection, and sums. Connections to the replaced data of a bookie are left out."""
 
     connections: tuple[ConnectionStatistics, ...]
     connected: int
@@ -53,7 +56,7 @@ class PoolStatistics:
 
 
 class ConnectionPool:
-    """The connections to all bookies; see the module. ``open_pool`` makes it."""
+    """The connections to all bookies; see the module docstring. ``open_pool`` makes a pool."""
 
     def __init__(
         self,
@@ -85,8 +88,8 @@ class ConnectionPool:
     def connection(self, bookie_id: BookieId) -> BookieConnection:
         """Get the connection to a bookie; all callers share it. It may not be connected yet.
 
-        Ask again for every new purpose. If a bookie's data was replaced, new callers get another
-        connection, while ledgers that rely on the old data keep the old one.
+        Call this again for every new purpose. If a bookie's data was replaced, new callers get another
+        connection, while ledgers that rely on the old data keep the old connection.
 
         Raises:
             InvalidArgument: The id is malformed.
@@ -110,7 +113,8 @@ class ConnectionPool:
         return connection
 
     def ask(self, bookie_id: BookieId, on_sign: Callable[[BookieId], None]) -> None:
-        """Ask a bookie for a sign of life, over a stream of its own. Calls at the same time share one stream.
+        """Ask a bookie for a sign of life, over a new stream. Calls for the same bookie at the same time
+        share one stream.
 
         Args:
             bookie_id: The bookie.
@@ -210,10 +214,10 @@ async def open_pool(
         network: The network to the bookies.
         resolve: Finds a bookie's present address and the instance of its data. It raises BookieUnavailable if
             the bookie is not registered.
-        rng: Shortens reconnection delays at random. Pass a seeded one to make them repeatable.
+        rng: Shortens reconnection delays at random. Pass a seeded one to make the delays repeatable.
         cluster: The id of the metadata store. A bookie of another cluster refuses the connection.
         speaks: The protocol versions and features of this client.
-        prover: Who this process is. None: nobody, in an open cluster.
+        prover: Proves who this process is. None if it proves nothing, in an open cluster.
     """
     async with open_serving_nursery() as nursery:
         yield ConnectionPool(

@@ -1,4 +1,4 @@
-"""How this process proves its identity to its peers, and verifies theirs, with a shared secret.
+"""How this process proves its identity to its peers with a shared secret, and verifies the peers' identity.
 
 A ``Prover`` joins three things:
 
@@ -7,8 +7,8 @@ A ``Prover`` joins three things:
 - the *admission*: whether the cluster is closed, and by which kind of proof (``model.admission``). It may
   change at any moment.
 
-``wire.proof`` has the messages of the exchange. The prover does not read the metadata store: its owner passes
-each new admission to ``admit``.
+``wire.proof`` describes the messages of the exchange. The prover does not read the metadata store: its owner
+passes each new admission to ``admit``.
 
 If a process has a certificate, it claims nothing here, because TLS proves its identity before the first
 frame.
@@ -42,7 +42,7 @@ class Prover:
         has_certificate: bool = False,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """Create a prover. It takes the cluster for open until you call ``admit``.
+        """Create a prover. Until you call ``admit``, the prover takes the cluster to be open.
 
         Args:
             source: The secrets. None: this process has none.
@@ -96,7 +96,7 @@ class Prover:
         """Check that this process can prove its identity, if the cluster is closed.
 
         Raises:
-            Unauthenticated: It cannot. The message names the options to give.
+            Unauthenticated: This process cannot prove its identity. The message names the options to give.
         """
         if not self._admission.is_required or self._has_certificate:
             return
@@ -114,8 +114,8 @@ class Prover:
     # --- as a client ------------------------------------------------------------------------------
 
     def act_as(self, principal: Principal) -> None:
-        """Claim to be this principal from now on. If the file has the secret of one principal, this changes
-        nothing."""
+        """Claim to be this principal from now on. If the secret file holds the secret of only one principal,
+        this changes nothing."""
         self._name = principal
 
     def begin(self) -> ClientProof | None:
@@ -152,7 +152,7 @@ class Prover:
         """Check whether to accept a peer that did not prove itself with a secret.
 
         Args:
-            peer: The principal that its certificate proves. None: it has no certificate.
+            peer: The principal that the peer's certificate proves; None if the peer has no certificate.
 
         Raises:
             Unauthenticated: The cluster is closed, and the peer proved nothing.
@@ -181,7 +181,7 @@ class Prover:
         """Check that this process can verify every principal.
 
         Raises:
-            InvalidArgument: It has the secret of one principal only.
+            InvalidArgument: This process has the secret of only one principal.
         """
         if self._source is not None and (holder := self._source.current().holder) is not None:
             raise InvalidArgument(

@@ -1,12 +1,13 @@
-"""The file with this process's secrets (``model.secret``): read, watched for changes, made and replaced.
+"""The file with this process's secrets (``model.secret``): reading it, watching it for changes, making and
+replacing it.
 
-Only its owner may read the file, and the owner is this user or root. A file that others can read is refused:
-whoever reads a cluster's secret can be anybody.
+Only the owner of the file may have access to it, and the owner must be this user or root. A file that others
+can read is refused: anyone who knows a cluster's secret can act as any principal.
 
-``SecretFile`` looks at the file when a secret is needed, at most once in ``_LOOK_S``. So a new file is used
-by the next connection, without a signal; connections that are open go on. ``reload`` looks at once; ``bookie
-run`` calls it on SIGHUP. If the new file is bad, or of
-another holder, the process keeps the secrets that it has, and logs one warning for each state of the file.
+When a secret is needed, ``SecretFile`` checks whether the file has changed, at most once in ``_LOOK_S``. So a
+new file is used by the next connection, without a signal; open connections go on. ``reload`` reads the file
+at once; ``bookie run`` calls it on SIGHUP. If the new file is bad, or has another holder (the principal whose
+secret it is), the process keeps the secrets that it has, and logs one warning for each state of the file.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def read_secret_file(path: str) -> Secrets:
     """Read a secret file.
 
     Raises:
-        InvalidArgument: It cannot be read, is of another user, can be read by others, or is no secret file.
-            The message names the file and holds no secret.
+        InvalidArgument: The file cannot be read, belongs to another user, can be used by others, or is no
+            secret file. The message names the file and holds no secret.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -78,10 +79,11 @@ def read_secret_file(path: str) -> Secrets:
 
 
 def ensure_secret_file(path: str) -> str:
-    """Make a file with a new cluster's secret, unless there is one, and return its absolute path.
+    """Make a file with a new cluster's secret, unless there is a file already. Return the absolute path of
+    the file.
 
     Raises:
-        InvalidArgument: The file there cannot be used, or it cannot be made.
+        InvalidArgument: The existing file cannot be used, or the file cannot be made.
     """
     if exists(path):
         read_secret_file(path)
@@ -91,19 +93,19 @@ def ensure_secret_file(path: str) -> str:
 
 
 def make_secret_file(path: str, secrets: Secrets) -> None:
-    """Make a file that only this user may read. It is complete, or not there.
+    """Make a file that only this user may read. If this fails, there is no file, rather than a part of it.
 
     Raises:
-        InvalidArgument: There is something at ``path`` already, or it cannot be made.
+        InvalidArgument: There is something at ``path`` already, or the file cannot be made.
     """
     _write(path, secrets, may_replace=False)
 
 
 def replace_secret_file(path: str, secrets: Secrets) -> None:
-    """Replace a file at once: who reads it sees the former content or the new one.
+    """Replace a file in one step: a reader sees either the former content or the new one.
 
     Raises:
-        InvalidArgument: It cannot be written.
+        InvalidArgument: The file cannot be written.
     """
     _write(path, secrets, may_replace=True)
 
@@ -175,7 +177,7 @@ class SecretFile:
         return self._secrets
 
     def reload(self) -> None:
-        """Read the file now, whether it has changed or not. If it is bad, keep the secrets."""
+        """Read the file now, whether it has changed or not. If the file is bad, keep the present secrets."""
         self._look_at = time.monotonic() + _LOOK_S
         self._stamp = _stamp_of(self._path)
         if self._read_again():

@@ -1,31 +1,33 @@
 """One session of a connection to a bookie: from the handshake to the moment it breaks.
 
-``handshake`` checks who is at the other end. A ``PeerSession`` then owns the stream and has two tasks: a
-receiver, which calls sinks and wakes requests, and a sender, which works only while the socket is full.
-Everything else about it is synchronous.
+``handshake`` checks who is at the other end. A ``PeerSession`` then owns the stream. It has two tasks: a
+receiver, which calls *sinks* (senders of adds, ``net.adds``) and wakes requests, and a sender, which works
+only while the socket is full. Everything else in a session is synchronous.
 
-**Sending.** Frames leave in the order of the calls, because both ends count adds in this order. If
-nothing is queued, the session tries the stream at once. It queues the bytes that the stream does not take,
-and the sender task waits for room. During a burst (``net.adds``) frames gather and leave together at its
-end. The queue is bounded in bytes. A session that exceeds the bound breaks: its bookie is far too slow.
+**Sending.** Frames are sent in the order of the calls, because both ends number the adds in this order. If
+nothing is queued, the session tries the stream at once. If the stream does not take all bytes, the session
+queues the rest, and the sender task sends them when there is room. During a burst (``net.adds``), frames are
+only queued; at its end they are sent together. The queue is bounded in bytes. If it exceeds the bound, the
+session breaks: the bookie is far too slow.
 
-**Breaking.** A session ends only by breaking: the peer closed the stream or broke the protocol, a deadline
-passed, the queue is full, or the session is not needed. ``break_off`` records the first reason, closes the
-stream and fails the waiting requests. It calls no sink, so a sink may cause it by its own call. The receiver
-notices, and the session's owner notifies the sinks.
+**Breaking.** A session ends only by breaking. It breaks if the peer closes the stream or violates the
+protocol, a deadline passes, the queue is full, or the session is not needed any more. ``break_off`` records
+the first reason, closes the stream and fails the waiting requests. It calls no sink, so it is safe even
+inside a sink's own call. The receiver notices the break and ends ``run``; the session's owner then notifies
+the sinks.
 
 **Deadlines** need no timer for each frame. ``check`` is called a few times a second while it returns True.
-Each call notes how many adds have been sent so far. If the oldest note with an unanswered add is
-ADD_TIMEOUT_S old, some add is at least that old. So an unanswered add breaks the session between
-ADD_TIMEOUT_S and two ticks later.
+Each call notes how many adds have been sent so far. If a note that covers an unanswered add is ADD_TIMEOUT_S
+old, that add is at least as old. So if an add stays unanswered, the session breaks after ADD_TIMEOUT_S, and
+at most two ticks (the times between calls) later.
 
 **Requests** carry numbers, counted from 1 in each session. If the caller of a request gave up waiting, the
-request is *abandoned*, and its reply is dropped, once. A reply with an unknown number breaks the session. It
-also breaks if the bookie leaves more than ``_ABANDONED_MAX`` abandoned requests without an answer, so that
-nothing grows without bound.
+request is *abandoned*, and its reply is dropped. A reply with an unknown number, or a second reply, breaks
+the session. The session also breaks if the bookie leaves more than ``_ABANDONED_MAX`` abandoned requests
+without an answer, so that their number stays bounded.
 
-**Untrusted bytes.** A hostile peer can at worst cause a WireError inside, which breaks the session. The frame
-buffer (``wire.frame.FrameBuffer``) bounds the memory.
+**Untrusted bytes.** The worst that a hostile peer can cause is a WireError inside the session, which breaks
+the session. The frame buffer (``wire.frame.FrameBuffer``) bounds the memory.
 """
 
 from __future__ import annotations
@@ -77,26 +79,26 @@ _ADD_OK = Kind.ADD | REPLY
 
 
 class BookieBusy(BookieUnavailable):
-    """The bookie is there, but has too many requests or connections under way to take this one."""
+    """The bookie answers, but has too many requests or connections under way to take another one."""
 
 
 class BookieUnauthenticated(BookieUnavailable, Unauthenticated):
-    """The bookie is there, and one of the two ends did not prove who it is.
+    """The bookie answers, but the bookie or this process did not prove who it is.
 
-    A caller that knows other bookies goes on with them, as if this one were down."""
+    A caller that knows other bookies goes on with those, as if this bookie were down."""
 
 
 async def handshake(
     stream: Stream, wanted: Hello, prover: Prover | None = None, spares: SpareBuffers | None = None
 ) -> tuple[Hello, FrameBuffer]:
-    """Say HELLO, check who answers, and prove to each other who the two are (``wire.proof``).
+    """Send HELLO and check who answers. Then both ends prove who they are (``wire.proof``).
 
     This has no deadline of its own.
 
     Args:
         stream: The new stream.
         wanted: The bookie, and perhaps the instance and cluster, that must answer.
-        prover: Who this process is. None: nobody, in an open cluster.
+        prover: Proves who this process is. None if it proves nothing, in an open cluster.
         spares: Large buffers for the rest of the stream.
 
     Returns:
@@ -107,8 +109,8 @@ async def handshake(
         WireError: The answer is malformed.
         BookieUnavailable: The other end refuses, or is not the wanted bookie.
         BookieBusy: A kind of BookieUnavailable: the bookie has too many connections.
-        Unauthenticated: One end did not prove who it is, to the other's satisfaction.
-        IncompatibleVersion: The two have no version of the protocol in common.
+        Unauthenticated: One end did not accept the other's proof of who it is, or got none.
+        IncompatibleVersion: The two ends have no version of the protocol in common.
     """
     prover = prover or Prover()
     proof = prover.begin()
@@ -152,7 +154,7 @@ async def handshake(
 
 
 async def _receive_answer(stream: Stream, buffer: FrameBuffer, kind: Kind) -> Frame:
-    """Receive the answer to the one frame that was sent, and nothing more."""
+    """Receive the answer to the only frame that was sent. Anything after the answer is an error."""
     is_first = kind is Kind.HELLO
     while True:
         room = buffer.writable()
@@ -177,7 +179,7 @@ async def _receive_answer(stream: Stream, buffer: FrameBuffer, kind: Kind) -> Fr
 
 
 def _check_principal(stream: Stream, bookie_id: BookieId) -> None:
-    """Check that the transport proved the peer to be this bookie, if it proves anything."""
+    """If the transport has proved who the peer is, check that the peer is this bookie."""
     principal = stream.principal
     if principal not in (None, Principal(PrincipalKind.BOOKIE, bookie_id)):
         raise Unauthenticated(
@@ -193,7 +195,8 @@ def _identity(hello: Hello) -> str:
 
 @attrs.define(eq=False)
 class _Request:
-    """A request that waits. ``frame`` is its reply; if it stays None, the session ended first."""
+    """A waiting request. ``frame`` is the reply; if it is None at the end, the session broke before the reply
+    came."""
 
     kind: int
     ledger_id: int
@@ -253,8 +256,8 @@ class PeerSession:
             adds: The numbering of this session's adds.
             burst: The burst that all connections of the pool share.
             agreed: The protocol version and the features that HELLO agreed on.
-            watch: Called when a deadline begins. It must have ``check`` called regularly from then on, until
-                ``check`` returns False.
+            watch: Called when a deadline begins. It must arrange that ``check`` is called regularly from then
+                on, until ``check`` returns False.
             on_broken: Called once, at the moment when the session breaks.
         """
         self._stream = stream
@@ -299,13 +302,15 @@ class PeerSession:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the socket. Up to a mebibyte of them may have been sent already."""
+        """The number of bytes that wait for the socket. Up to a mebibyte of them may have been sent
+        already."""
         return self._queue_bytes + self._sending_bytes
 
     def send_add(self, buffers: Sequence[Buffer], attachment: Attachment, first: int, last: int) -> None:
         """Count an add and send it, now or as soon as the socket takes it.
 
-        If the session is broken already, the add has an unknown outcome, like all others."""
+        If the session is broken already, this does nothing: the loss of the session tells the sink that the
+        outcome of all its unanswered adds is unknown."""
         if self.broken is not None:
             return
         self.adds.append(attachment, first, last)
@@ -465,7 +470,7 @@ class PeerSession:
     # --- receiving ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the session is broken. If you cancel it, call ``break_off`` yourself."""
+        """Serve until the session is broken. If you cancel this, call ``break_off`` yourself."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_queue)
             await self._receive()
@@ -528,7 +533,8 @@ class PeerSession:
         self._on_broken()
 
     def set_used(self, is_used: bool) -> None:
-        """Say whether a sink is attached or a request waits. A session without either ends after a while."""
+        """Set whether the session is needed: a sink is attached or a request waits. If it is not needed for
+        ``limits.CONNECTION_IDLE_S``, it ends."""
         self._is_used = is_used
         if is_used:
             self._idle_since = None

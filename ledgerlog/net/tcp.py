@@ -1,24 +1,28 @@
 """The network capability over TCP.
 
-It uses the standard library's non-blocking sockets; trio only says when to try again. A send and a receive
-cost 33 microseconds with trio's own streams and about 11 with these, and every frame pays that.
+This module uses the standard library's non-blocking sockets; trio only says when to try again. A send and a
+receive together cost 33 microseconds with trio's own streams and about 11 with these. Every frame has this
+cost.
 
 **Trying first.** A stream tries a send at once, and waits for the socket only if the kernel takes nothing.
-It tries a receive at once too, unless the last receive filled only part of its buffer. Then the kernel had
-no more bytes: a try would nearly always fail, and it costs as much as the wait. If a peer is so fast that no
-send or receive ever waits, the other tasks of the process must not starve. So a stream lets them run after a
-number of bytes or calls (``net.turns``); the calls between only check for cancellation.
+It tries a receive at once too, unless the last receive filled only part of its buffer. In that case the
+kernel had no more bytes: a try would nearly always fail, and would cost as much as the wait. If a peer is so
+fast that no send or receive ever waits, the other tasks of the process must not starve. So a stream lets
+other tasks run after a number of bytes or calls (``net.turns``). The calls between only check for
+cancellation.
 
 **Cancellation.** A receive checks for cancellation and waits *before* it takes bytes from the kernel, never
-after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
+after. So a cancelled receive loses no bytes. A cancelled ``send_all`` has sent an unknown part of its bytes.
 
 **Closing** marks the stream, wakes the tasks that wait for its socket, and closes the descriptor, in one
 step without a checkpoint. So no task can use a descriptor after its number was reused. The kernel still
-delivers bytes sent before, unless received bytes are left unread: then it resets the connection.
+delivers bytes that were sent earlier, unless this end has left received bytes unread: then the kernel resets
+the connection.
 
-**Dead machines.** A peer whose kernel is gone sends nothing at all. Keep-alive probes detect that on an
-idle connection, and ``TCP_USER_TIMEOUT`` on one with bytes under way, each within about half a minute. If
-only the peer's process hangs, the layer above detects it, because it knows which answers are due.
+**Dead machines.** If the peer's machine is dead, nothing at all comes from it. On an idle connection,
+keep-alive probes detect that; on a connection with bytes under way, ``TCP_USER_TIMEOUT`` does; each within
+about half a minute. If only the peer's process hangs, the layer above detects it, because that layer knows
+which answers are due.
 
 **Every OSError** becomes ConnectionLost here. A malformed address becomes InvalidArgument.
 """
@@ -67,7 +71,8 @@ _ACCEPT_BACK_OFF_S = 0.05
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 """Accepting failed for lack of descriptors or memory: the connection stays in the backlog."""
 _LISTENER_BROKEN = frozenset((errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.EFAULT))
-"""Accepting can never succeed again. Any other error concerns only the connection that was being accepted."""
+"""Accepting can never succeed again. Any error in neither set concerns only the connection that was being
+accepted."""
 
 _ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.\-]+)?)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})\Z"
@@ -87,10 +92,10 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 async def own_host_towards(host: str, port: int) -> str | None:
-    """Return the address from which this machine would reach another one, written as before a port.
+    """Return this machine's own address towards another host, in the form that is used before ``:port``.
 
-    It sends nothing, except to resolve ``host``. None: this machine has no route, or the name does not
-    resolve within ``CONNECT_TIMEOUT_S``."""
+    This sends nothing, except to resolve ``host``. It returns None if this machine has no route, or if the
+    name does not resolve within ``CONNECT_TIMEOUT_S``."""
     found: Sequence[Any] = ()
     try:
         with trio.move_on_after(CONNECT_TIMEOUT_S):
@@ -115,8 +120,8 @@ class TcpNetwork:
         """Open a stream to a listener.
 
         If a name has several addresses and one has not answered for a quarter of a second, the next is tried
-        too. The call waits as long as the kernel does, perhaps minutes. If the process has no descriptor
-        left, it waits for one. Use a deadline.
+        too. The call waits as long as the kernel does, perhaps minutes. If the process has no file descriptor
+        left, the call waits for one. Use a deadline.
 
         Raises:
             ConnectionLost: No address answered.
@@ -289,12 +294,12 @@ class TcpStream:
 class TcpListener:
     """A listening socket; see ``transport.Listener``.
 
-    If the process has run out of descriptors, ``accept`` logs it once and tries again twenty times a second.
-    Connections wait in the kernel's backlog, and are served when descriptors are free.
+    If the process has run out of descriptors, ``accept`` logs this once and tries again twenty times a
+    second. Meanwhile, connections wait in the kernel's backlog. They are served when descriptors are free.
 
-    A stranger may connect and leave at once, as often as it likes. ``accept`` closes such a connection
-    itself, in one pass of the event loop. Served as a client, it would cost three more and two tasks, and a
-    flood of them would keep newcomers waiting in the backlog."""
+    A stranger may connect and leave at once, again and again. ``accept`` closes such a connection itself, in
+    one pass of the event loop. If it returned the connection, the connection would cost three more passes and
+    two tasks, and a flood of such connections would keep other clients waiting in the backlog."""
 
     __slots__ = ("_address", "_closed", "_fd", "_is_exhausted", "_network", "_sock")
 
@@ -338,7 +343,7 @@ class TcpListener:
                     self._network._configure(sock)
                     return TcpStream(sock, _format_address(peer))
                 except OSError:
-                    sock.close()  # Its peer reset it between the two calls.
+                    sock.close()  # The peer reset the connection between the two calls.
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -363,34 +368,34 @@ class TcpListener:
 
 
 def end_if_unread(sock: socket.socket, after_s: float) -> None:
-    """Have the kernel end a connection whose peer takes no bytes for so many seconds.
+    """Have the kernel end a connection if the peer takes no bytes for ``after_s`` seconds.
 
-    Connections inherit this from the socket that listened.
+    If you set this on a listening socket, its connections inherit it.
     """
     _set_option(sock, "TCP_USER_TIMEOUT", round(after_s * 1000))
 
 
 def _set_option(sock: socket.socket, name: str, value: int) -> None:
-    option = getattr(socket, name, None)  # Some platforms lack some of them.
+    option = getattr(socket, name, None)  # Some platforms lack some options.
     if option is not None:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _has_left(sock: socket.socket) -> bool:
-    """Whether the peer of a new connection has sent nothing and is gone."""
+    """Return whether the peer of a new connection is gone without having sent anything."""
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # The peer reset it.
+        return True  # The peer reset the connection.
 
 
 def _granted_send_buffer() -> int:
-    """The send buffer to ask for, or 0 to leave it to the kernel.
+    """Return the size of the send buffer to ask for; 0 if the kernel should choose.
 
-    Asking for a size ends the kernel's own adaptation. So ask only if the kernel grants the size (its bound
-    is net.core.wmem_max). Linux then reports twice the size."""
+    If you ask for a size, the kernel no longer adapts the buffer. So ask only if the kernel grants the size
+    (its bound is net.core.wmem_max). Linux then reports twice the size."""
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         if probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= _SEND_BUFFER_BYTES:
@@ -399,7 +404,7 @@ def _granted_send_buffer() -> int:
 
 
 def _is_exhaustion(error: BaseException) -> bool:
-    """Whether a socket could not be opened for lack of descriptors. Then the other end may be well."""
+    """Return whether a socket could not be opened for lack of descriptors. The other end may be well then."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return True
     if isinstance(error.__cause__, BaseExceptionGroup):
@@ -423,7 +428,7 @@ def _format_address(sockaddr: tuple[Any, ...]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost reason in words: trio wraps the failures of several addresses in a group."""
+    """Return the innermost reason in words. trio wraps the failures of several addresses in a group."""
     if isinstance(error.__cause__, OSError):
         return _reason(error.__cause__)
     if isinstance(error.__cause__, BaseExceptionGroup):

@@ -1,36 +1,39 @@
-"""The network capability over TLS, on top of another network's streams.
+"""The network capability (``net.transport``) over TLS, on top of another network's streams.
 
 ``TlsNetwork`` wraps the streams of an inner network, TCP in production. The ciphertext passes through two
 memory buffers of ``ssl`` and not through a socket of ``ssl``: trio's own TLS streams cost six times as much
-for a small frame. ``certificates`` has the contexts and the rules for them. ``network_of`` returns the
-network of a process: TLS if it has a certificate, otherwise plain TCP.
+for a small frame. ``net.certificates`` makes the contexts of ``ssl`` and describes their rules.
+``network_of`` returns the network of a process: TLS if it has a certificate, otherwise plain TCP.
 
 **The handshake** begins with the first ``receive_into`` or ``send_all``, in the task that calls it. So
-``connect`` and ``accept`` do no cryptography, and a slow peer does not keep a listener from accepting the
-next one. Until the handshake is over, ``send_nowait`` takes nothing. A peer has ``HANDSHAKE_TIMEOUT_S`` from
-the moment the stream was made. If two tasks need the handshake, one does it and the other waits; if that one
-is cancelled, the other goes on where it stopped.
+``connect`` and ``accept`` do no cryptography, and a slow peer does not keep a listener from accepting other
+connections. Until the handshake is over, ``send_nowait`` takes nothing. The handshake must be over
+``HANDSHAKE_TIMEOUT_S`` after the stream was made. If two tasks need the handshake, one does it and the other
+waits. If the first task is cancelled, the other goes on at the same point.
 
-**Refusals** are Unauthenticated, at the end that refuses and, if its alert arrives, at the other end. In TLS
-1.3 a client has finished the handshake before its bookie has seen the client's certificate. So a client may
-learn only from its first ``receive_into`` that it was refused. If its first ``send_all`` breaks, the stream
-looks for an alert that explains it. Once both ends are sure of each other, an alert is ConnectionLost.
+**Refusals** raise Unauthenticated: at the end that refuses and, if that end's alert arrives, at the other
+end. In TLS 1.3, a client finishes the handshake before the bookie has seen the client's certificate. So a
+client may learn only from its first ``receive_into`` that the bookie refused it. If a client's ``send_all``
+fails before anything was received, the stream looks for an alert that explains the failure. Once both ends
+have accepted each other, an alert raises ConnectionLost.
 
-**Sending** joins the buffers and encrypts up to ``_BATCH_BYTES`` at once. OpenSSL makes records of 16 KiB
-from them, and one system call sends these. A batch that the socket takes whole costs nothing more. Otherwise
-the stream keeps the records that did not go, at most one batch. They count as not sent, so the caller gives
-their bytes again, as ``Stream`` demands; the stream skips them, because it has encrypted them already.
-``_ahead`` is the number of bytes to skip.
+**Sending** joins the buffers and encrypts up to ``_BATCH_BYTES`` at once. OpenSSL makes records of up to 16
+KiB from each batch, and one system call sends them. If the socket takes the whole batch, nothing more is to
+do. Otherwise the stream keeps the records that were not sent, at most one batch. Their bytes count as not
+sent, so the caller passes the same bytes again, as ``Stream`` demands. The stream skips these bytes, because
+it has encrypted them already. ``_ahead`` is the number of bytes to skip.
 
-**Receiving** reads ciphertext into a buffer that all streams of the network share: no task switch stands
-between filling it and handing it to ``ssl``. A stream asks only for about as much as its caller has room for,
-so it holds little more than one record of decrypted or encrypted bytes back.
+**Receiving** reads ciphertext into a buffer that all streams of the network share. No task switch happens
+between the moment when the buffer is filled and the moment when its bytes are passed to ``ssl``. A stream
+receives only about as many bytes as its caller has room for, so it keeps little more than one record of
+received bytes for later.
 
-**The end.** ``close`` sends a close_notify if nothing else waits to be sent. If a peer's stream ends without
-one, that is ConnectionLost, not the end of what it had to say: somebody between the two may have cut it off.
+**The end.** ``close`` sends a close_notify, the farewell of TLS, if nothing else waits to be sent. If a
+peer's stream ends without a farewell, the result is ConnectionLost, not a normal end: somebody between the
+two ends may have cut the stream off.
 
-**Key updates** of the peer are answered with the next bytes that are sent. The receiver sends the answer
-itself if nothing is being sent.
+**Key updates.** If the peer changes its keys, ``ssl`` has an answer to send. The receiving task sends the
+answer at once, or, if something else is being sent or waits, the answer goes with the next bytes.
 """
 
 from __future__ import annotations
@@ -58,30 +61,32 @@ from ledgerlog.net.turns import Turns
 __all__ = ["TlsNetwork", "bookie_of", "network_of"]
 
 _BATCH_BYTES = 256 * KIB
-"""Plain bytes that are encrypted at once, at most."""
+"""How many plain bytes are encrypted at once, at most."""
 
 _SCRATCH_BYTES = 256 * KIB
 _ROOM_BYTES = 17 * KIB
-"""A stream asks for this much ciphertext more than its caller has room for plain bytes: one whole record."""
+"""A stream receives up to this many bytes of ciphertext more than its caller has room for: one whole
+record."""
 
 _RECORD_HEAD_BYTES = 5
 _RECORD_EXTRA_BYTES = 17
-"""In a record of TLS 1.3: the authentication tag and the type. All its ciphers have tags of 16 bytes."""
+"""The bytes of the authentication tag and of the type in a record of TLS 1.3. Tags have 16 bytes in all its
+ciphers."""
 
 _ANSWERS_BYTES_MAX = 64 * KIB
-"""Answers to key updates that may wait to be sent. A peer that causes more is not honest."""
+"""How many bytes of answers to key updates may wait to be sent. An honest peer does not cause more."""
 
 
 def network_of(credentials: Credentials, *, cluster: str | None) -> Network:
-    """Return the network with which a process reaches its cluster and is reached.
+    """Return the network that a process uses to connect to its cluster, and to be connected to.
 
     Args:
         credentials: What this process proves itself with.
-        cluster: The id of the cluster, which certificates must be for.
+        cluster: The id of the cluster that certificates must be for.
 
     Raises:
         InvalidArgument: A file of the credentials cannot be used.
-        Unauthenticated: This process's certificate would be refused: it has expired, say.
+        Unauthenticated: This process's certificate would be refused: for example, it has expired.
     """
     if credentials.tls is None:
         return TcpNetwork()
@@ -89,19 +94,20 @@ def network_of(credentials: Credentials, *, cluster: str | None) -> Network:
 
 
 def bookie_of(network: Network, *, expected: BookieId | None) -> BookieId | None:
-    """Return the id that a bookie must have, by its certificate or because somebody expects it.
+    """Return the id that this process must have as a bookie: the one in its certificate, or the expected one.
 
-    Clients refuse a bookie with another id than its certificate's.
+    Clients refuse a bookie whose id differs from the id in its certificate.
 
     Args:
         network: The network of the bookie's process.
-        expected: The id that somebody expects; None: any.
+        expected: The id that the caller expects; None if any id will do.
 
     Returns:
-        The id; None: any.
+        The id; None if any id will do.
 
     Raises:
-        Unauthenticated: The process's certificate is not that of a bookie, or of another one.
+        Unauthenticated: The process's certificate is not for a bookie, or is for another bookie than
+            expected.
     """
     if not isinstance(network, TlsNetwork):
         return expected
@@ -117,7 +123,8 @@ def bookie_of(network: Network, *, expected: BookieId | None) -> BookieId | None
 class TlsNetwork:
     """TLS over the streams of another network.
 
-    The inner streams must not let another task run after they have filled the buffer of a ``receive_into``.
+    The inner streams must not let another task run between filling the buffer of a ``receive_into`` and
+    returning.
     """
 
     def __init__(self, inner: Network, certificates: Certificates) -> None:
@@ -126,18 +133,18 @@ class TlsNetwork:
         self.certificates = certificates
 
     async def connect(self, address: str) -> Stream:
-        """Open a stream to a listener. The handshake comes with its first use. Otherwise as the inner
-        network's ``connect``."""
+        """Open a stream to a listener, as the inner network's ``connect`` does. The handshake begins when the
+        stream is first used."""
         context = self.certificates.client()
         return TlsStream(await self._inner.connect(address), context, self, is_server=False)
 
     async def listen(self, address: str) -> Listener:
-        """As the inner network's ``listen``."""
+        """Listen at an address, as the inner network's ``listen`` does."""
         return TlsListener(await self._inner.listen(address), self)
 
 
 class TlsListener:
-    """A listener whose streams shake hands at their first use."""
+    """A listener. Its streams do the handshake when they are first used."""
 
     __slots__ = ("_inner", "_network")
 
@@ -159,12 +166,12 @@ class TlsListener:
 
 @attrs.define
 class _Record:
-    """A record that the socket has not taken whole."""
+    """A record that the socket has not taken completely."""
 
     rest: memoryview
     """The ciphertext to send."""
     plain_bytes: int
-    """How many bytes of the caller are in the record."""
+    """How many of the caller's bytes are in the record."""
 
 
 class TlsStream:
@@ -209,8 +216,8 @@ class TlsStream:
         self._is_sending = False  # a task is inside send_all
         self._has_heard = False  # the peer has sent something after the handshake
         self._has_more = True  # decrypted bytes may be there, or whole records
-        self._is_finished = False  # the peer said its farewell
-        self._fault: ssl.SSLError | None = None  # met behind bytes that were good
+        self._is_finished = False  # the peer sent its farewell
+        self._fault: ssl.SSLError | None = None  # an error after bytes that were decrypted well
         self._principal: Principal | None = None
         self._refusal: str | None = None  # why one end refused the other
         self._waiting: deque[_Record] = deque()  # encrypted, and not taken by the socket
@@ -253,10 +260,11 @@ class TlsStream:
                 return received
 
     def _decrypt(self, buffer: memoryview) -> int | None:
-        """Decrypt what is there into the front of ``buffer``.
+        """Decrypt received bytes into the front of ``buffer``.
 
         Returns:
-            How many bytes; 0 if the peer said its farewell; None if more ciphertext has to come first.
+            How many bytes were decrypted; 0 if the peer sent its farewell; None if more ciphertext is needed
+            first.
         """
         read, incoming, size = self._ssl.read, self._incoming, len(buffer)
         filled = 0
@@ -286,7 +294,7 @@ class TlsStream:
         return 0 if self._is_finished else None
 
     def _answer(self) -> None:
-        """Send what ``ssl`` itself has to say, unless something else is being sent."""
+        """Send what ``ssl`` itself wants to send, unless something else is being sent or waits."""
         waiting = self._outgoing.pending
         if not waiting or self._is_sending or self._waiting:
             if waiting > _ANSWERS_BYTES_MAX:
@@ -365,7 +373,7 @@ class TlsStream:
             self._drop_sent(self._inner.send_nowait([record.rest for record in self._waiting]))
 
     def _drop_sent(self, sent: int) -> None:
-        """Forget the first ``sent`` bytes of the records that wait."""
+        """Forget the first ``sent`` bytes of the waiting records."""
         waiting = self._waiting
         while waiting and sent >= len(waiting[0].rest):
             sent -= len(waiting.popleft().rest)
@@ -373,7 +381,8 @@ class TlsStream:
             waiting[0].rest = waiting[0].rest[sent:]
 
     def _report(self, buffers: Sequence[Buffer]) -> int:
-        """Return how many bytes of ``buffers`` the socket has taken whole by now."""
+        """Return how many bytes of ``buffers`` are in records that the socket has taken completely, and count
+        them as reported."""
         done = self._ahead - sum(record.plain_bytes for record in self._waiting)
         reported = min(done, buffers_bytes(buffers))
         self._ahead -= reported
@@ -386,7 +395,7 @@ class TlsStream:
             return
         self._is_closed = True
         if self._is_open and not self._is_sending and not self._waiting:
-            # Without waiting: if the socket is full, the peer is told by the end of the stream alone.
+            # This does not wait: if the socket is full, the peer sees only the end of the stream.
             with contextlib.suppress(ssl.SSLError, ConnectionLost):
                 try:
                     self._ssl.unwrap()
@@ -401,7 +410,7 @@ class TlsStream:
             raise ConnectionLost(f"the connection with {self.peer} is closed")
 
     async def _shake_hands(self) -> None:
-        """Take part in the handshake until it is over, or see that another task does so."""
+        """Do the handshake, or wait until another task has done it."""
         with trio.move_on_at(self._deadline) as scope:
             async with self._shaking:
                 if not self._is_open:
@@ -444,7 +453,7 @@ class TlsStream:
         self._is_open = True
 
     async def _flush(self) -> None:
-        """Send what the handshake has to say."""
+        """Send the handshake messages that ``ssl`` wants to send."""
         said = memoryview(self._outgoing.read())
         sent = self._inner.send_nowait([said])
         if sent < len(said):
@@ -455,14 +464,14 @@ class TlsStream:
                 raise
 
     def _fail(self, cause: ssl.SSLError) -> NoReturn:
-        """Raise what an error of ``ssl`` means, after the peer was told."""
+        """Send the alert of a failed ``ssl`` call to the peer, and raise the matching exception."""
         last_words = self._outgoing.read()
         if self._is_server and not self._is_open and _name_of(cause) in _NO_TLS:
             last_words = last_words or _NO_TLS_ALERT  # OpenSSL is silent then.
         with contextlib.suppress(ConnectionLost):
             if last_words and not self._is_sending and not self._waiting:
                 self._inner.send_nowait([last_words])
-        # A client has finished the handshake before its bookie has seen the client's certificate.
+        # A client finishes the handshake before the bookie has seen the client's certificate.
         if self._is_open and (self._is_server or self._has_heard):
             why = None
         else:
@@ -476,7 +485,8 @@ class TlsStream:
         raise Unauthenticated(why) from cause
 
     async def _look_for_alert(self, lost: ConnectionLost) -> None:
-        """After a send broke: raise the reason if the peer has sent one before it closed."""
+        """After a send failed: if the peer sent an alert before it closed, raise the reason that the alert
+        gives."""
         scratch = self._network._scratch[:_ROOM_BYTES]
         with contextlib.suppress(ConnectionLost):
             count = await self._inner.receive_into(scratch)
@@ -507,14 +517,14 @@ def _batches(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 def _records(cipher: bytes, plain_bytes: int) -> Iterator[_Record]:
-    """Cut ciphertext into its records. The last ``plain_bytes`` in it are the caller's."""
+    """Cut ciphertext into its records. The last ``plain_bytes`` plain bytes in them are the caller's."""
     view = memoryview(cipher)
     cut: list[_Record] = []
     while view:
         size = int.from_bytes(view[3:_RECORD_HEAD_BYTES], "big")
         cut.append(_Record(view[: _RECORD_HEAD_BYTES + size], size - _RECORD_EXTRA_BYTES))
         view = view[_RECORD_HEAD_BYTES + size :]
-    # Answers of ssl itself may stand before them.
+    # Records that ssl itself sends may come before the caller's.
     own = sum(record.plain_bytes for record in cut) - plain_bytes
     for record in cut:
         if not own:
@@ -544,7 +554,8 @@ _NO_TLS = frozenset(
 )
 
 _NO_TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
-"""A record with the fatal alert "protocol version". A plain client of ours knows by it what is wrong."""
+"""A record with the fatal alert "protocol version". From this alert, our own clients without TLS know what is
+wrong."""
 
 _ALERTS = {
     "UNKNOWN_CA": "it does not trust the authority of this process's certificate",
@@ -559,11 +570,11 @@ _ALERTS = {
     "CERTIFICATE_REQUIRED": "it asks for a certificate, and this process has presented none",
     "PROTOCOL_VERSION": "it does not speak TLS 1.3",
 }
-"""What an alert of the peer says, by the end of its name in OpenSSL."""
+"""What an alert of the peer means. The key is the end of the alert's name in OpenSSL."""
 
 
 def _why_refused(cause: ssl.SSLError, authorities: str, *, is_open: bool) -> str | None:
-    """Say why one end refused the other; None if the connection broke for another reason."""
+    """Return why one end refused the other; None if the connection broke for another reason."""
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time()))
     if isinstance(cause, ssl.SSLCertVerificationError):
         match cause.verify_code:

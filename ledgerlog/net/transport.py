@@ -24,7 +24,7 @@ def buffers_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """The rest of ``buffers`` after their first ``sent`` bytes."""
+    """Return the rest of ``buffers`` after their first ``sent`` bytes."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
@@ -47,10 +47,10 @@ class Stream(Protocol):
 
     @property
     def principal(self) -> Principal | None:
-        """Who the peer proved to be by the transport itself, with a certificate.
+        """The principal that the transport itself has proved the peer to be, by a certificate.
 
-        None: the transport proves nothing (plain TCP, streams inside one process), or nothing was received or
-        sent yet."""
+        None if the transport proves nothing (plain TCP, streams inside one process), or if nothing was
+        received or sent yet."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -61,7 +61,8 @@ class Stream(Protocol):
 
         Raises:
             ConnectionLost: The stream is broken or closed.
-            Unauthenticated: One end refused the other's proof of who it is. Only before the first byte.
+            Unauthenticated: One end refused the other's proof of who it is. This is raised only before the
+                first byte was received.
 
         Cancelling: loses no bytes.
         """
@@ -70,9 +71,9 @@ class Stream(Protocol):
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         """Send as much of ``buffers`` as possible without waiting.
 
-        Never call it while another task is inside ``send_all``. The bytes that were not sent come first in
-        the next call of either method, unchanged: a stream that encrypts may have encrypted them already.
-        A new stream may take nothing before ``send_all`` or ``receive_into`` has returned once.
+        Never call it while another task is inside ``send_all``. If some bytes were not sent, begin the next
+        call of either method with exactly these bytes: a stream that encrypts may have encrypted them
+        already. A new stream may take nothing before ``send_all`` or ``receive_into`` has returned once.
 
         Returns:
             How many bytes were sent, possibly 0.
@@ -96,7 +97,7 @@ class Stream(Protocol):
     def close(self) -> None:
         """Close the connection at once; closing again is harmless.
 
-        Tasks inside its methods get ConnectionLost."""
+        Tasks inside this stream's methods get ConnectionLost."""
         ...
 
 
@@ -105,7 +106,7 @@ class Listener(Protocol):
 
     @property
     def address(self) -> str:
-        """The address that it listens at, with the port that was really bound."""
+        """The address of the listener, with the port that was really bound."""
         ...
 
     async def accept(self) -> Stream:

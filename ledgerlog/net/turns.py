@@ -1,13 +1,14 @@
-"""Fair turns for streams whose calls often need not wait.
+"""Fair turns for tasks that use a stream whose calls often need not wait.
 
-A call that need not wait is cheapest if it returns at once. But if the peer always has more to give, the task
-would never let another one run. So after it has handled ``limits.TURN_BYTES`` without waiting, the task lets
-the others run before it goes on. Until then it only checks for a cancellation.
+A call that need not wait is cheapest if it returns at once. But if the peer always sends more, the task would
+never let another task run. So after it has handled ``limits.TURN_BYTES`` without waiting, which is one
+*turn*, the task lets the other tasks run before it goes on. Until then, it only checks for a cancellation.
 
 Bytes alone do not measure the work: a frame of a hundred bytes takes as long as one of a few thousand. So
-each item counts for at least ``least`` bytes. A task that handles frames counts frames, at most
-``limits.TURN_FRAMES`` in a turn. A stream counts its calls (``limits.TURN_CALLS``). It only copies bytes,
-which is an eighth of the work of handling them (``spend_copied``).
+each item counts for at least ``least`` bytes. For a task that handles frames, an item is a frame, and a turn
+has at most ``limits.TURN_FRAMES``. For a stream, an item is a call, and a turn has at most
+``limits.TURN_CALLS``. A stream only copies bytes, which is an eighth of the work of handling them
+(``spend_copied``).
 """
 
 from __future__ import annotations
