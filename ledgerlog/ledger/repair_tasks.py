@@ -1,9 +1,9 @@
 """Filing a ledger for repair: passing on that copies may be missing, before it is forgotten (rule 24).
 
-The plain mode acknowledges and closes at the ack quorum. If a bookie did not confirm its copies, only the
-ledger's writer knows this, and only until the writer ends. So the process that ends a ledger files the
-ledger: it makes a task for the workers of auto-recovery. ``repair.queue`` describes what happens to the task
-afterwards. The task depends on who makes it:
+In the plain mode (without guaranteed write quorum), entries are acknowledged and ledgers closed at the ack
+quorum. If a bookie did not confirm its copies, only the ledger's writer knows this, and only until the writer
+ends. So the process that ends a ledger files the ledger: it makes a task for the workers of auto-recovery.
+``repair.queue`` describes what happens to the task afterwards. The task depends on who makes it:
 
     a writer that closed the ledger             names the bookies that did not confirm all of their entries
     a writer whose close has an unknown outcome names the same bookies

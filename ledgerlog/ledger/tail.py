@@ -188,8 +188,8 @@ class LedgerTails:
         Args:
             ledger_id: The ledger.
             kind: What ``decode`` makes of the entries. Followers with equal kinds share a tail.
-            reader: Reads the ledger, if nobody follows it yet.
-            decode: As for ``LedgerTail``, if nobody follows the ledger yet.
+            reader: Reads the ledger. It is used only if the ledger has no follower of this kind yet.
+            decode: As for ``LedgerTail``. It is used only if the ledger has no follower of this kind yet.
         """
         key = (ledger_id, kind)
         tail = self._tails.get(key)

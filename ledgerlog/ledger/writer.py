@@ -18,11 +18,11 @@ bookies that the last entries of a burst are confirmed. A bookie that reconnects
 it may have forgotten a LAC that came without an entry, because nothing synced it.
 
 **Closing** first refuses new appends. Entries that were appended before have time to be confirmed, and no
-other entry can follow them. The plain mode closes at the ack quorum. So some bookies may still lack copies
-then. A writer that has stored the end, or does not know whether it has, waits a moment for the last copies.
-If a bookie still lacks some, the writer files the ledger for repair (rule 24). Callers of ``close`` wait for
-the filing, because only the writer knows of the missing copies. The outcome of ``close`` does not depend on
-the filing.
+other entry can follow them. In the plain mode (without guaranteed write quorum), the ledger is closed when
+its entries have an ack quorum. Some bookies may still lack copies then. A writer that has stored the end, or
+does not know whether it has, waits a moment for the last copies. If a bookie still lacks some, the writer
+files the ledger for repair (rule 24). Callers of ``close`` wait for the filing, because only the writer knows
+of the missing copies. The outcome of ``close`` does not depend on the filing.
 """
 
 from __future__ import annotations

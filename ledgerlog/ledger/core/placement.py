@@ -109,7 +109,7 @@ def narrow_write_sets(
 ) -> list[tuple[int, ...]]:
     """Find the write sets that lie in too few places.
 
-    A bookie without the label shares its place with nobody.
+    A bookie without the label counts as sharing its place with no other bookie.
 
     Args:
         ensemble: The bookies by slot.

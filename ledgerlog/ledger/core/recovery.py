@@ -3,7 +3,8 @@
     announce   metadata OPEN -> IN_RECOVERY; joining an IN_RECOVERY ledger writes nothing (D9)
     fencing    ask every bookie of the last ensemble to fence, until the answers cover the ensemble (A.0)
     reading    read entries in order, each from its write set, until one certainly does not exist. The first
-               is the one after ``start``: the highest LAC (guaranteed mode: LAFR) reported while fencing
+               is the one after ``start``: the highest LAC reported while fencing (the last add confirmed; in
+               guaranteed mode the LAFR, the last add fully replicated)
     closing    write every entry that was read to its quorum again; then IN_RECOVERY -> CLOSED
 
 Rules that are easy to get wrong:

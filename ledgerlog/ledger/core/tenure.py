@@ -1,11 +1,11 @@
 """A bookie's *tenure* of one slot of an ensemble: which entries the bookie confirmed, and whether it lacks
 some.
 
-In the plain mode, the protocol machine (``ledger.core.pending``) is done with an entry at the ack quorum, and
-then forgets which bookies confirmed the entry. A copy that is on its way at that moment may arrive later, or
-never. A ``Tenure`` goes on counting: *every* confirmation of the bookie counts, no matter how late, and even
-while the slot is being replaced. It records which entries the bookie has, not which entries may be
-acknowledged.
+In the plain mode (without guaranteed write quorum), the protocol machine (``ledger.core.pending``) is done
+with an entry at the ack quorum, and then forgets which bookies confirmed the entry. A copy that is on its way
+at that moment may arrive later, or never. A ``Tenure`` goes on counting: *every* confirmation of the bookie
+counts, no matter how late, and even while the slot is being replaced. It records which entries the bookie
+has, not which entries may be acknowledged.
 
 The cost depends on the number of confirmations, not on the number of entries. Confirmations come nearly
 always in order, so they usually make one range. Each interruption may leave one more. If there are more than

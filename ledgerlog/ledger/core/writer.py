@@ -17,8 +17,9 @@ T22). The writer forms the intent afresh each time. So a new fragment always sta
 repair made to older fragments in the meantime.
 
 **An end is final.** Once ``failure`` is set, no confirmation counts and nothing more is acknowledged (T06).
-If the owner may still close the ledger (``close`` has begun, or the plain mode gave up), an intent to write
-the end remains: the closing write. The outcome of the closing write decides what happens to the pending adds:
+If the owner may still close the ledger (``close`` has begun, or the writer gave up in the plain mode, without
+guaranteed write quorum), an intent to write the end remains: the closing write. The outcome of the closing
+write decides what happens to the pending adds:
 
     the closing write took effect       pending adds are not in the ledger; ``failure`` stays as it is
     another client recovers the ledger  pending adds may survive or not; ``failure`` becomes LedgerFenced
