@@ -1,28 +1,35 @@
 """Archiving one log: the steps that ``archive.core.lifecycle`` plans.
 
-A step may crash at any moment. A later run then finishes its work.
+The metadata store has a *record* for each archived file: the file's URL, its digest and its ledgers. "The
+file's record" below is this one. "The log's record" has the log's list of ledgers.
 
-    copy      1  Check that every bookie of the ledger's write sets says that it has its entries. Otherwise
-                 leave the ledger to auto-recovery.
+A job may crash at any moment of a step. A later run then finishes the step.
+
+    copy      1  Ask every bookie that should have entries of the ledger whether it has them. If one does not
+                 say yes, leave the ledger to auto-recovery.
               2  Read the entries, and write them to a temporary file.
               3  Give the file its name.
               4  Read the whole file again, and check that it is what was written.
-              5  Create its record, in a transaction that checks the log's record: the ledger is listed.
+              5  Create the file's record. The same transaction checks that the log's record has not changed
+                 since the job found the ledger in its list.
     give up   1  Read the whole file again, and check that it is what was recorded.
               2  Delete the ledger's metadata, in a transaction that checks the file's record.
     withdraw     If step 1 of "give up" finds the file gone or damaged, and bookies give all entries: delete
-                 the record, in a transaction that checks the ledger's metadata. The ledger is copied again.
-    retire    1  Check that the log's record, read after the archive's, does not name the ledger.
+                 the file's record, in a transaction that checks the ledger's metadata. A later step copies
+                 the ledger again.
+    retire    1  Read the file's record and then the log's record. Check that the log's list does not name the
+                 ledger.
               2  Delete the file, then its record.
     clean        Delete files in the log's directory that no record names (``archive.jobs.cleaning``).
 
-A step draws a conclusion from a file only if the marker of the file's destination is there
-(``archive.jobs.claiming``). "Copy" checks the marker after step 4. "Give up" checks it before step 1 and
-after it. "Retire" checks it before it deletes the file, and again if there is no file to delete.
+A destination that is not mounted looks as if its files were gone. So the first job leaves a *marker* at the
+destination, a small file (``archive.jobs.claiming``). A step believes what it sees of a file only if this
+marker is there. "Copy" checks the marker after step 4. "Give up" checks the marker before and after step 1.
+"Retire" checks the marker before it deletes the file, and again if there is no file to delete.
 
-A crash before step 5 of "copy" leaves a file that no record names; "clean" deletes it. A crash at any other
-moment leaves a state that the plan knows. Two jobs at the same time do some work twice. If both make a record
-for one ledger, the first one stands, and the second job deletes its own file, which no record names.
+A crash before step 5 of "copy" leaves a file that no record names; "clean" deletes this file. After a crash
+at any other moment, the next plan goes on from the state that is left. Two jobs at the same time do some work
+twice. If both copy one ledger, the first record stands, and the second job deletes its own file.
 
 Each step reports its progress to ``environment.mark``, under names that begin with "archive:". Tests inject
 faults there.
@@ -85,10 +92,11 @@ class ArchiveStep:
     """What a job did about one ledger, or one file."""
 
     what: str
-    """What happened: ``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted`` or
-    ``cleaned``. ``unchanged``, ``skipped`` and ``failed`` mean that nothing was changed."""
+    """What happened: ``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted``,
+    ``published`` or ``cleaned``. ``unchanged``, ``skipped`` and ``failed`` mean that no record changed."""
     ledger_id: int | None
-    """The ledger; for a merged file its first one. None for a cleaned file."""
+    """The ledger; for a merged file, the file's first ledger. None for a file without a record and for a
+    published table."""
     records: int = 0
     """How many records the file has."""
     bytes: int = 0
@@ -110,7 +118,8 @@ class LogState:
     records: tuple[tuple[ArchivedFile, int], ...]
     """The records of the archive with their versions, by offset."""
     with_copies: frozenset[int]
-    """The ledgers of the list and of the files that have metadata."""
+    """The ledgers that have metadata, out of those that the log's list or a file's record names. Bookies have
+    copies of them."""
 
     def version_of(self, record: ArchivedFile) -> int:
         """Return the version of one of ``records``."""
@@ -125,7 +134,7 @@ class Steps(list[ArchiveStep]):
     """The steps of a job, in order.
 
     Args:
-        on_step: Called with each step; None: nobody wants to know.
+        on_step: Called with each step; None: nothing is called.
     """
 
     def __init__(self, on_step: OnStep | None) -> None:
@@ -141,7 +150,8 @@ class Steps(list[ArchiveStep]):
 
 LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
 _STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24
-"""How far the clocks of a job, of a cleaner and of the destination may be apart, in seconds."""
+"""The largest allowed difference between the clocks of a job, of a cleaner and of the destination, in
+seconds."""
 _BYTES_PER_S_MIN = 4 * MIB
 """If a destination takes a whole file more slowly than this, it counts as not answering."""
 
@@ -210,7 +220,7 @@ class Archiver:
         )
 
     async def _has_metadata(self, ledger_id: int) -> bool:
-        """Whether a ledger has metadata, even if they do not decode: the ledger's own step then fails."""
+        """Whether a ledger has metadata, even if they do not decode. In that case the ledger's step fails."""
         try:
             return await self.ledgers.find(ledger_id) is not None
         except MetadataCorrupt:
@@ -250,10 +260,11 @@ class Archiver:
     # --- copying ------------------------------------------------------------------------------
 
     async def copy(self, segment: LogSegment) -> ArchiveStep:
-        """Archive one counted ledger of the log.
+        """Archive one counted ledger of the log. Counted: the ledger is closed, and the log's list says how
+        many records it has.
 
         Args:
-            segment: The ledger, which has records.
+            segment: The ledger's segment in the log's list. It must have records.
 
         Returns:
             A step that was ``copied``; or ``skipped``, with the reason, if the ledger cannot be archived now.
@@ -339,13 +350,14 @@ class Archiver:
     ) -> ArchivedFile:
         """Write a file of records.
 
-        A file has columns for keys and headers only if a record has a key or headers. Until one comes, the
-        file has none; then it is begun anew, and the records are read a second time.
+        A file has columns for keys and headers only if a record has a key or headers. This method begins
+        without these columns. At the first record with a key or headers, it drops the file, begins a new one
+        with these columns, and reads the records a second time.
 
         Args:
             ledgers: The ledgers, in the order of the log.
             pages: Reads the records, from the first one on.
-            compacted: Whether compaction may drop records of theirs.
+            compacted: Whether records may be missing because of compaction.
 
         Returns:
             The record of the file, which is not stored yet.
@@ -386,7 +398,7 @@ class Archiver:
 
         Args:
             ledgers: The ledgers, in the order of the log.
-            compacted: Whether compaction may drop records of theirs.
+            compacted: Whether records may be missing because of compaction.
             has_attributes: Whether the file gets columns for keys and headers.
 
         Raises:
@@ -414,7 +426,8 @@ class Archiver:
         try:
             yield writing
         except LedgerLogError:
-            # If a thread is stuck in the file, or this process is killed, the file is left to ``clean``.
+            # If a thread is still busy with the file, leave the file to ``clean``. ``clean`` also deletes it
+            # if this process is killed.
             if not writing.is_published and not writing.is_busy:
                 await in_thread(writer.discard, file=url)
             raise
@@ -424,7 +437,8 @@ class Archiver:
         path = archive_path(self.incarnation, record.ledger_id)
 
         async def write(is_unsure: bool) -> ArchiveStep:
-            # Once an answer was lost, the record may still be created. Then its file must stay.
+            # After a lost answer (``is_unsure``), the store may have created the record or may still create
+            # it. The new file must then stay.
             metadata, version = await self.logs.read(self.incarnation)
             existing = await self.archives.find(self.incarnation, record.ledger_id)
             if existing is not None:
@@ -488,8 +502,8 @@ class Archiver:
         ledger = record.ledger(ledger_id)
         assert ledger is not None
         gone: str | None = None
-        # Check the marker before reading the file and again after it. The destination may be unmounted during
-        # the read, and the file that was read may lie below a mount point.
+        # Check the marker before the read and again after it. If the destination is unmounted in between,
+        # another file may appear in this place: one that lies below the mount point.
         await self.markers.expect(record.file)
         try:
             await check_archive(record)
@@ -515,8 +529,8 @@ class Archiver:
                     ledger.last_entry,
                     f"it was archived up to this entry and now ends with entry {stored[0].last_entry}",
                 )
-            # Read the record again. If one job withdrew it and another job made a new one, the new record may
-            # have the version of the old one, and has its own delay.
+            # Read the file's record again. Jobs may have withdrawn it and made a new one. The new record may
+            # have the same version number, and its delay is not over.
             found = await self.archives.find(self.incarnation, record.ledger_id)
             if found is None or found[0] != record:
                 return done("skipped", record, why="its archive has changed meanwhile")
@@ -544,8 +558,9 @@ class Archiver:
         index = None if metadata is None else metadata.index_of(ledger_id)
         if metadata is None or index is None:
             return done("skipped", record, why="its records were truncated away meanwhile")
-        # The metadata of a ledger may exist although its entries are lost. Then the damaged file, or a copy
-        # of it that an operator brings back, may hold the only records. They count only with the record.
+        # The metadata of a ledger may exist although its entries are lost. Then only the damaged file, or a
+        # copy of this file that an operator restores, may hold the records. Readers find a file only by its
+        # record, so keep the record.
         try:
             async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):
                 pass
@@ -573,7 +588,7 @@ class Archiver:
     # --- retiring, and checks of files --------------------------------------------------------
 
     async def retire(self, record: ArchivedFile) -> ArchiveStep:
-        """Delete a file whose ledgers the log names no more, then delete its record.
+        """Delete a file whose ledgers are no longer in the log's list, then delete the file's record.
 
         Returns:
             A step that was ``retired``; or ``skipped``, with the reason.
@@ -595,8 +610,8 @@ class Archiver:
         self.expect_own(record)
         await self.markers.expect(record.file)
         if not await self.delete_file(record):
-            # A job that crashed here may have deleted the file. Or the destination was just unmounted: if the
-            # record were deleted then, the file would stay there for ever.
+            # The file is not there. Perhaps a job deleted it and then crashed. Or the destination was just
+            # unmounted. In that case keep the record; without it, no job would ever delete the file.
             await self.markers.expect(record.file)
         self.mark("file deleted")
         path = archive_path(self.incarnation, record.ledger_id)
@@ -618,7 +633,7 @@ class Archiver:
         return age_ms > 1000 * (ARCHIVE_STRAY_AGE_S - _STRAY_MARGIN_S)
 
     async def expect_file(self, record: ArchivedFile) -> None:
-        """Check that the file of a record that is about to be written is there.
+        """Check that a file is there, before its record is written.
 
         Raises:
             ArchiveUnavailable: The file is gone or cannot be read.
@@ -652,7 +667,7 @@ class Archiver:
 
 
 class _Writing:
-    """A file that is being written. ``Archiver.writing`` makes one."""
+    """A file that is being written. ``Archiver._writing`` makes one."""
 
     def __init__(self, archiver: Archiver, writer: ArchiveWriter, url: str) -> None:
         self._archiver = archiver
@@ -660,7 +675,7 @@ class _Writing:
         self._url = url
         self.is_published = False
         self.is_busy = False
-        """Whether a thread uses the file, or was abandoned in it."""
+        """Whether a thread uses the file, perhaps after its caller stopped waiting."""
 
     async def add(self, batches: Sequence[RecordBatch]) -> None:
         """Add the next records."""
@@ -718,7 +733,8 @@ class _Writing:
             token=environment.new_token(),
         )
         await check_archive(record)
-        # If the destination was unmounted in the meantime, the file lies below its mount point.
+        # Without the marker, the destination may have been unmounted during the write. Then the new file lies
+        # below the mount point.
         await archiver.markers.expect(url)
         archiver.mark("verified")
         return record
@@ -737,9 +753,9 @@ def done(what: str, record: ArchivedFile, *, why: str = "") -> ArchiveStep:
 
 
 async def guarded(work: Awaitable[ArchiveStep], ledger_id: int) -> ArchiveStep:
-    """Wait for a step; return one that ``failed`` if a file, an entry or the ledger's metadata are at fault.
+    """Wait for a step. If a file, an entry or the ledger's metadata are at fault, return a ``failed`` step.
 
-    Other errors pass, for example MetadataUnavailable, because every further step would fail the same way.
+    Other errors, for example MetadataUnavailable, are raised: every later step would fail the same way.
     """
     try:
         return await work

@@ -1,27 +1,30 @@
 """Checking that a destination is the right one for the cluster's files (``archive.marker`` says why).
 
-For each destination, the metadata store names the marker that vouches for it. A job opens a destination:
+A *marker* is a small file with a random id at a destination. For each known destination, the metadata store
+has a node with the id of its marker. If the marker with this id is there, it vouches for the destination: the
+destination is mounted and is the right one. A job that opens a destination acts as follows:
 
     destination is  its marker is            the job
     known           there                    works
     known           missing                  refuses with ArchiveUnavailable, before it looks at any file
-    not known       there, of a known one    works: this is a known destination under another name, for
-                                             example another path or another host
+    not known       there, with the id of a  works: this is the known destination under another name, for
+                    known destination        example another path or another host
     not known       missing                  refuses if records name files there. Otherwise the destination
                                              is new: the job makes a marker, records it in the store, and
                                              works
 
-If a marker is missing, the destination is not mounted, or it is the wrong one. It may also have been restored
-without its marker. An operator who knows that says so once (``accept_destination``). The job then makes a new
-marker and records it. From then on the old id vouches for nothing, for example below a mount point.
+If a marker is missing, the destination is not mounted, or it is the wrong one. Or the destination was
+restored without its marker. In that case, pass ``accept_destination`` once. The job then makes a new marker
+and records the new id. From then on a marker with the old id, for example below a mount point, vouches for
+nothing.
 
-**The file comes first**, and then its node in the store. So a crash leaves a file that no node names, never a
-known destination without its marker. If two jobs find a new destination at once, one of them makes the node.
-The other one finds the node and its marker, and deletes its own marker.
+**The marker comes first**, and then its node in the store. So a crash leaves a marker that no node names,
+never a known destination without its marker. If two jobs find a new destination at once, one of them makes
+the node. The other job finds the node and the first job's marker, and deletes its own marker.
 
 A destination may be unmounted while a job works, and a record may name a file at another destination than the
-job's. So before a step draws a conclusion from a file (it is gone, or it is new and whole), it looks at the
-file and then checks the marker of the destination *in which that file lies*.
+job's. So before a step concludes that a file is gone, or that it is new and whole, the step looks at the file
+and then checks the marker of the destination *in which that file lies*.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ _HOW_TO_ACCEPT = "ledgerlog spark archive --accept-destination (accept_destinati
 async def load_destination(where: str) -> Destination:
     """Make a destination from its name, and import the modules that read and write files.
 
-    It runs in a thread with a deadline, because some file systems are contacted here.
+    This runs in a thread with a deadline, because some file systems need a request over the network.
 
     Args:
         where: A path on this machine, or a URL that ``pyarrow.fs`` knows.
@@ -113,14 +116,15 @@ class Markers:
             except ArchiveUnavailable:
                 if not accept:
                     raise
-                # Go on: a changed marker is replaced. If the file system failed, ``_make`` fails too.
+                # Go on, even if the marker has other contents: ``_make`` makes a new one. If the file system
+                # failed, ``_make`` fails too.
             if not accept:
                 if found is not None:
                     raise self._refusal(destination, destination.url, found[0])
                 named = await self._file_below(destination)
                 if named is not None:
-                    # Another job may have claimed it in the meantime: it made the node before its first
-                    # record.
+                    # Another job may have claimed the destination in the meantime: every job makes the node
+                    # before its first record. So look for the node again.
                     if await self._places.find(where) is not None:
                         continue
                     raise self._refusal(destination, named, None)
@@ -128,13 +132,13 @@ class Markers:
                 return
 
     async def expect(self, file: str) -> None:
-        """Check that a marker vouches for the destination in which a file lies, or should lie.
+        """Check that a marker vouches for the destination in which a file lies or should lie.
 
         Args:
             file: The URL of the file.
 
         Raises:
-            ArchiveUnavailable: No marker does, or the file system failed.
+            ArchiveUnavailable: No marker vouches for the destination, or the file system failed.
         """
 
         def find() -> tuple[Destination, str]:
@@ -173,8 +177,8 @@ class Markers:
                 # Each attempt writes the same value, so it does not matter which attempt succeeds.
                 await self._places.write(place, version)
             except CONFLICTS:
-                # The caller looks for the marker that the store has. After a lost answer it may be this one,
-                # so keep it.
+                # The caller then looks for the marker that the store names. After a lost answer, that may be
+                # the marker that we just made. So keep ours.
                 if not is_unsure:
                     await in_thread(lambda: destination.delete(name), file=destination.url)
                 return False

@@ -1,16 +1,17 @@
 """Deleting files in a log's directory that no record of the archive names.
 
-A job leaves such a file if it ends before it makes its record, or if it replaces or withdraws a record. No
-record will ever name the file: no name is used twice, and no job records a file that is almost a day old
-(``Archiver.is_late``). But it may hold the last copy of some records. So it stays in each of these cases:
+Such a file is called a *stray*. A job leaves a stray if the job ends before it records its file, or if it
+replaces or withdraws the record of a file. No job will ever record an old stray: no name is used twice, and
+no job records a file that is almost a day old (``Archiver.is_late``). But a stray may hold the last copy of
+some rows. So a stray stays in each of these cases:
 
-- It is younger than a day. A job may be about to record it.
-- The first file that was made after it with all its offsets is younger than a day. A reader of the old file
-  may need that time to finish.
-- A recorded file that has some of its offsets is not there, or another file is in its place. A cleaner whose
-  clock is ahead may have deleted that file just before it was recorded.
-- The log lists a ledger with some of its offsets, and this ledger is in no file. Only bookies have that
-  ledger, and no job has checked yet that they have all of it.
+- The stray is younger than a day. A job may be about to record it.
+- Another file replaced the stray less than a day ago: a file with all offsets of the stray that was made
+  after it. A reader of the stray may need this day to finish.
+- A record names a file with some of the stray's offsets, but that file is not there, or another file is in
+  its place. A cleaner whose clock is ahead may have deleted that file just before a job recorded it.
+- The log lists a ledger with some of the stray's offsets, and this ledger is in no recorded file. Then only
+  bookies have the ledger, and no job has checked yet that they have all of it.
 
 The last two cases are reported as ``skipped``. If the log was deleted, no case applies.
 """
@@ -47,7 +48,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     Args:
         archiver: The archive of the log.
         min_age_s: The age from which a file may be deleted, in seconds. 0: delete all files that no record
-            names, whatever they hold. This is for logs that were deleted.
+            names, whatever they hold. Pass 0 only for logs that were deleted.
 
     Returns:
         A step for each file that was ``cleaned`` or ``skipped``, or whose deletion ``failed``.
@@ -68,10 +69,11 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
         return []
     await store.sync()
     records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
-    # Read the log's record last: a ledger that is archived in between then counts as not archived.
+    # Read the log's record last. If a ledger is archived between the two reads, it then counts as not
+    # archived, and the stray stays.
     metadata, _ = await archiver.logs.read(archiver.incarnation)
-    # Compare the last part of the names, which is unique. The destination may be given in another way than
-    # when the record was made, for example through a symbolic link or with other options.
+    # Compare only the last part of each name, which is unique. The rest may differ: this job may reach the
+    # destination by another URL than the record has, for example through a symbolic link.
     named = {destinations.base_name(record.file) for record in records}
     strays = {
         file.name: destinations.offsets_of_name(destinations.base_name(file.name)) or (0, 0)
@@ -107,17 +109,17 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
 
 
 def _replaced(made: Sequence[tuple[int, int, int, str | None]]) -> dict[str, int]:
-    """Return the times at which other files replaced the strays, in milliseconds.
+    """Return when another file replaced each stray, in milliseconds, by the stray's name.
 
-    A file is replaced by the first file made after it that has all its offsets. This takes one pass, because
-    there may be thousands of files.
+    The file that replaced a stray is the first file made after the stray that has all offsets of the stray.
+    One pass finds all of them, because there may be thousands of files.
 
     Args:
         made: For each file its first offset, its end offset, when it was made (ms) and its name. The name is
             None if the file is not a stray.
     """
     found: dict[str, int] = {}
-    begun: list[tuple[int, int]] = []  # End offset and time of files that may reach beyond the next file.
+    begun: list[tuple[int, int]] = []  # End offset and time of earlier files that may hold the next one.
     for first, end, ms, name in sorted(made, key=lambda each: (each[0], -each[1], -each[2])):
         begun = [each for each in begun if each[0] > first]
         later = [moment for other_end, moment in begun if other_end >= end and moment > ms]
@@ -141,13 +143,13 @@ class _Others:
     """The records of the archive, by offset."""
     _archived: set[int] = attrs.field(init=False)
     _there: dict[bytes, bool] = attrs.field(factory=dict, init=False)
-    """Whether the file of a record is there, by the record's token; only for files that were looked for."""
+    """Whether the file of a record is there, by the record's token. It has only the files checked so far."""
 
     def __attrs_post_init__(self) -> None:
         self._archived = {ledger.ledger_id for record in self.records for ledger in record.ledgers}
 
     async def lack(self, first: int, end: int) -> str | None:
-        """Return why a file with these offsets may be the last one with some record; None if it is not."""
+        """Return why a file with these offsets may hold the last copy of a record; None if it does not."""
         at = bisect_right(self.records, first, key=lambda record: record.end_offset)
         for record in itertools.takewhile(lambda record: record.first_offset < end, self.records[at:]):
             if not await self._is_there(record):

@@ -1,5 +1,4 @@
-"""Archiving a whole log: all the work that is possible for it now (``archive.jobs.archiver`` has the
-steps)."""
+"""Archiving a whole log: do all the work that is possible now. ``archive.jobs.archiver`` has the steps."""
 
 from __future__ import annotations
 
@@ -82,8 +81,9 @@ async def archive_log(
     """Do all archive work that is possible now for one log.
 
     Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
-    ``keep_copies_s`` ago. Delete files that are not needed any more. If one ledger fails, its step ``failed``
-    and the others are still archived. Run it again at any time, also after a crash; it goes on from there.
+    ``keep_copies_s`` ago. Delete files that are not needed any more. If one ledger fails, its step is
+    ``failed``, and the other ledgers are still archived. You can call this again at any time, also after a
+    crash; it goes on with what is left.
 
     Args:
         client: The cluster, for example ``cluster.client``.
@@ -93,8 +93,8 @@ async def archive_log(
             in this run.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
-        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
-            Give all jobs of a log the same.
+        table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
+            Pass the same value to all jobs of a log.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -156,7 +156,8 @@ async def retire_gone(
             is there are deleted too.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
-        table: Where the tables of archives are; those of these logs are dropped first. None: there are none.
+        table: Where the tables of archives are. The tables of these logs are dropped first. None: there are
+            no tables.
         on_step: Called with each step when it is done.
 
     Returns:

@@ -1,12 +1,13 @@
 """Publishing the archive of a log as an Iceberg table (``archive.table``).
 
-    1  Load the table, and then read the records: which files are part of the log.
-    2  If the table names other files, commit one snapshot that adds and removes what differs. If another job
-       committed since step 1, begin again.
+    1  Load the table. Then read from the metadata store which files are part of the log.
+    2  If the table names other files, commit one snapshot that adds the missing files and removes the others.
+       If another job committed since step 1, begin again.
 
-Every job publishes when it is done. ``archive`` publishes two more times: before it deletes the files of
-records that were truncated away, and before it cleans. So the current snapshot never names a file that a job
-deletes. If publishing fails, these files stay, and the next run publishes and deletes them.
+Every job publishes when it is done. ``archive_log`` publishes two more times: before it deletes files whose
+ledgers the log no longer names, and before it deletes files that no metadata record names. So the current
+snapshot never names a file that a job deletes. If publishing fails, these files stay, and the next run
+publishes and deletes them.
 
 A crash before step 2 leaves a table that names the files of an earlier moment. All of them are still there:
 a replaced file stays for a day. The next run publishes. Snapshots that are a day old are forgotten, because
@@ -41,23 +42,23 @@ __all__ = ["Publisher", "TableOptions", "drop_table", "has_default_catalog", "op
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""How often a commit is tried that other jobs come before."""
+"""How many times ``publish`` tries to commit, if another job commits first each time."""
 
 
 @attrs.frozen(kw_only=True)
 class TableOptions:
-    """Where the tables of archives are. Give all jobs of a log the same."""
+    """Where the tables of archives are. Pass the same value to all jobs of a log."""
 
     catalog: str | None = None
     """The name of a catalog in pyiceberg's configuration; None: an SQLite file in the destination."""
     namespace: str = "ledgerlog"
     """The namespace of the tables."""
     is_anew: bool = False
-    """Make the log's table anew, although it is damaged, or another program changed it."""
+    """Make the log's table anew, even if the table is damaged or another program changed it."""
 
 
 def has_default_catalog(destination: str) -> bool:
-    """Whether the catalog can be a file in a destination, by its URL or path: if it is a local directory."""
+    """Whether a destination, given by URL or path, is a local directory. Its catalog can then be a file."""
     return "://" not in destination or destination.startswith("file:")
 
 
@@ -72,11 +73,11 @@ class Publisher:
         """Make the table name the files that are part of the log now.
 
         Args:
-            tell: Called with a step that was ``published``, if the table named other files; or that
-                ``failed``.
+            tell: Called with a ``published`` step if the table named other files before, or with a ``failed``
+                step.
 
         Returns:
-            Whether the table names these files now. True if the archive has no table.
+            Whether the table now names exactly the log's files. True if the archive has no table.
 
         Raises:
             InvalidArgument: The table belongs to another log or another cluster.
@@ -98,7 +99,7 @@ class Publisher:
     async def retire(self, records: Sequence[ArchivedFile], tell: OnStep) -> None:
         """Publish, and then delete the files of records that the log does not name any more.
 
-        If publishing fails, the files stay. The errors are those of ``publish`` and ``Archiver.retire``.
+        If publishing fails, the files stay. See ``publish`` and ``Archiver.retire`` for the errors.
         """
         if records and await self.publish(tell):
             for record in records:
@@ -107,7 +108,7 @@ class Publisher:
     async def clean_up(self, tell: OnStep) -> None:
         """Publish, and then delete old files that no record names (``archive.jobs.cleaning``).
 
-        If publishing fails, the files stay. The errors are those of ``publish`` and ``clean``.
+        If publishing fails, the files stay. See ``publish`` and ``clean`` for the errors.
         """
         if await self.publish(tell):
             for step in await clean(self._archiver):
@@ -161,7 +162,7 @@ class Publisher:
 async def drop_table(archiver: Archiver, options: TableOptions | None) -> None:
     """Drop the table of a log that was deleted. The files of the archive stay.
 
-    The arguments and errors are those of ``open_publisher``. A table of another log stays.
+    A table of another log stays. See ``open_publisher`` for the arguments and the errors.
     """
     async with _opened(archiver, options) as table:
         if table is not None:

@@ -1,18 +1,20 @@
 """Merging and compacting archived files: neighbouring files become one file, and one segment of the log.
 
-    1  Read the files, write the records that stay to a new file, read that file again and check it.
-    2  In one transaction, replace their records by one record, and their segments in the log's list by one
-       segment. The transaction checks that the log's record and the files' records have the versions that
-       were read.
+    1  Read the old files. Write the rows that stay to a new file. Read the new file again and check it.
+    2  In one transaction, replace the old files' metadata records by one metadata record, and their segments
+       in the log's list by one segment. The transaction checks that the log's metadata record and the old
+       files' metadata records still have the versions that step 1 read.
 
-A crash before step 2 leaves a new file that no record names. After step 2, no record names the old files. A
-later run of the archive deletes the unnamed files (``archive.jobs.cleaning``), after a delay, so that a
-reader of an old file can finish. A reader that looks for a deleted old file finds the new one by its offset.
+A crash before step 2 leaves a new file that no metadata record names. After step 2, no metadata record names
+the old files. A later run of the archive deletes the unnamed files (``archive.jobs.cleaning``). It waits for
+a day, so that a reader of an old file can finish. If a reader looks for a deleted old file, it finds the new
+file by the offset.
 
 A file is rewritten only if bookies have no copies of its ledgers (``archive.core.lifecycle``). Offsets,
 positions, timestamps and epochs do not change. A merged file has all records. A compacted file has the latest
-record of each key (``archive.core.compaction``). Compaction commits its groups from the oldest on, and stops
-at the first one that fails. So a tombstone goes only after all records that it deletes.
+record of each key (``archive.core.compaction``). A *tombstone* is a record that deletes its key. Compaction
+commits its groups from the oldest on, and stops at the first group that fails. So a tombstone is dropped only
+after all records that it deletes.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ Keeps = Callable[[RecordBatch], Sequence[bool]]
 
 
 async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None) -> ArchivedFile:
-    """Write the records that stay in some files to a new file, which no record names yet.
+    """Write a new file with the records of some files that stay. No metadata record names the new file yet.
 
     Args:
         archiver: The archive of the log.
@@ -131,13 +133,13 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> 
             return []  # Our own transaction took effect, and its answer was lost.
         listed = metadata is not None and all(metadata.index_of(each.ledger_id) is not None for each in group)
         if metadata is None or not listed or [each and each[0] for each in found] != list(group):
-            # If an answer was lost, our own transaction may have arrived between these reads, so that only
-            # some of them show it. Then a record may name the new file, so leave the file to ``clean``.
+            # After a lost answer, our own transaction may have taken effect between these reads. Then the
+            # store names the new file although a read found an old record. So leave the file to ``clean``.
             if not is_unsure:
                 await archiver.delete_file(made)
             return done("skipped", group[0], why="it was truncated, or changed by another job meanwhile")
-        # If this job was held up for a day, its file may be deleted, and only the old ones are left. Shortly
-        # before that, a cleaner may have read the records already and be about to delete the file.
+        # If this job was held up for a day, a cleaner may have deleted the new file. If it was held up for
+        # almost a day, a cleaner may be about to delete the new file. So keep the old files.
         if not is_unsure and archiver.is_late(made):
             await archiver.delete_file(made)
             return done("skipped", group[0], why=LATE)
@@ -163,7 +165,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> 
     if isinstance(dropped, ArchiveStep):
         return dropped
     archiver.mark("merged")
-    # Ledgers without records may lie between them. These are no longer in the list either.
+    # The list may have had ledgers without records between the files' ledgers. The merge dropped them, too.
     await delete_ledgers(archiver.client.ledgers, dropped)
     return done(what, made)
 
@@ -179,16 +181,16 @@ async def merge_log(
 ) -> list[ArchiveStep]:
     """Merge the log's archived files into fewer and larger ones, and shorten the log's list of ledgers.
 
-    It merges only files of ledgers whose copies bookies have given up. A file that cannot be read or replaced
-    is a step that ``failed``; the others are still merged.
+    It merges only files of ledgers whose copies bookies have given up. If a file cannot be read or replaced,
+    its step is ``failed``; the other files are still merged.
 
     Args:
         client: The cluster.
         name: The name of the log.
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
-        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
-            Give all jobs of a log the same.
+        table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
+            Pass the same value to all jobs of a log.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -259,22 +261,22 @@ async def compact_log(
     """Keep only the latest record of each key in the archived part of the log.
 
     This part begins with the log's first ledger. It ends before the first ledger that bookies have copies of.
-    Offsets do not change, so they have gaps afterwards.
+    Offsets do not change, so the offsets have gaps afterwards.
 
-    One process reads everything twice and holds a digest of each key. Each file that cannot be read is a step
-    that ``failed``, and nothing is changed then. If a file cannot be replaced, compaction ends with a step
-    that ``failed`` or was ``skipped``. Run it again then.
+    One process reads everything twice and holds a digest of each key. If files cannot be read, the result is
+    a ``failed`` step for each of them, and nothing is changed. If a file cannot be replaced, compaction ends
+    with a ``failed`` or ``skipped`` step. Run compaction again then.
 
     Args:
         client: The cluster.
         name: The name of the log.
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
-        rule: Says which key a record has. ``archive.core.compaction.parse_key_rule`` makes one. None: the key
-            that it was appended with.
+        rule: Says which key a record has. ``archive.core.compaction.parse_key_rule`` makes a rule. None: the
+            key that the record was appended with.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
-        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
-            Give all jobs of a log the same.
+        table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
+            Pass the same value to all jobs of a log.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -342,8 +344,8 @@ async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Arc
 async def finish_group(archiver: Archiver, group: Group, made: ArchivedFile) -> ArchiveStep:
     """Commit the new file of a group.
 
-    If the group is a single file and the new one has as many records, the new one is deleted instead, and the
-    step is ``unchanged``. The other steps and the errors are those of ``commit_group``.
+    If the group is a single file and the new file has as many records, delete the new file instead and return
+    an ``unchanged`` step. See ``commit_group`` for the other steps and the errors.
     """
     if len(group) == 1 and made.record_count == group[0].record_count:
         await archiver.delete_file(made)
