@@ -1,4 +1,4 @@
-"""Latest-per-key compaction: the choice of the records of an archive that stay.
+"""Latest-per-key compaction: choose which records of an archive stay.
 
 A *rule* says which key a record has. It is one of these, or any function from the record's data to a key or
 None:
@@ -14,10 +14,10 @@ None:
 The record with the highest offset of each key stays. Every record without a key stays too: compaction never
 drops a record that it does not understand.
 
-A *tombstone* says that its key is to be forgotten. For ``key`` it is a record without data, for ``prefix``
-and ``until`` a record with nothing after its key. For ``json`` it is a record with the value ``true`` at a
-separate path. If a tombstone is the latest record of its key, it stays until it reaches a certain age, so
-that every reader of the log sees it. Then compaction drops it.
+A *tombstone* is a record that deletes its key. For ``key`` a tombstone is a record without data; for
+``prefix`` and ``until``, a record with nothing after its key; for ``json``, a record with the value ``true``
+at a separate path. If a tombstone is the latest record of its key, it stays until it reaches a certain age,
+so that every reader of the log sees it. Then compaction drops it.
 
 Keys are held as digests of 16 bytes. The table of the latest offsets takes about 150 bytes for each key, in
 one process, and holds at most ``KEYS_MAX`` keys. If there are more, compact on Spark, which groups the keys.
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 KEYS_MAX = 20_000_000
-"""How many keys one process holds at most."""
+"""The most keys that one process holds."""
 
 _DIGEST_BYTES = 16
 
@@ -265,8 +265,8 @@ class Latest:
         for offset, (key, record) in enumerate(
             zip(self._rule.keys_of(batch), batch.payloads, strict=True), batch.first_offset
         ):
-            # A rule that is not deterministic may find a key now, but may have found none before. The table
-            # then lacks that key. The record stays.
+            # A rule that is not deterministic may find a key now although it found none during ``feed``. Then
+            # ``_offsets`` lacks this key, and the record stays.
             is_latest = key is None or self._offsets.get(key_digest(key), offset) == offset
             kept.append(is_latest and not (is_old and key is not None and self._rule.is_tombstone(record)))
         return kept

@@ -3,30 +3,31 @@
 An archived ledger goes through four states. Any job may carry out a step, and repeat it. A step needs only
 the facts in the metadata store.
 
-    copied     A file holds the ledger's records. A job has read the file again and found it right. It wrote
-               the file's record while the log's list named the ledger. Bookies and the file both have the
-               records now.
+    copied     A file holds the ledger's records. A job has read the file again and found it right. The job
+               stored a metadata record of the file while the log's list named the ledger. "The file's record"
+               below is this one. Bookies and the file both have the ledger's records now.
     given up   After a delay, and after reading the file once more, a job deletes the ledger's metadata while
                the file's record exists. Bookies then collect their copies, as for any deleted ledger.
-    merged     Neighbours whose copies are given up become one file. One transaction replaces their segments
-               in the log's list by one segment.
+    merged     Neighbouring files whose ledgers are given up become one file. One transaction replaces their
+               segments in the log's list by one segment.
     retired    The list does not name the ledger any more, because of truncation, retention or the deletion of
                the log. A job deletes the file, then its record.
 
-**Never a gap.** At every moment the ledger's metadata or its archive's record exists. A job withdraws the
-record only while the ledger exists, and deletes the ledger only while the record exists. Each takes one
-transaction that checks the other.
+**Never a gap.** At every moment the ledger's metadata or the file's record exists. A job deletes the file's
+record only in a transaction that checks that the ledger's metadata exist. It deletes the ledger's metadata
+only in a transaction that checks that the file's record exists. (A retired ledger loses both.)
 
-**Never two truths.** Only counted ledgers are copied. They are CLOSED, and their contents never change. A
-file is merged or compacted only if bookies hold no copies of its ledgers any more.
+**Never two truths.** Jobs copy only *counted* ledgers: the log's list says how many records they have. Such
+ledgers are CLOSED, and their contents never change. Jobs merge or compact a file only if bookies no longer
+hold copies of its ledgers.
 
-**What stays on bookies.** The newest counted ledger with records is copied, but not given up until there is a
-newer one: a takeover may have to read in it which producer appended each record. A sealed log has no more
-takeovers, so all its ledgers are given up. Ledgers without records are not archived.
+**What stays on bookies.** Jobs copy the newest counted ledger with records, but give it up only when there is
+a newer one. Until then a takeover may have to read in this ledger which producer appended each record. A
+sealed log has no more takeovers, so all its ledgers are given up. Ledgers without records are not archived.
 
-**Compaction** covers the longest run of given-up ledgers, starting with the first ledger of the list. It
-keeps the latest record of each key in that run. It replaces files from the oldest on. If it crashes midway,
-every missing record has a later record of its key in the log.
+**Compaction** covers the ledgers from the first one of the list up to the first one that is not given up. It
+keeps the latest record of each key in this range. It replaces files from the oldest on. If it crashes midway,
+every dropped record still has a later record of its key in the log.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ArchivePlan:
 
 
 def in_the_log(metadata: LogMetadata | None, records: Sequence[ArchivedFile]) -> list[ArchivedFile]:
-    """Return the records of files whose ledgers the log's list names. The arguments: see ``plan_archive``."""
+    """Return the records of files whose ledgers the log's list names. See ``plan_archive`` for arguments."""
     if metadata is None:
         return []
     listed = {segment.ledger_id for segment in metadata.segments if segment.record_count}
@@ -76,9 +77,9 @@ def plan_archive(
 
     Args:
         metadata: The record of the log; None if the log is gone.
-        records: The records of its archive. Read them before ``metadata``. Otherwise a ledger that is
-            appended to the list and archived between the two reads would look as if it had left the list.
-        with_copies: Those ledgers of ``metadata`` and ``records`` that have metadata.
+        records: The records of the log's files. Read them before ``metadata``. Otherwise a ledger that is
+            appended to the list and archived between the two reads would seem to have left the list.
+        with_copies: The ledgers that have metadata, out of those that ``metadata`` or ``records`` name.
         now_ms: The wall clock, in milliseconds.
         keep_copies_ms: How long bookies keep their copies of an archived ledger, in milliseconds.
     """
@@ -94,8 +95,8 @@ def plan_archive(
         if record.ledger_id not in staying:
             continue
         standing = [each.ledger_id for each in record.ledgers if each.ledger_id in with_copies]
-        # If the clock is set back in the meantime, the wait gets longer. If it is set forward, the wait gets
-        # shorter by no more than that.
+        # If the clock is set back in the meantime, the wait gets longer. If the clock is set forward, the
+        # wait gets shorter by at most the same time.
         is_due = now_ms - record.archived_ms >= keep_copies_ms and newest not in standing
         if standing and is_due:
             give_up.extend((record, ledger_id) for ledger_id in standing)
@@ -127,8 +128,8 @@ def merge_groups(
 
     Args:
         metadata: The record of the log.
-        records: The records of its archive.
-        with_copies: Those of their ledgers that have metadata.
+        records: The records of the log's files.
+        with_copies: The ledgers of these files that have metadata.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
         ledgers_max: How many ledgers a new file holds at most.
     """
@@ -164,7 +165,7 @@ def compactable(
 ) -> list[tuple[ArchivedFile, ...]]:
     """Return the files that compaction covers, from the oldest on, in groups that become one file each.
 
-    The arguments are those of ``merge_groups``. A group may be a single file, of any size.
+    A group may be a single file, of any size. See ``merge_groups`` for the arguments.
     """
     groups: list[tuple[ArchivedFile, ...]] = []
     group: list[ArchivedFile] = []
@@ -183,7 +184,7 @@ def compactable(
 
 
 def _adjoin(one: ArchivedFile, other: ArchivedFile) -> bool:
-    """Whether nothing was lost between two neighbours (``model.log``). No file may span a gap."""
+    """Whether no records were lost between two neighbouring files (``model.log``). No file may span a gap."""
     return one.end_offset == other.first_offset
 
 
