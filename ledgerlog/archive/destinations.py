@@ -7,21 +7,23 @@ A destination is a path on this machine, or a URL that pyarrow knows (``file:``,
 
 - LOG is the log's name with ``~`` for each slash, cut to 200 characters.
 - INCARNATION is 16 hexadecimal digits.
-- CLUSTER is the first 16 digits of the cluster's id, so clusters that share a destination do not collide.
+- CLUSTER is the first 16 digits of the cluster's id, so several clusters may share a destination.
 - FIRST and END are offsets of 20 digits.
 - DIGEST is the first 16 hexadecimal digits of the digest. Files with the same records have the same digest.
-- NONCE is new for each attempt, so no name is used twice. If no log names an old file now, none ever will.
+- NONCE is new for each attempt, so no name is used twice. If no metadata record names an old file now, none
+  ever will.
 
-**Names never leave their destination.** A record from the metadata store is data, and is not trusted. Its
-file name is split into a destination and a name below it. The name must be one that the file of this very
-record can have (``name_of_record``). One method turns every name into a path (``Destination._path``). It
-refuses every name that is not a plain name of one or two parts, or of a file in ``metadata/`` of a log's
-directory. On a local disk it also refuses a name that leads elsewhere through a symbolic link.
+**Names never leave their destination.** This module does not trust a record from the metadata store. It
+splits the URL in the record into a destination and a name below it. It accepts the name only if the file of
+this very record can have that name (``name_of_record``). One method turns every name into a path
+(``Destination._path``). A name must be a plain name of one or two parts, or name a file in ``metadata/`` of a
+log's directory; ``_path`` refuses every other name. On a local disk ``_path`` also refuses a name that leads
+elsewhere through a symbolic link.
 
-**Whole or not there.** A file is written under a name that begins with a dot and ends with ``.tmp``; readers
-of directories skip such names. On a local disk the file is then synced and moved to its name, and the
-directories above it are synced too. Bookies' copies are given up for this file, so it must survive a power
-cut. Object stores have no rename; there, moving is a copy that appears once it is complete.
+**Whole or not there.** A job writes a file under a name that begins with a dot and ends with ``.tmp``;
+readers of directories skip such names. On a local disk the job then syncs the file, moves it to its final
+name, and syncs the directories above it. Bookies give up their copies for this file, so it must survive a
+power cut. Object stores have no rename: there, moving is a copy, and the copy appears once it is complete.
 
 Everything here blocks; run it in a thread. This module translates the errors of file systems:
 ``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``. If pyarrow cannot find files
@@ -63,11 +65,13 @@ __all__ = [
 
 
 _NAME = re.compile(r"[^/\0]+(/(metadata/)?[^/\0]+)?\Z")
-"""A log's directory and a file in it; or a file of the log's table (``archive.table``)."""
+"""The allowed names: a file in a log's directory, a file of the log's table (``archive.table``), or one plain
+name."""
 _NONCE = re.compile(r"[0-9a-f]+\Z")
 _CLUSTER_DIGITS = 16
 _LOG_NAME_MAX = 200
-"""How many characters of a log's name its directory has; incarnation and cluster make the name unique."""
+"""How many characters of the log's name a directory's name has at most. Incarnation and cluster make the
+directory's name unique."""
 
 
 def log_directory(log: str, incarnation: int, cluster: str) -> str:
@@ -116,9 +120,9 @@ def name_of_record(record: ArchivedFile) -> tuple[str, str]:
 
 
 def offsets_of_name(name: str) -> tuple[int, int] | None:
-    """Return the first offset of a file and the offset after its last, by the last part of its name.
+    """Return a file's first offset and the offset after its last one, from the last part of the file's name.
 
-    None if ``file_name`` does not make such names.
+    None if ``file_name`` does not make names of this form.
     """
     first, _, rest = name.partition("-")
     end = rest.partition("-")[0]
@@ -237,10 +241,11 @@ class Destination:
         return self._path(name) if self._is_local else None
 
     def table_url(self, name: str) -> str:
-        """Return the URL of a name below the destination as tables have it.
+        """Return the URL of a name below the destination, in the form that tables have.
 
-        It has no options and no passwords. On a local disk it is the path behind ``file://``, without
-        symbolic links: other programs do not decode ``%20``. This asks the file system.
+        The URL has no options and no passwords. On a local disk the URL is ``file://`` and then the path,
+        without symbolic links. The path is not percent-encoded, because other programs do not decode ``%20``.
+        This asks the file system.
         """
         if self._is_local:
             return f"file://{os.path.realpath(self._root)}/{name}"
@@ -249,9 +254,10 @@ class Destination:
         return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}/{name}"
 
     def where(self) -> str:
-        """Return the canonical form of the URL: the same however the destination was given.
+        """Return the canonical URL of the destination. It is the same for all spellings of ``where``.
 
-        It has no options and no passwords, and on a local disk no symbolic links. This asks the file system.
+        The URL has no options and no passwords, and on a local disk no symbolic links. This asks the file
+        system.
         """
         if self._is_local:
             return Path(os.path.realpath(self._root)).as_uri()
@@ -319,11 +325,11 @@ class Destination:
             return self._filesystem.open_output_stream(path)
 
     def publish(self, temporary: str, name: str) -> None:
-        """Move a complete, closed file to its name. Afterwards it is durable under that name.
+        """Move a complete, closed file to its final name. Afterwards the file is durable under that name.
 
         Args:
-            temporary: The name under which it was written.
-            name: Its final name.
+            temporary: The name under which the file was written.
+            name: The final name.
 
         Raises:
             ArchiveUnavailable: The file system failed. The file may have either name.
@@ -390,8 +396,8 @@ def delete_file(record: ArchivedFile) -> bool:
 def _sync_directories(directory: Path) -> None:
     """Make all directory names on the path to a file durable.
 
-    This job, or another one just now, may have made any of these directories. If a power cut loses one of
-    them, it loses the file.
+    This job or another job may have made any of these directories just now. If a power cut loses one of the
+    directories, the file is lost too.
     """
     _sync(str(directory))
     for above in directory.parents:

@@ -3,9 +3,9 @@
     footer   Thrift          length   4 bytes, little-endian          PAR1
 
 Pages carry checksums, but the footer has none, and pyarrow decodes a damaged footer without a check. If one
-bit is wrong, pyarrow may give bounds that skip records, or it may end the whole process. So the file's record
-(``model.archive``) keeps a digest of the end: SHA-256 of the three parts above. The end is decoded only if
-its digest is the recorded one.
+bit is wrong, pyarrow may give bounds that skip records, or it may end the whole process. So the metadata
+record of the file (``model.archive``) keeps a digest of the end: SHA-256 of the three parts above. Readers
+decode the end only if its digest is the recorded one.
 
 Everything here blocks.
 """
@@ -26,8 +26,7 @@ _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
 _READ_BYTES = 64 * KIB
 _END_BYTES_MAX = 64 * MIB
-"""The largest allowed size of an end. A file with some hundred thousand row groups has an end of this
-size."""
+"""The largest allowed size of an end. A file has such an end if it has some hundred thousand row groups."""
 
 
 def read_end(stream: Any) -> bytes:

@@ -1,23 +1,23 @@
 """The marker of a destination: it tells "not mounted" from "the files are gone".
 
 Three mistakes look like an archive whose files were all deleted: a directory with nothing mounted on it, a
-bucket prefix with a typo, a host that does not share the disk. If a job believed it, the job would withdraw
-records, copy the ledgers again to a place that no other host sees, and give up bookies' copies for these
-files. So the first job of a cluster at a destination leaves a file there:
+bucket prefix with a typo, a host that does not share the disk. A job that took the files for deleted would
+withdraw their records, copy the ledgers again to a place that no other host sees, and then give up bookies'
+copies. So the first job of a cluster at a destination leaves a file there, the marker:
 
     _ledgerlog-archive-CLUSTER-ID
 
 CLUSTER is the first 16 digits of the cluster's id, so clusters may share a destination. ID is 16 random
 hexadecimal digits, drawn when the marker is made. The metadata store says which ID a destination has
 (``model.archive.ArchiveDestination``), and only the marker with that ID vouches for the destination. For
-example, a marker may be made below a mount point while the disk is not mounted. It is worth nothing once the
-disk has its own marker. The file is JSON:
+example, a job may make a marker below a mount point while the disk is not mounted. Once the store has the ID
+of the disk's own marker, the marker below the mount point vouches for nothing. The file is JSON:
 
     {"cluster": "THE WHOLE ID", "format": 1, "id": "ID"}
 
-It is written under another name and moved, so it is whole or not there. No name is ever used twice, so no job
-replaces another job's marker. The name begins with ``_``, so readers of Parquet directories skip it. Code
-that only *reads* an archive does not ask for the marker.
+A job writes the marker under another name and then moves it, so the marker is whole or not there. No name is
+ever used twice, so no job replaces another job's marker. The name begins with ``_``, so readers of Parquet
+directories skip the marker. Code that only *reads* an archive does not look for the marker.
 
 ``archive.jobs.claiming`` says what a job does if a marker is missing. Everything here blocks.
 """

@@ -8,7 +8,7 @@
     slot       int32
     epoch      int64                     of the leader that appended the record
 
-A file with records that have a key or headers has format 2, and two more columns. Only these have nulls:
+If a record has a key or headers, its file has format 2 and two more columns. Only these columns have nulls:
 
     key        binary                    null: the record has none
     headers    list of (name, value)     a text and bytes; null: the record has none
@@ -18,7 +18,7 @@ or ``limits.ARCHIVE_GROUP_BYTES`` bytes of records; a reader holds one group at 
 with zstd and carry checksums, which every read verifies. Any program that reads Parquet reads the file as a
 table.
 
-The footer's key-value metadata describe the file (all values are text):
+The key-value metadata in the footer describe the file (all values are text):
 
     ledgerlog.format       1 or 2                ledgerlog.count      rows
     ledgerlog.log          the log's name        ledgerlog.compacted  true or false
@@ -26,22 +26,22 @@ The footer's key-value metadata describe the file (all values are text):
     ledgerlog.ledgers      JSON [[id, first offset, end offset, last entry], ...]
 
 **The digest** covers the records, not the bytes of the file. Files with the same records therefore have the
-same digest, even if different jobs wrote them. It is the SHA-256 of eight SHA-256 digests, one after the
-other. The first seven are of offset, timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the
-lengths of the values, each as little-endian 64-bit numbers. The eighth is of the values joined. If a record
-has a key or headers, four more follow: of the lengths of the keys (-1: none), of the keys joined, of the
-lengths of the headers as bytes (``model.attributes``), and of these bytes joined. The end of the file, which
-this digest does not cover, has a digest of its own (``archive.footer``).
+same digest, even if different jobs wrote them. The digest is the SHA-256 of eight SHA-256 digests, one after
+the other. The first seven cover one column each, as little-endian 64-bit numbers: offset, timestamp
+(milliseconds), ledger_id, entry_id, slot, epoch, and the lengths of the values. The eighth covers the joined
+values. If a record has a key or headers, four more digests follow. They cover the lengths of the keys (-1: no
+key), the joined keys, the lengths of the headers as bytes (``model.attributes``), and these bytes joined. The
+end of the file has a digest of its own (``archive.footer``).
 
 Everything here blocks; ``archive.reader`` and the jobs run it in threads. ``ArchiveCorrupt`` means: the file
-does not decode, its pages do not match their checksums, or it is not the file that its record describes.
-``ArchiveUnavailable`` means: the bytes of the file cannot be read.
+does not decode, its pages do not match their checksums, or it is not the file that its metadata record
+describes. ``ArchiveUnavailable`` means: the bytes of the file cannot be read.
 
 **Damaged or unreadable?** pyarrow raises the same OSError, without an errno, for a page with a wrong checksum
-and for an object store that broke the connection. So if something does not decode, this module opens the file
-anew and decodes it a second time. If that fails too, it reads the bytes that decoding needed. It reads no
-other bytes, because a step has a deadline and a file may be large. The file counts as damaged only if all
-these bytes can be read.
+and for an object store that broke the connection. So if decoding fails, this module opens the file anew and
+decodes a second time. If that fails too, this module reads the bytes that decoding needed. It reads no other
+bytes, because a step has a deadline and a file may be large. The file counts as damaged only if all these
+bytes can be read.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ SCHEMA_WITH_ATTRIBUTES = pa.schema([*SCHEMA, pa.field("key", pa.binary()), pa.fi
 
 _NUMBERS = ("offset", "timestamp", "ledger_id", "entry_id", "slot", "epoch")
 _ENCODED = ("timestamp", "ledger_id", "entry_id", "epoch")
-"""Columns with few different values, which are stored as a dictionary."""
+"""Columns with few different values. The file stores these columns as dictionaries."""
 
 _READ_BYTES = MIB
 _FOOTER_BYTES = MIB
@@ -112,7 +112,7 @@ _REREAD_BYTES_MAX = 8 * ARCHIVE_GROUP_BYTES
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """The file's own description, from its footer."""
+    """What the footer of a file says about the file."""
 
     log: str
     """The name of the log."""
@@ -131,14 +131,15 @@ class Facts:
 
 
 class AttributesFound(LedgerLogError):
-    """A record has a key or headers, and the file was begun without columns for them. Begin it with them."""
+    """A record has a key or headers, but the file has no columns for keys and headers. Begin a new file that
+    has these columns."""
 
 
 # --- the digest -----------------------------------------------------------------------------------
 
 
 class _Digest:
-    """The digest of records that are added table by table."""
+    """The digest of records. Add the records table by table."""
 
     def __init__(self) -> None:
         self._columns = {name: hashlib.sha256() for name in (*_NUMBERS, "length", "value")}
@@ -169,7 +170,7 @@ class _Digest:
             self._attributes[name].update(b"".join(item for item in items if item))
 
     def _pass_rows_without(self) -> None:
-        """Add the lengths of the rows without keys and headers that came since the last ones with any."""
+        """Add the lengths for the last rows, which had no keys and headers and are not in the digest yet."""
         self._attributes["key length"].update(array("q", (-1,)) * self._rows_without)
         self._attributes["headers length"].update(bytes(8 * self._rows_without))
         self._rows_without = 0
@@ -349,7 +350,7 @@ class ArchiveWriter:
             The URL of the file.
 
         Raises:
-            ArchiveUnavailable: The file system failed. The file may have its final name or not.
+            ArchiveUnavailable: The file system failed. The file may or may not have its final name.
         """
         first, end = self._ledgers[0].first_offset, self._ledgers[-1].end_offset
         name = f"{self._directory}/{file_name(first, end, facts.digest, self._nonce)}"
@@ -366,7 +367,7 @@ class ArchiveWriter:
 
     def _delete_unfinished(self, *parts: Any) -> None:
         for part in parts:
-            # Closing writes buffered bytes, which fails on a full disk. Delete the file anyway.
+            # Closing the file writes buffered bytes. That fails on a full disk. Delete the file anyway.
             with suppress(OSError, pa.ArrowException):
                 part.close()
         self._destination.delete(self._temporary)
@@ -420,7 +421,7 @@ def _footer(facts: Facts) -> dict[str, str]:
 
 
 _UNDECODABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, EOFError)
-"""The errors of decoding a damaged file. Decoding raises some of them for an unreadable file too."""
+"""The errors that decoding raises for a damaged file. For an unreadable file it raises some of these too."""
 
 
 @contextmanager
@@ -442,7 +443,7 @@ def _raise_unless_decoding(url: str, cause: BaseException) -> None:
 def _read_bytes(url: str, start: int | None, length: int) -> None:
     """Read some bytes of a file and drop them, to find out whether the file can be read.
 
-    A damaged file may give any bounds. They are cut to the file's size and to ``_REREAD_BYTES_MAX``.
+    The bounds may come from a damaged file, so they are cut to the file's size and to ``_REREAD_BYTES_MAX``.
 
     Args:
         url: The URL of the file.
@@ -513,12 +514,12 @@ class ArchiveFile:
 
         Args:
             work: Opens the file, and decodes it.
-            start: Where the bytes begin that ``work`` decodes; None: they are at the file's end.
-            length: How many bytes these are.
+            start: Position of the first byte that ``work`` decodes; None: the bytes are at the file's end.
+            length: How many bytes ``work`` decodes.
 
         Raises:
             ArchiveUnavailable: The bytes cannot be read.
-            ArchiveCorrupt: The bytes can be read and do not decode.
+            ArchiveCorrupt: The bytes can be read, but they do not decode.
         """
         try:
             return work()
@@ -592,9 +593,9 @@ class ArchiveFile:
             )
 
     def bounds(self, group: int) -> tuple[int, int, int]:
-        """Return what the file says about a group: its first offset, its last offset, its last timestamp.
+        """Return what the footer says about a group: its first offset, its last offset, its last timestamp.
 
-        Offsets and times are searched by these bounds. The timestamp is in milliseconds.
+        Searches by offset or by time use these bounds. The timestamp is in milliseconds.
         """
         return self._first[group], self._last[group], int(self._bound(group, "timestamp", "max_raw"))
 
@@ -637,8 +638,8 @@ class ArchiveFile:
             slot: The place of the record in the entry.
 
         Returns:
-            The offset of the record. If the file does not have it, the offset of the ledger's next record in
-            the file, or else the ledger's end offset.
+            The offset of the record. If the file does not have the record: the offset of the ledger's next
+            record in the file; if there is none, the ledger's end offset.
 
         Raises:
             ArchiveUnavailable: The file cannot be read.

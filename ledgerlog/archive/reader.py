@@ -2,13 +2,12 @@
 
 A file is opened for one reader and read from one offset on. Memory holds one row group, about
 ``limits.ARCHIVE_GROUP_BYTES``. Each step has a deadline (``limits.ARCHIVE_READ_TIMEOUT_S``). If a file system
-``limits.ARCHIVE_GROUP_BYTES``. Each step has a deadline (``limits.ARCHIVE_READ_TIMEOUT_S``). If a file system
 does not answer in time, the step raises ``ArchiveUnavailable`` and abandons its thread. At most
 ``limits.ARCHIVE_THREADS_MAX`` threads read archives. So a file system that hangs cannot use up the threads
+that the rest of the process needs, for example for name lookups.
 
-pyarrow is imported when the first file is opened. If it is not installed, that raises
-``ArchiveSupportMissing``, which names the command that installs it. A program that reads no archive does not
-need pyarrow.
+Opening the first file imports pyarrow. If pyarrow is not installed, this raises ``ArchiveSupportMissing``,
+which names the command that installs it. A program that reads no archive does not need pyarrow.
 """
 
 from __future__ import annotations
@@ -49,14 +48,15 @@ async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None
 
     Args:
         work: The function to run.
-        file: The file that it works on, for the error.
+        file: The file that ``work`` works on, for the message of the error.
         timeout_s: How long to wait, in seconds; None: ``limits.ARCHIVE_READ_TIMEOUT_S``.
 
     Returns:
-        What ``work`` returns. What it raises is raised.
+        What ``work`` returns. If ``work`` raises an error, this function raises the same error.
 
     Raises:
-        ArchiveUnavailable: ``work`` took longer than ``timeout_s``. It still runs; its result is dropped.
+        ArchiveUnavailable: ``work`` took longer than ``timeout_s``. ``work`` still runs; its result is
+            dropped.
 
     Cancelling: abandons the wait. ``work`` still runs; its result is dropped.
     """
@@ -78,14 +78,14 @@ def _close_beside(close: Callable[[], None]) -> None:
 class ArchiveReader:
     """Reads an archived part of a log. ``open_archive`` makes one. For one task at a time.
 
-    Every method may raise ArchiveUnavailable (try again later) and ArchiveCorrupt. None holds more than one
-    row group.
+    Every method may raise ArchiveUnavailable (try again later) and ArchiveCorrupt. No method holds more than
+    one row group.
     """
 
     def __init__(self, record: ArchivedFile, file: ArchiveFile) -> None:
         self.record = record
         self.is_busy = False
-        """Whether a thread uses the file, or was abandoned in it."""
+        """Whether a thread uses the file, perhaps after its caller stopped waiting."""
         self._file = file
 
     async def offset_of_moment(self, when_ms: int) -> int:
@@ -113,8 +113,8 @@ class ArchiveReader:
             slot: The place of the record in the entry.
 
         Returns:
-            The offset of the record. If the file does not have it, the offset of the ledger's next record in
-            the file, or else the ledger's end offset.
+            The offset of the record. If the file does not have the record: the offset of the ledger's next
+            record in the file; if there is none, the ledger's end offset.
 
         Raises:
             ArchiveUnavailable: The file cannot be read.

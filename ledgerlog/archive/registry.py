@@ -1,10 +1,12 @@
 """The records of archived ledgers in the metadata store, read and written as typed values.
 
-If the metadata of a ledger are gone, a reader looks here for the record of its file. The record is written
-before the ledger is deleted, and deleted only after the log's list no longer names the ledger.
+If the metadata of a ledger are gone, a reader looks here for the record of the ledger's file. A job writes
+this record before it deletes the ledger. It deletes the record only when the log's list no longer names the
+ledger, or when it withdraws a damaged file while bookies still have the ledger.
 
-A merge puts several ledgers into one file, which is recorded under the first of them. One transaction writes
-this record, deletes the records of the others, and leaves only the first ledger in the log's list.
+A merge puts several ledgers into one file. The record of that file is stored under the first of these
+ledgers. One transaction writes this record, deletes the records of the other files, and leaves only the first
+ledger in the log's list.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ class ArchiveRegistry:
     async def holding(self, incarnation: int, ledger_id: int, offset: int) -> ArchivedFile | None:
         """Return the record of the file that holds an offset of a log.
 
-        It reads the log's list and one or two records, however large the archive is, and starts again only if
-        a merge happens at the same time. Readers ask this for every ledger that no bookie can give, archived
-        or not.
+        This reads the log's list and at most two records, however large the archive is. It starts again only
+        if a merge happens at the same time. Readers call this for every ledger that no bookie can give,
+        whether the ledger is archived or not.
 
         Args:
             incarnation: The incarnation of the log.
@@ -65,9 +67,9 @@ class ArchiveRegistry:
             found = await self.find(incarnation, ledger_id)
             if found is not None and found[0].holds(offset):
                 return found[0]
-            # A merge may have joined the ledger with earlier ones. It is then listed under the first of them.
-            # The list is read after the record: if the list names a ledger that had no record then, the
-            # ledger is not archived.
+            # A merge may have joined the ledger with earlier ledgers. Then the list names the first of these.
+            # Read the list after the record: if the list still names a ledger that had no record, the ledger
+            # is not archived.
             node = await self._store.get(log_record_path(incarnation))
             if node is None:
                 return None
@@ -98,8 +100,8 @@ class ArchiveRegistry:
                     found.append(read)
             if len(found) == len(components):
                 break
-            # One of the records read first is gone now. A merge may have put its ledger into a record that
-            # was read before the merge. Look again.
+            # A record that was listed is gone now. A merge may have put its ledger into another record, and
+            # that record may have been read before the merge. Look again.
         found.sort(key=lambda read: (read[0].first_offset, -read[0].end_offset))
         return found
 
@@ -194,7 +196,7 @@ class DestinationRegistry:
 
         Args:
             place: The record.
-            version: The version that it replaces; None: create it.
+            version: The version to replace; None: create the record.
 
         Raises:
             NodeExists: Another job has created the record; nothing was written.

@@ -1,26 +1,28 @@
-"""The archive of a log as an Iceberg table, which names the files that the log has there now.
+"""The archive of a log as an Iceberg table. The table names the files that the archive has now.
 
-The metadata store decides which files belong to a log. The table shows them to programs that do not know
-ledgerlog: each commit makes the table name exactly the files that the records name. So a merge or a
-compaction is one snapshot that exchanges old files for new ones, and a reader of the table sees no record
-twice. ``archive.jobs.publishing`` says when a job commits.
+The metadata store decides which files belong to a log: it has a record for each of them. The table shows the
+files to programs that do not know ledgerlog. Each commit makes the table name exactly the files that these
+records name. So a merge or a compaction is one snapshot that exchanges old files for new ones, and a reader
+of the table sees no row twice. ``archive.jobs.publishing`` says when a job commits.
 
     namespace, table   "ledgerlog" and the log's name, with ``__`` for each slash
     columns            those of ``archive.parquet``; ``key`` and ``headers`` are null where a file lacks them
     location           the log's directory; the table's own files are in ``metadata/`` below it
     snapshots          have ``ledgerlog.first-offset`` and ``ledgerlog.end-offset`` as properties
 
-**The catalog.** By default it is an SQLite file in the destination, which must be a local directory then. Any
-other catalog of pyiceberg is named by its name in pyiceberg's configuration. Its credentials stay there.
+**The catalog** is an SQLite file in the destination by default. The destination must then be a local
+directory. To use another catalog, give its name in pyiceberg's configuration. That configuration also has the
+credentials.
 
 **Two jobs at once.** A commit requires that the table still has the snapshot that ``load`` found. A job loads
-the table before it reads the records. So of two jobs the one with the older records cannot commit last.
+the table before it reads the records in the metadata store. So if two jobs run, the job that read older
+records cannot commit last.
 
-**Changed by others.** Programs may rewrite the table's manifests. If another program changed which files it
-names, ``load`` refuses: the table may say something now that the log does not.
+**Changed by others.** Programs may rewrite the table's manifests. But if another program changed which files
+the table names, ``load`` refuses the table: it may no longer show what the log has.
 
-Everything here blocks; ``archive.jobs.publishing`` runs it in threads. pyiceberg's errors, and those of the
-libraries below it, become ``ArchiveUnavailable``.
+Everything here blocks; ``archive.jobs.publishing`` runs it in threads. Errors of pyiceberg and of the
+libraries below pyiceberg become ``ArchiveUnavailable``.
 """
 
 from __future__ import annotations
@@ -117,16 +119,17 @@ _SCHEMA = Schema(
 )
 
 _PROPERTIES = {
-    # A commit that finds another snapshot than the job did is decided anew, by ``archive.jobs.publishing``.
+    # Do not let pyiceberg try a commit again. If another job committed first, ``archive.jobs.publishing``
+    # decides anew.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # The files have no statistics of these.
+    # The files have no statistics for these columns.
     "write.metadata.metrics.column.value": "none",
     "write.metadata.metrics.column.headers.element.name": "none",
     "write.metadata.metrics.column.headers.element.value": "none",
-    # The files have no ids of columns.
+    # The files do not store ids of columns.
     "schema.name-mapping.default": _SCHEMA.name_mapping.model_dump_json(),
 }
 
@@ -151,7 +154,8 @@ class LogTable:
         log: The name of the log.
         incarnation: The incarnation of the log.
         cluster: The cluster's id.
-        is_anew: The first ``commit`` makes the table anew, whatever it names or if it is damaged.
+        is_anew: Whether the first ``commit`` makes the table anew, even if the present table is damaged or
+            names files that the log does not have.
 
     Raises:
         InvalidArgument: pyiceberg has no catalog of this name, or the destination is not a local directory
@@ -182,7 +186,8 @@ class LogTable:
         """The namespace and the name of the table."""
         self._table: Table | None = None
         self._replaced: str | None = None
-        """Where the metadata of the table are that ``commit`` replaces, or ``_UNREADABLE``. None: none."""
+        """The table that ``commit`` replaces: the place of its metadata, or ``_UNREADABLE``. None: replace
+        none."""
         self._is_anew = is_anew
         with self._translated():
             self._catalog = self._open_catalog(catalog)
@@ -209,13 +214,13 @@ class LogTable:
             raise
         except CommitFailedException as cause:
             raise TableChanged(self.name) from cause
-        except Exception as cause:  # pyiceberg's errors have no base, and its catalogs raise others' too.
+        except Exception as cause:  # pyiceberg's errors have no common base; its catalogs raise any error.
             raise ArchiveUnavailable(
                 f"of table {self.name}", f"{type(cause).__name__}: {' '.join(str(cause).split())}"
             ) from cause
 
     def close(self) -> None:
-        """Give the connections of the catalog back."""
+        """Close the catalog's connections."""
         self._catalog.close()
 
     # --- reading ------------------------------------------------------------------------------
@@ -224,8 +229,8 @@ class LogTable:
         """Read the table, and make it the base of the next ``commit``.
 
         Returns:
-            The files that the table names, by their URLs as ``by_url`` makes them. It is empty if there is no
-            table, or if ``commit`` has to make it anew.
+            The files that the table names, by their URLs as ``by_url`` makes them. Empty if there is no
+            table, or if ``commit`` has to make the table anew.
 
         Raises:
             InvalidArgument: The table belongs to another log or another cluster.
@@ -255,7 +260,7 @@ class LogTable:
             return {}
 
     def _files(self) -> dict[str, DataFile]:
-        """Return the files of the table that was loaded. Refuse it if another program changed them."""
+        """Return the files of the loaded table. Refuse the table if another program changed its files."""
         table = self._table
         assert table is not None
         head = table.current_snapshot()
@@ -277,7 +282,7 @@ class LogTable:
         return ArchiveCorrupt(f"of table {self.name}", f"{why}; or make it anew: {_HOW_TO_MAKE_ANEW}")
 
     def _expect_superseded(self, table: Table) -> None:
-        """Check that a table is that of an earlier log of this name, which was deleted."""
+        """Check that a table belongs to an earlier, deleted log of this name."""
         found = table.properties
         earlier = found.get(_INCARNATION, "")
         if (
@@ -291,7 +296,7 @@ class LogTable:
             )
 
     def by_url(self, records: Iterable[ArchivedFile]) -> dict[str, ArchivedFile]:
-        """Return the records by the URLs of their files as tables name them: without options and passwords.
+        """Return the records by the URLs of their files. As in tables, URLs lack options and passwords.
 
         Raises:
             ArchiveUnavailable: pyarrow on this machine does not know the place of a file.
@@ -301,13 +306,13 @@ class LogTable:
 
     def _url_of(self, record: ArchivedFile) -> str:
         where, name = name_of_record(record)
-        if where not in self._places:  # To find a store of objects may take a request to it.
+        if where not in self._places:  # Finding an object store may take a request.
             with recorded(record.file):
                 self._places[where] = Destination(where)
         return self._places[where].table_url(name)
 
     def data_file(self, record: ArchivedFile) -> DataFile:
-        """Describe a record's file for the table, by the file's checked end.
+        """Describe the file of a record for the table. The description comes from the file's checked footer.
 
         Raises:
             ArchiveUnavailable: The file cannot be read.
@@ -356,8 +361,8 @@ class LogTable:
             removed: Files that ``load`` returned.
             first_offset: The first offset of the log.
             end_offset: The offset after the last one that the files cover.
-            expire_before: Snapshots from before this moment are forgotten, because files that they name may
-                be gone.
+            expire_before: Forget the snapshots made before this moment, because files that they name may be
+                gone.
 
         Raises:
             TableChanged: Another job committed since ``load``. Nothing was committed.
@@ -395,7 +400,7 @@ class LogTable:
             raise TableChanged(self.name) from cause
 
     def _drop_replaced(self) -> None:
-        """Drop the table that is to be replaced. Refuse if another job has made one since ``load``."""
+        """Drop the table that ``load`` chose to replace. Refuse if another job has replaced it since."""
         try:
             now = self._catalog.load_table(self._identifier).metadata_location
         except NoSuchTableError:
@@ -407,7 +412,7 @@ class LogTable:
         self._catalog.drop_table(self._identifier)
 
     def forget_files(self, before: datetime) -> None:
-        """Delete the table's own files that it does not need any more, if they were made before a moment.
+        """Delete the table's own files that were made before a moment and that the table no longer needs.
 
         Raises:
             ArchiveUnavailable: The catalog or the destination did not answer.
@@ -427,7 +432,7 @@ class LogTable:
             ArchiveUnavailable: The catalog or the destination did not answer.
         """
         with self._translated():
-            with suppress(NoSuchTableError, *_DAMAGED):  # If it is damaged, nobody can say whose it is.
+            with suppress(NoSuchTableError, *_DAMAGED):  # A damaged table does not say whose it is.
                 if self._is_of(self._catalog.load_table(self._identifier)):
                     self._catalog.drop_table(self._identifier)
             for file in self._list_own_files():
@@ -449,7 +454,7 @@ def _is_ours(snapshot: Snapshot) -> bool:
 
 
 def _files_in(table: Table, snapshot: Snapshot) -> tuple[dict[str, DataFile], bool]:
-    """Return the files that a snapshot names, and whether it deletes rows of them."""
+    """Return the files that a snapshot names, and whether the snapshot deletes rows of these files."""
     tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
     return {task.file.file_path: task.file for task in tasks}, any(task.delete_files for task in tasks)
 
