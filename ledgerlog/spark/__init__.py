@@ -1,7 +1,7 @@
 """Logs in Spark: ``spark.read.format("ledgerlog")`` and ``spark.readStream``; see docs/SPARK.md.
 
 ``session()`` starts a Spark session on this machine; ``ledgerlog[spark]`` is all that you have to install.
-Any other session finds the format by itself if this package is installed. ``ledgerlog.spark.progress`` shows
+If this package is installed, any other session finds the format by itself. ``ledgerlog.spark.progress`` shows
 how far streams have come.
 """
 

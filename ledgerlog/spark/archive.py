@@ -1,13 +1,14 @@
 """Archiving and compacting a log on Spark: the steps of ``ledgerlog.archive.jobs``, many at a time.
 
-Spark does not change what a step does, nor why it is right. A task carries out whole steps. Each step ends in
-its own transaction, or leaves a file that no record names. So a task that fails, is killed or runs twice only
-costs work.
+With Spark a step does the same as without, and is right for the same reasons. A task carries out whole steps.
+Each step ends in its own transaction, or leaves a file that no metadata record names. So if a task fails, is
+killed or runs twice, only work is lost.
 
-    archive   The driver's host plans. Each task copies some ledgers, or checks and gives up some.
+    archive   The driver's host plans. Each task copies some ledgers, or checks the files of some ledgers and
+              gives up the bookies' copies.
     compact   Each task computes the digests of the keys in some files. Spark finds the latest offset of each
-              key. One task writes each new file, with one bit in memory for each offset. The driver's host
-              commits the new files, from the oldest on.
+              key. Each new file is written by one task, which needs one bit of memory for each offset. The
+              driver's host commits the new files, from the oldest on.
 
 Tasks connect to the metadata store, the bookies and the destination by themselves. If the destination is a
 local path, all hosts must see the same files there.
@@ -48,7 +49,7 @@ __all__ = ["archive_on_spark", "compact_on_spark"]
 T = TypeVar("T")
 
 _TASKS_PER_CORE = 4
-"""More tasks than cores: ledgers differ in size, so some tasks are done early."""
+"""There are more tasks than cores, because ledgers differ in size and some tasks are done early."""
 
 _STEPS = "what STRING, ledger_id LONG, records LONG, bytes LONG, file STRING, why STRING"
 _KEYS = "part LONG, offset LONG, digest BINARY, is_dead BOOLEAN, why STRING"
@@ -85,7 +86,7 @@ _MADE_ARROW = pa.schema(
 
 @attrs.frozen(kw_only=True)
 class _Where:
-    """The archive that tasks work on. It is sent to them."""
+    """The archive that tasks work on. Spark sends this object to the tasks."""
 
     uri: str = attrs.field(repr=redact)
     name: str
@@ -94,10 +95,9 @@ class _Where:
     keep_copies_s: float
 
     def pinned_by(self, archiver: Archiver) -> _Where:
-        """Return the same archive for tasks, bound to this incarnation of the log and to an absolute
-        destination.
+        """Return the same archive for tasks, with a fixed incarnation of the log and an absolute destination.
 
-        Each task may have another working directory, in which a relative path would be another place.
+        Tasks may have other working directories, so a relative path would mean another place there.
         """
         return attrs.evolve(self, incarnation=archiver.incarnation, destination=archiver.destination.url)
 
@@ -144,7 +144,7 @@ def archive_on_spark(
 ) -> list[ArchiveStep]:
     """Do all archive work that is possible now for one log, with Spark tasks.
 
-    It does what ``archive.jobs.job.archive_log`` does.
+    The result is the same as that of ``archive.jobs.job.archive_log``.
 
     Args:
         spark: The session.
@@ -155,12 +155,12 @@ def archive_on_spark(
             in this run.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
-        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
-            Give all jobs of a log the same.
+        table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
+            Pass the same value to all jobs of a log.
         on_progress: Called with two numbers: the tasks that are done, and all tasks.
 
     Returns:
-        The steps. Those of tasks are ordered by ledger.
+        The steps. The steps that tasks carried out are ordered by ledger.
 
     Raises:
         LogNotFound: There is no log of this name.
@@ -245,7 +245,7 @@ def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 async def _step(archiver: Archiver, kind: str, ledger_id: int) -> ArchiveStep:
-    """Carry out a step of the plan, if the plan still has it."""
+    """Carry out a step of the plan, if a new plan still has this step."""
     state = await archiver.look_at(ledger_id)
     plan = archiver.plan(state)
     if kind == "copy":
@@ -277,8 +277,8 @@ def compact_on_spark(
 ) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log, with tasks of Spark.
 
-    It does what ``archive.jobs.rewrite.compact_log`` does, and Spark groups the keys. If a file cannot be
-    read, a step that ``failed`` names it, and nothing is changed.
+    The result is the same as that of ``archive.jobs.rewrite.compact_log``, but Spark groups the keys. If a
+    file cannot be read, a ``failed`` step names the file, and nothing is changed.
 
     Args:
         spark: The session.
@@ -291,8 +291,8 @@ def compact_on_spark(
             record is a tombstone.
         tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
-        table: Where the Iceberg table of the archive is (``archive.jobs.publishing``). None: it has none.
-            Give all jobs of a log the same.
+        table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
+            Pass the same value to all jobs of a log.
         on_progress: Called with two numbers: the tasks that are done, and all tasks.
 
     Returns:
@@ -365,10 +365,10 @@ def compact_on_spark(
 def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
     """Return the offsets that stay, each with its new file.
 
-    Each new file also has the offset -1, so that a file without remaining records is written too. A row with
-    a reason says that an old file could not be read. Old files are read once for all rows. If they were read
-    once for rows with digests and again for the others, a file that could be read only the second time would
-    lose all its records with keys.
+    Each new file also gets a row with the offset -1, so that a new file without records is written too. A row
+    with a reason says that an old file could not be read. One query makes all rows, so each old file is read
+    once. If rows with digests and the other rows came from two reads, and a file failed only in the first
+    one, that file would lose all its records with keys.
     """
     newest = (
         keys.groupBy("digest", functions.expr("CASE WHEN digest IS NULL THEN offset END"))
@@ -383,10 +383,10 @@ def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
 def _keys_of_task(
     key: str, tombstones: str | None, before_ms: int, incarnation: int, parts: int, batches: Iterable[Any]
 ) -> Iterator[Any]:
-    """Yield the digests of the keys of the files of one task, with their offsets.
+    """Read the files of one task. Yield the digests of the records' keys, with the records' offsets.
 
-    If a file cannot be read, a row for each new file says why, with an offset that no other row has. No new
-    file may be written then: the file that cannot be read may hold the latest record of any key.
+    If a file cannot be read, yield a row for each new file with the reason, and with an offset that no other
+    row has. Then no new file may be written: the unreadable file may hold the latest record of any key.
     """
     rule = parse_key_rule(key, tombstones)
     for batch in batches:
@@ -423,7 +423,7 @@ def _keys_of_file(record: ArchivedFile, part: int, rule: KeyRule, before_ms: int
 
 
 def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
-    """Write one new file. Return its record, or the reasons why it failed."""
+    """Write one new file. Return the file's metadata record, or the reasons why the write failed."""
     part = table.column("part")[0].as_py()
     unread = sorted(why for why in table.column("why").to_pylist() if why is not None)
     if unread:

@@ -1,18 +1,18 @@
 """Spark's side of an audit: ``spark.read.format("ledgeraudit")``.
 
-The table has a row for copies that are missing or at fault, and for lost ledgers, logs and archived files.
-The driver's host plans the audit (``audit_plan``). Tasks carry it out (``audit_task``); each connects to the
-cluster by itself, and reads the metadata of its ledgers when it checks them. The order of the rows has no
-meaning. Nothing is shuffled.
+The table has rows about copies that are missing or at fault, about lost ledgers, and about logs and archived
+files with a fault. The driver's host plans the audit (``audit_plan``). Tasks carry out the plan
+(``audit_task``). Each task connects to the cluster by itself, and reads the metadata of its ledgers when it
+checks them. The order of the rows has no meaning. Nothing is shuffled.
 
     log           string   the logs that list the ledger, separated by commas; null if none does
     ledger_id     long
     bookie        string   the bookie that has the copies, or should have them
-    first_entry   long     the first and the last of the entries that the row is about
-    last_entry    long
+    first_entry   long     the first entry that the row is about
+    last_entry    long     the last entry that the row is about
     copies        long     how many of these entries the bookie has, or should have
-    copies_left   int      how many sound copies of each of them other bookies have, at least
-    write_quorum  int      how many copies of each there should be
+    copies_left   int      how many sound copies other bookies have of each of these entries, at least
+    write_quorum  int      how many copies of each entry there should be
     kind          string   missing, corrupt, diverging, limbo or unreachable
                            (``ledger.core.comparison.FaultKind``); metadata if the metadata of the ledger
                            cannot be read; lost, log, archive, file_missing, file_corrupt, file_unreachable;
@@ -78,7 +78,7 @@ class AuditPartition(InputPartition):
 
 
 def audit_schema(declared: StructType) -> Any:
-    """Return the Arrow schema of a declared one.
+    """Return the Arrow schema for a declared schema.
 
     Args:
         declared: The schema that the reader asks for.
@@ -143,8 +143,7 @@ class AuditReader(DataSourceReader):
         audit_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the audit: list the ledgers that exist now. If a ledger changes later, its task sees the
-        change."""
+        """Plan the audit: list the ledgers that exist now. If a ledger changes later, its task sees that."""
 
         async def make() -> list[AuditPart]:
             async with connected(self._options.uri) as client:

@@ -1,7 +1,7 @@
-"""An audit as a job: one pass over all copies. You can count its rows, list them, and mark them for repair.
+"""An audit as a job: one pass over all copies. You can count and list its rows, and mark faults for repair.
 
 The table is persisted while the job runs, so the copies are checked once, however often you look at the
-table. It has few rows: one for each fault, and one for each ledger and bookie.
+table. The table has few rows: one for each fault, and one for each ledger and bookie, each log and each file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AuditRun:
     found: tuple[Found, ...]
     """The faults, by kind."""
     table: DataFrame
-    """The rows about faults. Those with the fewest copies left come first."""
+    """The rows about faults. Rows with the fewest copies left come first."""
     uri: str
     """The URI of the cluster."""
 
@@ -140,7 +140,7 @@ def audit(
 
 
 def _counts(table: DataFrame) -> list[tuple[str, int, int, int]]:
-    """Return for each kind of rows: the kind, rows, copies, ledgers."""
+    """Return for each kind of row: the kind, and the numbers of rows, of copies and of ledgers."""
     by_kind = table.groupBy("kind").agg(
         functions.count("*"), functions.sum("copies"), functions.countDistinct("ledger_id")
     )
@@ -157,7 +157,7 @@ def _translated() -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """Return the line of Spark's message with our own code's error; if there is none, the first line."""
+    """Return the line of Spark's message that has the error of our own code, or else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("ledgerlog.") and ": " in line]
     return ours[-1].partition(": ")[2] if ours else (lines[0] if lines else "Spark does not say why")

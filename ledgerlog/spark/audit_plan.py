@@ -1,16 +1,16 @@
 """Which ledgers, logs and archived files an audit checks, and how tasks share them.
 
-One task looks at each of them and gives a verdict. An unreadable record gets a verdict too, and does not stop
-the checks of the others. If a log lists a ledger that has no metadata, the audit looks at it too: it is
-archived, or lost.
+Each ledger, log and file is checked by one task, which reports the faults. An unreadable record is reported
+too, and does not stop the other checks. If a log lists a ledger that has no metadata, the audit looks at this
+ledger too: the ledger is archived, or lost.
 
-A task takes whole ledgers, of about ``replicasPerPartition`` copies together, because a ledger's copies are
-compared with each other. A plan holds only the number of a ledger. The task itself reads the metadata, so
-that its report fits the metadata at that time. Plans therefore contain no secrets.
+A task takes whole ledgers, because a ledger's copies are compared with each other. Together they have about
+``replicasPerPartition`` copies. A plan holds only the ids of ledgers. The task itself reads the metadata, so
+that the task's report fits the metadata at that time. Plans therefore contain no secrets.
 
-**The weight of a ledger** is the number of copies to check, plus a fixed cost for each ledger. If bookies
-have to read their entries (``scrub``), the ledger's bytes count too, if the list of its log says how many it
-has.
+**The weight of a ledger** is the number of copies to check, plus a fixed cost for each ledger. With
+``scrub``, bookies have to read their entries. Then the ledger's bytes count too, if the log's list says how
+many bytes the ledger has.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["AuditPart", "ListedFile", "ListedLedger", "ListedLog", "pack_ledgers
 T = TypeVar("T")
 
 _READS_AT_ONCE = 32
-"""How many requests to the metadata store are under way at once."""
+"""How many requests the planner sends to the metadata store at once."""
 
 _LEDGER_WEIGHT = 1000
 """The fixed weight of a ledger, besides its copies. A copy has weight 1."""
@@ -52,7 +52,7 @@ class ListedLedger:
     ledger_id: int
     """The ledger."""
     logs: str | None
-    """The logs that list it, separated by commas; None if none does."""
+    """The logs that list the ledger, separated by commas; None if no log lists it."""
     incarnations: tuple[int, ...] = ()
     """The incarnations of these logs."""
 
@@ -79,7 +79,7 @@ class ListedFile:
 
 @attrs.frozen(kw_only=True)
 class AuditPart:
-    """The share of one task. All of it can be sent to another process."""
+    """What one task checks. All of it can be sent to another process."""
 
     uri: str
     """The URI of the cluster."""
@@ -127,13 +127,13 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
         try:
             found = await registry.find(ledger_id)
         except MetadataCorrupt:
-            weights[ledger_id] = _LEDGER_WEIGHT  # The task reports it in a row.
+            weights[ledger_id] = _LEDGER_WEIGHT  # The task reports the damage in a row.
             return
         if found is not None:
             read = byte_lengths.get(ledger_id, 0) * found[0].replication.write_quorum if options.scrub else 0
             weights[ledger_id] = _LEDGER_WEIGHT + max(replicas_of(found[0]), read // _REPLICA_BYTES)
         elif ledger_id in listed:
-            weights[ledger_id] = _LEDGER_WEIGHT  # It is archived, or lost; the task reports which.
+            weights[ledger_id] = _LEDGER_WEIGHT  # Archived, or lost; the task finds out which.
         elif ledger_id in options.ledgers and ledger_id not in archived:
             raise LedgerNotFound(ledger_id)
 
@@ -224,7 +224,7 @@ async def _files(
 ) -> list[tuple[ListedFile, int, tuple[int, ...]]]:
     """Return archived files, the weight of each, and the ledgers that it holds.
 
-    If the options name logs or ledgers, only files of those are returned.
+    If the options name logs or ledgers, return only the files of these logs or ledgers.
     """
     registry = ArchiveRegistry(client.store)
     names = {incarnation: name for name, incarnation in incarnations.items()}
@@ -270,7 +270,7 @@ def pack_ledgers(
     parts: list[list[int]] = []
     load = limit
     for place, (ledger_id, weight) in enumerate(weighed):
-        # If there would be too few parts otherwise, make one part for each of the last ledgers.
+        # If only as many ledgers are left as parts are missing, make one part for each of these ledgers.
         is_needed = len(weighed) - place <= wanted - len(parts)
         if load + weight > limit or is_needed:
             parts.append([])

@@ -1,17 +1,21 @@
-"""From the rows of an audit to tasks for auto-recovery. Only this step of an audit changes anything.
+"""Making tasks for auto-recovery from the rows of an audit. Only this step of an audit changes anything.
+
+Each row has a kind of fault. The kind decides about the task:
 
     missing      The task gives the bookie its missing entries.
-    corrupt      The task replaces the bookie in the fragments that name it, as if the bookie were lost. This
-                 needs one more bookie than the ensemble has. If the bookie's own scrubbing repairs the copy
-                 first, nothing is left to do.
-    diverging    No task: a person has to look. Neither disks nor networks make sound copies that differ. A
-                 repair that copied one over the others would destroy the evidence, and might keep the wrong
-                 copy.
-    limbo        No task: the bookie itself copies what it lost.
-    unreachable  No task: the bookie's registration decides whether it is lost.
+    corrupt      The task replaces the bookie in the ledger's fragments that name it, as if the bookie were
+                 lost. (A fragment is a range of entries with one list of bookies, the ensemble.) This needs
+                 one more bookie than the ensemble has. If the bookie's own scrubbing repairs the copy first,
+                 nothing is left to do.
+    diverging    Sound copies differ. No task: a person has to look, because neither disks nor networks cause
+                 this. If a repair copied one copy over the others, it would destroy the evidence, and might
+                 keep the wrong copy.
+    limbo        The bookie may have lost the entries and knows it. No task: the bookie itself copies what it
+                 lost.
+    unreachable  The bookie did not answer. No task: the bookie's registration decides whether it is lost.
 
 A task is a hint (``model.repair``). The repair worker checks the ledger itself, so an unnecessary task costs
-one check.
+only one check.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ class MarkedForRepair:
     """The result of ``mark_for_repair``."""
 
     ledgers: int
-    """How many ledgers now have a task for these findings."""
+    """How many ledgers now have a task for the audit's findings."""
     changed: int
     """How many of these tasks are new or have new findings."""
     undecided: int
@@ -97,7 +101,7 @@ def mark_for_repair(table: DataFrame, uri: str) -> MarkedForRepair:
     """Make tasks for auto-recovery from the rows of an audit, or from some of them.
 
     If you have not persisted the table, Spark computes it again here, which runs another audit. This process
-    needs a few dozen bytes of memory for each ledger of the rows.
+    needs a few dozen bytes of memory for each ledger in the rows.
 
     Args:
         table: Rows of an audit, with the columns ``ledger_id``, ``bookie`` and ``kind``.

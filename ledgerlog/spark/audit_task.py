@@ -5,24 +5,27 @@ the bookies, for several ledgers at a time. It avoids false alarms:
 
 1. A ledger without a fault is done.
 2. The task looks at each ledger once, waits ``settle_s`` seconds, and looks a second time at the ledgers with
-   faults, with fresh metadata. An ack quorum commits an entry, and the entry may still be on its way to
-   another bookie. By the second look it has arrived, or that bookie has failed.
+   faults, with fresh metadata. An entry is committed once an ack quorum of bookies has it, and may then still
+   be on its way to another bookie. By the second look the entry has arrived, or that bookie has failed.
 3. The task syncs the store and reads the metadata once more. It reports a fault of the second look only if
-   the bookie should still have the copy. Repair may have moved the copy to another bookie in the meantime.
-   If the ledger was deleted, its copies are not missing. A bookie deletes entries only after the metadata are
-   gone. So if the metadata are still there, the entries should have been there at the second look.
+   the bookie should still have the copy: repair may have moved the copy to another bookie, or the ledger may
+   have been deleted. A bookie deletes entries only after the metadata are gone. So if the metadata are still
+   there, the entries should have been there at the second look.
 
-If a bookie did not answer, the task does not ask it again for a while. Otherwise a hanging bookie would cost
-its time limit for each ledger. The state of its copies is unknown, and is reported as unknown.
+If a bookie did not answer, the task does not ask this bookie again for a while. Otherwise the task would wait
+for a hanging bookie at each ledger, until the time limit. The copies on the bookie are reported as
+unreachable: their state is unknown.
 
-**A ledger without metadata.** If a log lists it, it is archived or *lost*. A job that deletes a ledger takes
-it off the list first, and a job that archives a ledger makes its record first. So the task reads the
-metadata, then the archive, then the list. It syncs the store before it reads the list. If the metadata and
-the archive have nothing and the list still names the ledger, it is lost.
+**A ledger without metadata.** If a log lists the ledger, the ledger is archived or *lost*. A job that deletes
+a ledger first takes it off the list. A job that archives a ledger first makes a record of the ledger's file.
+So the task reads the metadata, then the archive's records, and then the list. It syncs the store before it
+reads the list. If the ledger has neither metadata nor a file's record and the list still names the ledger,
+the ledger is lost.
 
-**A file** is checked against its record: its size, its end and the digest of the end. The offsets in the
-file, in its record and in the log's list must be the same. A scrub reads the whole file. A file is retired
-after the log's list has dropped it. So if the task finds a fault, it reads the list afterwards.
+**A file** is checked against its record in the metadata store: size, end of the file, and digest of the end.
+The offsets in the file, in its record and in the log's list must be the same. A scrub reads the whole file. A
+job deletes a file after the log's list has dropped the file's ledgers. So if the task finds a fault, it reads
+the list afterwards, and reports no fault if the list has dropped the ledger.
 
 The audit writes nothing, fences nothing and repairs nothing.
 """
@@ -83,9 +86,9 @@ _LEDGERS_AT_ONCE = 8
 _AHEAD = 4
 """How many batches of rows may wait for the thread that takes them."""
 _SILENT_S = 60.0
-"""If a bookie did not answer, it is not asked again for this many seconds."""
+"""If a bookie did not answer, do not ask it again for this many seconds, or until the second look begins."""
 _ROWS_AT_ONCE = 8192
-"""How many rows a batch has at most."""
+"""The most rows that a batch has."""
 
 CHECKED = "checked"
 """The kind of a row that says how many copies of a ledger on a bookie were checked."""
@@ -100,7 +103,7 @@ ARCHIVE = "archive"
 FILE_MISSING = "file_missing"
 """The kind of a row about an archived file that is not there."""
 FILE_CORRUPT = "file_corrupt"
-"""The kind of a row about an archived file that is damaged, or contradicts its record or the log's list."""
+"""The kind of a row about an archived file that is damaged, or differs from its record or the log's list."""
 FILE_UNREACHABLE = "file_unreachable"
 """The kind of a row about an archived file that cannot be read now."""
 CHECKED_LOG = "checked_log"
@@ -116,19 +119,19 @@ class AuditRow:
     """A row of the table; docs/SPARK.md describes the columns."""
 
     log: str | None
-    """The logs that list the ledger, separated by commas; None if none does."""
+    """The logs that list the ledger, separated by commas; None if no log lists it."""
     ledger_id: int | None
     """The ledger; None in a row about a log."""
     bookie: str | None = None
     """The bookie that has the copies, or should have them."""
     first_entry: int | None = None
-    """The first of the entries that the row is about."""
+    """The first entry that the row is about."""
     last_entry: int | None = None
-    """The last of these entries."""
+    """The last entry that the row is about."""
     copies: int = 0
-    """How many of these entries the bookie has, or should have."""
+    """How many entries from ``first_entry`` to ``last_entry`` the bookie has, or should have."""
     copies_left: int | None = None
-    """The lowest number of sound copies that other bookies have of one of these entries."""
+    """How many sound copies other bookies have of the entry, among these, with the fewest sound copies."""
     write_quorum: int | None = None
     """How many copies of each entry there should be."""
     kind: str
@@ -142,7 +145,7 @@ class AuditRow:
 class AuditBroken(LedgerLogError):
     """An audit ended before it had checked everything.
 
-    The context manager that opened it raises the reason when you leave it.
+    Leave the ``async with`` of ``open_audit``; it raises the reason.
     """
 
 
@@ -157,7 +160,7 @@ async def open_audit(
         client: The cluster.
 
     Yields:
-        An async function. Each call returns the next rows; at the end it returns None once.
+        An async function. Each call returns the next rows. After the last rows, one call returns None.
 
     The function raises MetadataUnavailable (the metadata store did not answer) and AuditBroken (a bug ended
     the audit; leave the ``async with``, which raises the bug).
@@ -210,7 +213,7 @@ class _Audit:
                 await self._send.send(None)
 
     async def _check_all(self) -> None:
-        # Without the sync, a ledger that this replica of the store does not know yet would look deleted.
+        # Sync first: this replica of the store may not know a new ledger yet. The ledger would look deleted.
         await self._client.store.sync()
         doubtful: list[ListedLedger] = []
         doubtful_files: list[ListedFile] = []
@@ -282,8 +285,8 @@ class _Audit:
                 return
 
     async def _is_archived(self, ledger: ListedLedger) -> bool:
-        """Whether a log that lists the ledger has a record of its file, even if the record does not
-        decode."""
+        """Whether there is a record of the ledger's file, in the archive of a log that lists the ledger. True
+        also if the record does not decode."""
         for incarnation in ledger.incarnations:
             try:
                 if await self._archives.find(incarnation, ledger.ledger_id) is not None:
@@ -310,7 +313,7 @@ class _Audit:
     async def _read_log(self, incarnation: int) -> tuple[LogMetadata | None, bool]:
         """Return the current record of a log, and whether it can be read.
 
-        The record is None if it is gone, and if it cannot be read.
+        The record is None if it is gone or cannot be read.
         """
         try:
             return (await self._logs.read(incarnation))[0], True
@@ -348,8 +351,8 @@ class _Audit:
         await self._send.send([row])
 
     async def _look_at_file(self, file: ListedFile) -> tuple[ArchivedFile | None, AuditRow | None]:
-        """Check a file. Return its record if it can be read, and a row if the record or the file has a
-        fault."""
+        """Check a file. Return the file's record (None if it cannot be read), and a row about a fault of the
+        record or of the file (None if there is no fault)."""
 
         def wrong(kind: str, why: object, url: str | None = None) -> AuditRow:
             return AuditRow(log=file.log, ledger_id=file.ledger_id, kind=kind, file=url, why=str(why))
@@ -408,7 +411,7 @@ class _Audit:
         return _Look(found[0], faults, dict(check.checked))
 
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
-        """Ask a bookie. None if it does not answer, or did not answer an ask less than a minute ago."""
+        """Ask a bookie. None if it does not answer, or if it failed to answer less than a minute ago."""
         if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
             return None
         connection = self._client.pool.connection(ask.bookie)

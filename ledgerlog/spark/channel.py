@@ -1,4 +1,4 @@
-"""Taking the results of a task in trio out of its channel."""
+"""Taking the results of a trio task out of the task's channel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ async def take_from(receive: trio.MemoryReceiveChannel[T | LedgerLogError], brok
     """Return the next result.
 
     Args:
-        receive: The channel. A ``LedgerLogError`` in it is the end of the task, and is raised.
-        broken: What to raise if the task closed the channel before its end, which is a bug.
+        receive: The channel. If the next item is a ``LedgerLogError``, the task has ended and this function
+            raises the error.
+        broken: The error to raise if the task closed the channel without sending its end. That is a bug.
     """
     try:
         got = await receive.receive()

@@ -1,4 +1,4 @@
-"""The columns of a table of records, and the only code that makes Arrow batches from records.
+"""The columns of a table of records. No other module makes Arrow batches from records.
 
     log        string      the log's name
     offset     long        the record's number in the log
@@ -6,19 +6,19 @@
     value      binary      the record's bytes
     ledger_id  long        the ledger that the record lies in
     entry_id   long        the entry that the record lies in
-    epoch      long        of the leader that appended the record
+    epoch      long        the epoch of the leader that appended the record
     key        binary      the record's key; null if it has none
     headers    array       of structs of a name (key) and a value, as Kafka's source has them; null if the
                            record has none. Only with the option includeHeaders
 
-A reader may ask for any of them, in any order, with its own schema. Only these columns are made; there is no
-other pruning. Spark compares the schema of the batches with the declared one in every detail: names, order,
-nullability, the time zone UTC. So the Arrow schema is derived here from the declared one, and from nothing
-else.
+With your own schema you may ask for any of these columns, in any order. This module makes only the columns of
+the schema; there is no other pruning. Spark compares the schema of the batches with the declared schema in
+every detail: names, order, nullability, the time zone UTC. So this module derives the Arrow schema from the
+declared schema alone.
 
-Entries arrive as they were written, with the bytes of their records joined. They are collected until there
-are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and are then turned into columns together. No Python
-object is made for a single row, except for headers.
+Entries arrive as they were written, with the bytes of their records joined. This module collects entries
+until there are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and then turns them into columns
+together. It makes no Python object for a single row, except for headers.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ DECLARED = (
 """The columns of a table of records, if its reader declares no schema."""
 
 DECLARED_WITH_HEADERS = f"{DECLARED}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-"""The same, with headers."""
+"""The columns of ``DECLARED``, and the column ``headers``."""
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last time that Spark can show. Later timestamps are replaced by this one."""
+"""The end of the year 9999, the last time that Spark can show. It replaces every later timestamp."""
 
 Gathered = list[tuple[str, PackedBatch]]
 """Entries, each with the name of its log."""
@@ -95,7 +95,7 @@ def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
 
     Args:
         declared: The schema that the reader asks for.
-        columns: The columns that exist, by default those of records.
+        columns: The columns that exist; by default the columns of a table of records.
 
     Raises:
         InvalidArgument: ``declared`` has a column that does not exist, or that has another type, or that is
@@ -129,7 +129,7 @@ def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
         for log, batch in entries:
             gathered.append((log, batch))
             rows += len(batch)
-            # Memory holds the bytes until then, even if no column needs them.
+            # Count the bytes, even if no column needs them: memory holds them until the batch is made.
             size += batch.byte_length
             if rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
                 yield _record_batch(gathered, rows, schema)
@@ -140,7 +140,7 @@ def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
 
 def _record_batch(gathered: Gathered, rows: int, schema: Any) -> Any:
     if not schema.names:
-        # A count needs no column. The batch still says how many rows it has.
+        # A query that only counts rows asks for no column. The batch still says how many rows it has.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
     counts = np.fromiter((len(batch) for _, batch in gathered), dtype=np.int64, count=len(gathered))
     columns = [_COLUMNS[name](gathered, counts) for name in schema.names]

@@ -32,7 +32,7 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
         on_progress: Called several times a second; None: report nothing.
 
     Returns:
-        What ``work`` returns. What it raises is raised.
+        What ``work`` returns. If ``work`` raises an error, this function raises the same error.
     """
     context = spark.sparkContext
     group = f"ledgerlog {what} {next(_numbers)}"
@@ -43,7 +43,7 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
         try:
             context.setJobGroup(group, what, interruptOnCancel=True)
             results.append(work())
-        except BaseException as failure:  # The caller's thread raises it below.
+        except BaseException as failure:  # The caller's thread raises the error below.
             failures.append(failure)
 
     thread = threading.Thread(target=run, name=group, daemon=True)

@@ -1,9 +1,9 @@
-"""The options of ``ledgerlog`` and ``ledgeraudit``: parsed from text into one value, or refused with the
-reason.
+"""The options of the formats ``ledgerlog`` and ``ledgeraudit``, parsed from text into one value.
 
-An option that Kafka's connector has too has the same name here. Spark passes option names in lower case, so
-they are compared without case. An unknown name is an error. For example, if ``endingOffset`` (misspelt) were
-ignored, the query would read the whole log although the user asked for a part.
+A wrong option is refused with the reason. If Kafka's connector has an option too, it has the same name there.
+Spark passes option names in lower case, so they are compared without case. An unknown name is an error. For
+example, if ``endingOffset`` (misspelt) were ignored, the query would read the whole log although you asked
+for a part.
 
 Pure: parsing does not ask the cluster.
 """
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 PARTITION_BYTES = 64 * MIB
-"""The most bytes that one task of a read gets, if no option says otherwise."""
+"""About the most bytes that one task of a read gets, if no option says otherwise."""
 
 PARTITION_REPLICAS = 1_000_000
-"""The most copies that one task of an audit gets, if no option says otherwise."""
+"""About the most copies that one task of an audit gets, if no option says otherwise."""
 
 INDEX = "index"
 SCRUB = "scrub"
@@ -77,7 +77,7 @@ _STREAM_ONLY = (
     "cursorName",
 )
 _TRIGGER_DELAY_S = 15 * 60.0
-"""The default of ``maxTriggerDelay``, as Kafka's source has it."""
+"""The default of ``maxTriggerDelay``, the same as in Kafka's source."""
 
 _WRITE = ("uri", "path", "log", "producerId", "createLog")
 _WRITE_BATCH = ("batchSeq",)
@@ -140,9 +140,9 @@ class ReadOptions:
     max_bytes_per_trigger: int | None
     """About the most bytes that a micro-batch reads; None: any number."""
     min_offsets_per_trigger: int | None
-    """How many records a micro-batch waits for; None: it takes what there is."""
+    """How many records a micro-batch waits for; None: the micro-batch takes what there is."""
     max_trigger_delay_s: float
-    """How long it waits for them at most, in seconds."""
+    """How long a micro-batch waits for these records at most, in seconds."""
     cursor_name: str | None
     """The cursor that the stream moves in each log; None: no cursor."""
 
@@ -159,7 +159,7 @@ class ReadOptions:
 
         Args:
             names: The logs that exist; ``pattern`` selects among them. Logs that the options name are
-                returned even if they do not exist. Reading them fails later.
+                returned even if they do not exist; reading such a log fails later.
         """
         if self.pattern is None:
             return list(self.logs)
@@ -248,13 +248,13 @@ class WriteOptions:
     log: str | None
     """The name of the log. None: each row names its log in the column ``log``."""
     producer_id: str | None
-    """The producer of the batches. None: the id of the query; for a batch job none."""
+    """The producer of the batches. None: a stream uses its query's id, and a batch job has no producer."""
     batch_seq: int | None
     """The number of the batch of a batch job."""
     fail_on_data_loss: bool
     """Whether it is an error if the log lacks batches before this one."""
     create_log: bool
-    """Whether to make the log if there is none of this name."""
+    """Whether to make the log if there is no log of this name."""
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
@@ -380,8 +380,8 @@ def _known(
     Args:
         options: The options as Spark passes them.
         allowed: The names that are allowed.
-        others: Names that are only allowed elsewhere.
-        whose: The place where the names in ``others`` are allowed, for the message.
+        others: Names that are allowed only for another kind of job.
+        whose: The kind of job that allows the names in ``others``, for the message.
     """
     spelling = {name.lower(): name for name in allowed}
     elsewhere = {name.lower(): name for name in others}

@@ -1,12 +1,12 @@
-"""Planning a read: the end of each log now, its ledgers, and their bookies.
+"""Planning a read: find the present end of each log, the log's ledgers, and their bookies.
 
-Only the planner reads metadata. With each part of the plan it sends the metadata that the task needs, and the
-addresses of the bookies. So a job of a thousand tasks opens one session with the metadata store, not a
-thousand.
+Only the planner reads metadata. It sends each task the metadata that the task needs, and the addresses of the
+bookies. So a job of a thousand tasks opens one session with the metadata store, not a thousand. (A task reads
+metadata only if bookies do not give an entry; see ``scanning``.)
 
-**The end** of a log is the end of its confirmed records. An open ledger counts up to the entry that its
-bookies report as confirmed. Asking them neither fences the ledger nor disturbs its writer. If two ledgers are
-open, the second one counts only if it continues the first (``log.positions``).
+**The end** of a log is the end of its confirmed records. For an open ledger, the planner asks the ledger's
+bookies which entry is the last confirmed one. This request neither fences the ledger nor disturbs the writer.
+If two ledgers are open, the second ledger counts only if it continues the first (``log.positions``).
 
 **Data loss** means that a reader asked for records that it can never get: they were truncated away, they were
 lost with bookies in the middle of a log (``Log.recover``), or the log was deleted (and perhaps made again).
@@ -60,18 +60,18 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _READS_AT_ONCE = 32
-"""How many requests to the metadata store are under way at once."""
+"""How many requests the planner sends to the metadata store at once."""
 
 _CATCH_UP_S = 30.0
 """How long to wait for a confirmed end that was seen before, in seconds.
 
-The bookies that reported it may be gone. The others learn it with the next entry or a recovery."""
+The bookies that reported this end may be gone. The others learn it with the next entry or by a recovery."""
 
 _RETRY_S = 0.2
 
 
 class DataLoss(LedgerLogError):
-    """Records that were to be read are gone for good. ``failOnDataLoss=false`` reads what is left."""
+    """Records that a read needs are gone for good. With ``failOnDataLoss=false`` you read what is left."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,8 +81,8 @@ class LogView:
     metadata: LogMetadata
     """The record of the log."""
     stretches: tuple[Stretch, ...]
-    """The log's ledgers with records, in order, up to ``end``. If ``end`` is after a gap, a last stretch
-    without records stands for the gap."""
+    """The log's ledgers with records, in order, up to ``end``. If the last offsets before ``end`` were lost,
+    a last stretch without records stands for this gap."""
     end: int
     """The offset after the last confirmed record."""
 
@@ -111,7 +111,7 @@ async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
 async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogView]:
     """Look at all logs that the options select.
 
-    If a log that only the pattern selects is gone by now, this leaves it out; that is no loss.
+    If a log that only the pattern selects is gone by now, leave the log out. That is not data loss.
 
     Returns:
         The views, in the order of the names.
@@ -164,8 +164,8 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
         try:
             return await _view(client, metadata)
         except LedgerNotFound:
-            # If an open ledger turns out to be empty, it leaves the list with the next truncation. If the
-            # list still names the ledger, the ledger is lost.
+            # An open ledger that turns out to be empty leaves the list with the next truncation. So read the
+            # list again. If the list still names the ledger, the ledger is lost.
             if version == seen:
                 raise
             seen = version
@@ -173,7 +173,7 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
 
 async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
     stretches = []
-    lost = 0  # Records that were lost before the next stretch. A ledger without records makes no stretch.
+    lost = 0  # How many records were lost before the next stretch. Empty ledgers make no stretch.
     for segment in metadata.segments:
         lost += segment.lost_before
         if segment.first_offset is not None and segment.record_count:
@@ -227,11 +227,11 @@ async def view_reaching(
     Args:
         client: The cluster.
         name: The name of the log.
-        end: An offset that was confirmed earlier, and so still is.
+        end: An offset that was confirmed earlier. A confirmed offset stays confirmed.
         incarnation: The incarnation that the log must have; None: any.
 
     Raises:
-        EntryUnavailable: No bookie confirms ``end`` within 30 seconds. Other errors are those of ``look``.
+        EntryUnavailable: No bookie confirms ``end`` within 30 seconds. See ``look`` for other errors.
     """
     deadline = trio.current_time() + _CATCH_UP_S
     while True:
@@ -254,8 +254,8 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
         client: The cluster.
         view: The log.
         bound: The bound.
-        moment_ms: A time in milliseconds since the epoch; the bound is then the first record from this time
-            on, and ``bound`` does not matter.
+        moment_ms: A time in milliseconds since the epoch. If set, return the offset of the first record from
+            this time on, and ignore ``bound``.
 
     Raises:
         InvalidArgument: The log ends before ``bound``.
@@ -274,8 +274,8 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
 async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int) -> int:
     place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
     at = place.offset
-    # ``find_moment`` stops at the first open ledger. A reader would begin there and skip older records. A
-    # table needs the exact offset, so search the open ledgers too.
+    # ``find_moment`` stops at the first open ledger: a reader of the log can begin there and skip older
+    # records. A table needs the exact offset, so search the open ledgers too.
     for stretch in view.stretches:
         if stretch.last_entry is not None and stretch.start == at:
             at = await _offset_in_open(client, view, stretch, moment_ms)
@@ -283,7 +283,10 @@ async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int)
 
 
 async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch, moment_ms: int) -> int:
-    """Return the first offset of an open ledger's first entry from a time on; its end if all are older."""
+    """Return the first offset of the first entry of an open ledger that is not older than a time.
+
+    If all entries are older, return the end of the ledger.
+    """
     assert stretch.last_entry is not None
     index = view.metadata.index_of(stretch.ledger_id)
     assert index is not None
@@ -298,7 +301,7 @@ async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch,
 
 
 async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) -> tuple[int, int]:
-    """Return the first offset of a batch, and the offset that it stops before.
+    """Return the first offset of a batch, and the offset after its last one.
 
     Raises:
         DataLoss: Records that the options ask for were truncated away, and ``failOnDataLoss`` is true.
@@ -307,7 +310,7 @@ async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) ->
     start = await offset_of(client, view, options.start_of(view.name), options.starting_ms)
     end = await offset_of(client, view, options.end_of(view.name), options.ending_ms)
     if end < view.first and options.start_of(view.name) == "earliest" and options.starting_ms is None:
-        start = 0  # All requested records are gone. That is data loss; the bounds are right.
+        start = 0  # All requested records are gone. Report data loss, not wrong bounds.
     if start > end and options.starting_ms is None and options.ending_ms is None:
         raise InvalidArgument(f"log {view.name!r}: the start offset {start} is behind the end offset {end}")
     return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)
@@ -336,7 +339,7 @@ def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> i
 async def plan_table(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
     """Plan a table of the logs as they are now.
 
-    The errors are those of ``look_at_all``, ``range_of`` and ``plan``.
+    See ``look_at_all``, ``range_of`` and ``plan`` for the errors.
     """
     ranges = [(view, *await range_of(client, view, options)) for view in await look_at_all(client, options)]
     return await plan(client, ranges, options)
@@ -349,7 +352,7 @@ async def plan(
 
     Args:
         client: The cluster.
-        ranges: For each range the log, the first offset, and the offset after the last.
+        ranges: For each range: the log, the first offset, and the offset after the last one.
         options: How to cut the ranges.
 
     Raises:
@@ -401,7 +404,7 @@ def _of_pieces(part: Sequence[Piece], found: Mapping[int, bytes]) -> dict[int, b
 
 
 async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
-    """Return the records of the files that hold the pieces, encoded, by the ledger that the list names."""
+    """Return the encoded records of the files that hold the pieces, by the ledger of the piece."""
     archives = ArchiveRegistry(client.store)
     found: dict[int, bytes] = {}
     for piece in pieces:
@@ -415,7 +418,7 @@ async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, 
 
 
 async def _ledgers(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
-    """Return the metadata of the pieces' ledgers, encoded. Ledgers that are gone are left out."""
+    """Return the encoded metadata of the pieces' ledgers. Leave out ledgers that are gone."""
     found: dict[int, bytes] = {}
 
     async def read(ledger_id: int) -> None:

@@ -2,10 +2,10 @@
 
     copy batch 7: 40 rows, 133 rows/s; orders at 320, 1,203 behind
 
-Spark reports each micro-batch: its rows, the position of each source at its end, and the newest position when
-it was planned. ``micro_batch`` turns such a report into a value. ``show_progress`` writes one line for each
-micro-batch of the session's queries to standard error, or passes the value to your own function. For sources
-of other formats, rows are counted but offsets are not shown.
+Spark reports each micro-batch: its rows, the position of each source after the batch, and the newest position
+of each source when the batch was planned. ``micro_batch`` turns such a report into a value. ``show_progress``
+writes one line for each micro-batch of the session's queries to standard error, or passes the value to your
+own function. For sources of other formats, rows are counted but offsets are not shown.
 
 **Behind** is the number of records between the end of the batch and the end of the log when the batch was
 planned. It is 0 if the stream has read to the end of the log, or if Spark does not report the newest offset.
@@ -54,15 +54,16 @@ class MicroBatch:
     begun: datetime
     """When the batch began."""
     duration_s: float
-    """How long it took, in seconds."""
+    """How long the batch took, in seconds."""
     rows: int
-    """How many rows it read, from all sources."""
+    """How many rows the batch read, from all sources."""
     rows_per_s: float
     """``rows`` divided by ``duration_s``."""
     reached: Mapping[str, int]
     """The offset that the stream reads next, by log."""
     behind: Mapping[str, int]
-    """How many records the log had after the end of the batch when the batch was planned, by log."""
+    """By log: the number of records from the end of the batch to the end that the log had when the batch was
+    planned."""
 
     def __str__(self) -> str:
         shown = sorted(self.reached, key=lambda log: (-self.behind[log], log))
@@ -109,7 +110,7 @@ def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
 
 
 def _offsets(said: Any) -> Mapping[str, StreamOffset]:
-    """Decode the position of a source (an object or text). For a source of another format: empty."""
+    """Decode the position of a source (an object or text). Empty for a source of another format."""
     try:
         return decode_offsets(json.loads(said) if isinstance(said, str) else said)
     except (InvalidArgument, ValueError):

@@ -1,27 +1,28 @@
 """The work of a task: it reads pieces of logs from bookies, ahead of the thread that makes Arrow batches.
 
-A task gets only a ``ScanPart``: pieces of logs, the metadata of their ledgers, and the addresses of the
-bookies. With that, the task needs only the bookies. If no bookie that could have an entry gives it, the task
-reads the metadata again, once for each such failure: repair may have moved the entry, or a bookie may have a
-new address. If nothing has changed, the failure stands.
+A *piece* is a range of offsets in one ledger of a log. A task gets only a ``ScanPart``: pieces, the metadata
+of their ledgers, and the addresses of the bookies. So the task normally talks only to bookies. If none of the
+bookies that could have an entry gives it, the task reads the metadata again, once for each such failure:
+repair may have moved the entry, or a bookie may have a new address. If nothing has changed, the task fails.
 
-The task fences nothing and yields no record beyond its pieces. So the table ends at the end that the planner
-saw.
+The task fences nothing and yields no record outside its pieces. So the table ends at the end of the log that
+the planner saw.
 
 **Within a piece.** A search by offsets finds the first entry (``log.core.search``). Offsets are spread over
 entries more or less evenly, so two or three reads suffice. From there every entry must begin at the offset
 where the previous entry ended. A gap or an overlap is ``EntryCorrupt``, so the table never has a row too few
 or too many.
 
-**Archives.** If a ledger is archived and no bookie has it any more, the task reads its file. It does the same
-if bookies gave the ledger up, do not answer for it or damaged it after the plan was made. A compacted file
-gives the rows that are left; there is no sign of the missing rows.
+**Archives.** If a ledger is archived and no bookie has it any more, the task reads the archived file. It also
+does so if, after the plan was made, bookies gave the ledger up, did not answer for it or damaged it. A
+compacted file gives the rows that are left; nothing shows that rows are missing.
 
-**Ahead.** One task reads and another thread takes. Between them are at most ``_AHEAD`` batches of about
-``_FETCHED_BYTES`` bytes each. Entries may be compressed, so one reply of a bookie may fill many batches.
+**Ahead.** A trio task reads, and another thread takes what was read. At most ``_AHEAD`` batches of about
+``_FETCHED_BYTES`` bytes each wait in between. Entries may be compressed, so one reply of a bookie may fill
+many batches.
 
-**The end** is explicit, so a broken reader never looks like one that has reached its end. If a scan stops
-without its end mark, that is ``ScanBroken``.
+**The end** of a scan is marked by None, so a broken scan never looks like a finished one. If a scan stops
+without this mark, ``ScanBroken`` is raised.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _AHEAD = 4
 """How many batches may wait for the thread that takes them."""
 
 _FETCHED_BYTES = READ_REPLY_BYTES_TARGET
-"""The size of a batch of entries, about."""
+"""The approximate size of a batch of entries."""
 
 _REPLY_BYTES_MIN = 64 * 1024
 """The task asks a bookie for at least this many bytes, even if the piece has fewer left."""
@@ -91,7 +92,7 @@ OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 
 
 class ScanBroken(LedgerLogError):
-    """A scan ended before its end. The context manager that opened it raises the reason when you leave it."""
+    """A scan stopped too early. Leave the ``async with`` of ``open_scan``; it raises the reason."""
 
 
 @attrs.frozen(kw_only=True)
@@ -101,13 +102,15 @@ class ScanPart:
     uri: str
     """The URI of the cluster."""
     cluster: str | None
-    """The id of the cluster of the plan. In another cluster the ledgers would seem deleted."""
+    """The id of the cluster of the plan. In another cluster the ledgers would seem to be deleted."""
     pieces: tuple[Piece, ...]
     """The pieces of logs, in order."""
     ledgers: Mapping[int, bytes]
-    """The metadata of the pieces' ledgers. They contain the ledgers' keys, so keep the part secret."""
+    """The encoded metadata of the pieces' ledgers. Metadata contain the ledgers' keys, so keep the part
+    secret."""
     archives: Mapping[int, bytes] = attrs.field(factory=dict)
-    """Records of archived files, by the ledger of the piece, for ledgers that are not in ``ledgers``."""
+    """The encoded records of archived files, by the ledger of the piece. Only for ledgers that are not in
+    ``ledgers``."""
     bookies: Mapping[BookieId, bytes]
     """The registrations of the bookies when the plan was made."""
     fail_on_data_loss: bool
@@ -126,10 +129,11 @@ async def open_scan(
         part: The part.
         network: Connects to the bookies.
         open_store: Opens the metadata store, if the task has to read metadata again.
-        prover: Who the task is. None: nobody. It takes how the cluster is closed from the part.
+        prover: Proves to bookies who the task is. None: the task has no proof. The part says whether the
+            cluster is closed.
 
     Yields:
-        An async function. Each call returns the next entries; at the end it returns None once.
+        An async function. Each call returns the next entries. After the last entries, one call returns None.
 
     The function raises:
 
@@ -139,7 +143,7 @@ async def open_scan(
     - ArchiveUnavailable: an archived file cannot be read. Try again.
     - ArchiveCorrupt: an archived file is damaged.
     - MetadataUnavailable: the metadata store did not answer.
-    - Unauthenticated: the cluster is closed, and this process has nothing to prove itself with.
+    - Unauthenticated: the cluster is closed, and this process cannot prove who it is.
     - ScanBroken: a bug ended the scan. Leave the ``async with``; it raises the bug.
     """
     environment = Environment()
@@ -156,7 +160,7 @@ async def open_scan(
 
 
 class _View:
-    """The task's knowledge of ledgers and bookies: from its part, and from later reads."""
+    """What the task knows about ledgers and bookies, from its part and from later reads."""
 
     def __init__(self, part: ScanPart, environment: Environment, open_store: OpenStore) -> None:
         self.environment = environment
@@ -197,7 +201,7 @@ class _View:
         """Read the metadata of a ledger and the bookies' registrations again.
 
         Returns:
-            Whether any of them has changed, so that a bookie may now give an entry that none gave before.
+            Whether anything has changed. If so, a bookie may now give an entry that no bookie gave before.
 
         Raises:
             LedgerNotFound: The ledger was deleted.
@@ -250,7 +254,7 @@ class _Scan:
             if planned is None:
                 await self._read_ledger(piece)
             else:
-                # The file may begin with other ledgers, which were merged with the piece's ledger.
+                # A merged file may begin with other ledgers than the piece's ledger.
                 record = ArchivedFile.decode_untrusted(planned, piece.incarnation)
                 await self._read_archive(piece, record)
         except LedgerNotFound:

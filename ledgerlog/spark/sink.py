@@ -1,34 +1,37 @@
 """Writing tables to a log: each task stages a ledger, and one commit splices all ledgers (``log.attach``).
 
-    tasks     Each writes its rows to its own new ledger, closes it, and reports it.
+To *stage* is to write a ledger that belongs to no log yet. To *splice* is to put such ledgers into a log's
+list of ledgers.
+
+    tasks     Each task writes its rows to its own new ledger, closes the ledger, and reports it.
     driver    ``commit`` makes all these ledgers part of the log in one transaction, or none of them.
 
 If a task fails, is killed or runs twice, it leaves a ledger that no list names. A sweep deletes that ledger.
-Spark's ``abort`` deletes nothing: Spark also calls it after a commit that took effect but whose answer was
-lost, and while tasks still write.
+``abort`` deletes nothing: Spark also calls ``abort`` while tasks still write, and after a commit that took
+effect but whose answer was lost.
 
 **Once.** Spark numbers the batches of a stream, from 0 with a new checkpoint. The producer of the batches is
-the query's id, which is in the checkpoint; the option ``producerId`` sets another producer. If Spark repeats
-a batch because it forgot that the batch was done, the commit finds the batch in the log and changes nothing.
-A batch job is written once if you give it ``producerId`` and a ``batchSeq`` that grows from job to job.
-Without them every job counts as new.
+the query's id, which is in the checkpoint; the option ``producerId`` sets another producer. If Spark forgets
+that a batch was done and repeats it, the commit finds the batch in the log and changes nothing. A batch job
+is written once if you give it ``producerId`` and a ``batchSeq`` that grows from job to job. Without these
+options every job counts as new.
 
-**What the commit knows.** It runs in its own process, on a new object. So the messages of the tasks carry all
-that it needs: the log's incarnation, the query, the run of the query, the batch. The run is Spark's job
-group, which is new with each start of a query. It tells two drivers on one checkpoint apart
+**What the commit knows.** The commit runs in its own process, on a new object. So the messages of the tasks
+carry all that the commit needs: the log's incarnation, the query, the run of the query, the batch. The run is
+Spark's job group, which is new with each start of a query. The run tells two drivers on one checkpoint apart
 (``log.core.attach``).
 
-**Columns** are ``value`` and, if the table has them, ``key`` and ``headers`` in the types of Kafka's sink.
-Null is no key and no headers.
+**Columns** are ``value`` and, if the table has them, ``key`` and ``headers`` in the types of Kafka's sink. A
+null ``key`` means no key; null ``headers`` mean no headers.
 
 **Several logs.** If no log is named, each row names its log in the column ``log``. A task then stages a
-ledger for each of these logs, and the commit splices them log by log: each log gets its part of the batch
-whole and once, but not all logs in one transaction. If the commit ends between two logs, Spark repeats the
-batch; the logs that have it change nothing. A log takes part only in batches that have rows for it, so its
-batches may have gaps, and its checks see only these batches.
+ledger for each of these logs, and the commit splices the ledgers log by log. Each log gets its part of the
+batch whole and once, but the logs do not share one transaction. If the commit ends between two logs, Spark
+repeats the batch; the logs that already have the batch do not change. A log takes part only in batches with
+rows for it. So the batch numbers in a log may have gaps, and the log's checks see only these batches.
 
-**Refused** are overwriting and complete output, because a log is only appended to; other columns, because
-they would be lost silently; null values, and null as the name or the value of a header."""
+**Refused.** The mode overwrite and the output mode complete: a log is only appended to. Other columns: they
+would be lost silently. A null ``value``, and a null name or value of a header."""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ __all__ = [
 ]
 
 _JOBS = "batch jobs"
-"""The source of batch jobs, which number their batches themselves (``Commit.source``)."""
+"""The source of batch jobs (``Commit.source``). A batch job numbers its batches itself."""
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -81,7 +84,7 @@ _RUN_ID = "spark.jobGroup.id"
 
 @attrs.frozen
 class BatchOf:
-    """Identifies the batch that a task writes a part of."""
+    """Identifies a batch. Each task writes a part of one."""
 
     source: str
     """The query's id; for a batch job a constant."""
@@ -106,7 +109,7 @@ class StagedRows(WriterCommitMessage):
     """The message of a task: the ledgers that it staged."""
 
     cluster: str | None
-    """The id of the cluster in which they were staged."""
+    """The id of the cluster in which the ledgers were staged."""
     batch_of: BatchOf
     """The batch."""
     parts: Mapping[str, StagedPart]
@@ -119,7 +122,7 @@ async def open_log(client: LedgerClient, name: str, *, create: bool) -> int:
     Args:
         client: The cluster.
         name: The name of the log.
-        create: Whether to make the log if there is none of this name.
+        create: Whether to make the log if there is no log of this name.
 
     Raises:
         LogNotFound: There is no log of this name, and ``create`` is false.
@@ -149,7 +152,8 @@ async def commit_rows(
     Raises:
         SpliceRefused: A message is missing, or the messages are not of one batch of one cluster and of one
             incarnation of each log; nothing was spliced. ``splice`` raises this error for other reasons too,
-            and raises other errors. If there are several logs, some may have their part of the batch then.
+            and other errors. After an error of ``splice``, some of several logs may have their part of the
+            batch.
     """
     rows = [message for message in messages if message is not None]
     if len(rows) < len(messages):
@@ -196,8 +200,8 @@ async def commit_rows(
 
 
 LOGS_MAX = 32
-"""To so many logs a task can write. For each of them it makes a ledger, and holds up to 32 MiB that are not
-acknowledged yet."""
+"""The most logs that one task can write to. For each log the task makes a ledger, and holds up to 32 MiB that
+bookies have not acknowledged yet."""
 
 
 class _Stages:
@@ -210,7 +214,7 @@ class _Stages:
         self._opened: dict[str, tuple[int, Stage, Held[Stage]]] = {}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse names that are no names of logs, and too many of them, before a log is made."""
+        """Refuse malformed names of logs, and too many names. Call this before a log is made."""
         wanted = {check_log_name(name) for name in names}.union(self._opened)
         if len(wanted) > LOGS_MAX:
             raise InvalidArgument(
@@ -249,10 +253,12 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
 
     Raises:
         InvalidArgument: A value or the name of a log is null, a name or headers are malformed, or the rows
-            name too many logs. No list will name the ledgers.
-        RecordTooLarge: A record is over a limit. No list will name the ledgers.
+            name too many logs.
+        RecordTooLarge: A record is over a limit.
         LogNotFound: There is no log of this name, and the options do not say to make it.
-        LogListFull: A log's list may have no room for another batch. No list will name the ledgers.
+        LogListFull: A log's list may have no room for another batch.
+
+    After an error, no log will list the ledgers that this call wrote.
     """
     portal = Portal()
     try:
@@ -273,7 +279,7 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
 
 
 def _by_log(batch: Any, log: str | None) -> Iterator[tuple[str, Any]]:
-    """Split a batch by the column ``log``, if the rows name their logs. Rows of one log keep their order."""
+    """Split a batch by the column ``log``, unless ``log`` is set. Rows of one log keep their order."""
     if log is not None:
         yield log, batch
         return
@@ -313,7 +319,7 @@ def _headers(batch: Any) -> list[list[tuple[str, bytes]] | None] | None:
 
 
 _ROUTED: Mapping[str, tuple[str, ...]] = {"log": ("string",)}
-"""The column that names the log of each row, if the options name none."""
+"""The column that names the log of each row, if the options name no log."""
 
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
@@ -332,9 +338,9 @@ def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> No
         log: The log to write; None if the rows name their logs.
 
     Raises:
-        InvalidArgument: The mode is overwrite or complete, or the table lacks ``value``, or it has another
-            column than ``value``, ``key`` and ``headers``, or one of another type. If the rows name their
-            logs, the table must have ``log`` as well, and otherwise it must not.
+        InvalidArgument: The mode is overwrite or complete. Or the table lacks ``value``, has another column
+            than ``value``, ``key`` and ``headers``, or has a column of a wrong type. If ``log`` is None, the
+            table must have the column ``log`` as well; otherwise it must not.
     """
     if overwrite:
         raise InvalidArgument(
@@ -366,7 +372,7 @@ def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> No
 def _require_log(options: WriteOptions) -> None:
     """Find the log on the driver's host, before Spark starts a task. Make it if the options say so.
 
-    If the rows name their logs, only the tasks know them."""
+    If the rows name their logs, only the tasks know these logs. Then this does nothing."""
     name = options.log
     if name is None:
         return
@@ -403,7 +409,7 @@ def _commit(
 class LogTableWriter(DataSourceArrowWriter):
     """The writer for ``df.write.format("ledgerlog").mode("append")``. Spark calls it.
 
-    Spark makes one for each job, and sends it to the job's tasks and to its commit.
+    Spark makes one writer for each job, and sends it to the job's tasks and to the job's commit.
 
     Args:
         options: The log to write, and the producer.
@@ -414,18 +420,18 @@ class LogTableWriter(DataSourceArrowWriter):
         self._of = BatchOf(_JOBS, Environment().new_token().hex(), options.batch_seq or 0)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one task to new ledgers. The errors are those of ``stage_rows``."""
+        """Write the rows of one task to new ledgers. See ``stage_rows`` for the errors."""
         return stage_rows(self._options, iterator, self._of)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Splice the ledgers that the tasks staged. The errors are those of ``commit_rows``."""
+        """Splice the ledgers that the tasks staged. See ``commit_rows`` for the errors."""
         _commit(self._options, messages, None)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
     """The writer for ``df.writeStream.format("ledgerlog")``. Spark calls it.
 
-    Spark makes a new one for each batch's tasks and for its commit.
+    For each batch, Spark makes one writer for the tasks and another one for the commit.
 
     Args:
         options: The log to write, and the producer.
@@ -435,11 +441,11 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one task to new ledgers. The errors are those of ``stage_rows``."""
+        """Write the rows of one task to new ledgers. See ``stage_rows`` for the errors."""
         return stage_rows(self._options, iterator, _batch_of_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Splice the ledgers that the tasks staged. The errors are those of ``commit_rows``."""
+        """Splice the ledgers that the tasks staged. See ``commit_rows`` for the errors."""
         _commit(self._options, messages, batchId)
 
 
@@ -480,8 +486,8 @@ def stream_writer(
         options: The options of the query, by name.
         schema: The columns of the table.
         overwrite: Whether the output mode is complete.
-        is_commit: Whether the writer is to commit or abort a batch whose tasks have ended. Then the log is
-            not looked for, and not made again if it was deleted meanwhile.
+        is_commit: Whether the writer is to commit or abort a batch whose tasks have ended. If so, do not look
+            for the log, and do not make it again if it was deleted in the meantime.
 
     Raises:
         InvalidArgument: An option, the schema or the mode is wrong.

@@ -1,4 +1,4 @@
-"""Spark's side of reading: the classes that Spark calls, each in a certain process.
+"""Spark's side of reading: the classes that Spark calls. Spark calls each method in a certain process:
 
     batch    ``reader`` and ``partitions``   a process on the driver's host, once for each query
     stream   everything but ``read``         one long-lived process on the driver's host
@@ -9,10 +9,10 @@ connection to the cluster and runs the library's event loop in a thread (``ledge
 call into that thread moves a batch.
 
 **Filters are not pushed down.** In Spark 4.3, if one use of a table pushes a filter into the reader, the
-filter also affects other uses of the table, which then give wrong counts. Prune by options and by your own
-schema instead.
+filter also affects other uses of the table, and these then give wrong counts. To read less, use options and
+your own schema.
 
-**An empty plan** also reaches ``read``, as one partition without a value.
+**An empty plan** also reaches ``read``: Spark passes it as one partition without a value.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[Le
 def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
     """Read a part, and yield its records as Arrow batches.
 
-    If you stop early, close the generator; then nothing keeps running. The errors are those of
-    ``scanning.open_scan``.
+    If you stop early, close the generator; then nothing keeps running. See ``scanning.open_scan`` for the
+    errors.
 
     Args:
         part: The part.
@@ -144,7 +144,7 @@ class LogTableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the table. Records that are appended later are not in it.
 
-        The errors are those of ``planning.plan_table``.
+        See ``planning.plan_table`` for the errors.
         """
 
         async def make() -> list[ScanPart]:
@@ -215,8 +215,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_records: int | None = None
         max_bytes: int | None = None
         if isinstance(limit, ReadMaxRows):
-            # Spark passes one limit. If the options set both, Spark passes the number of records; add the
-            # bytes.
+            # Spark passes one limit. If the options limit both records and bytes, Spark passes the number of
+            # records. So take the number of bytes from the options.
             max_records, max_bytes = limit.max_rows, self._options.max_bytes_per_trigger
         elif isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes
@@ -228,7 +228,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read only up to the present ends of the logs, from now on."""
+        """From now on, read only up to the present ends of the logs."""
         self._run(LogStream.pin)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -246,7 +246,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the stream's cursor to ``end``, if it has one: all records before ``end`` are processed."""
+        """Move the stream's cursor, if there is one, to ``end``. All records before ``end`` are processed."""
         if self._options.cursor_name is not None:
             offsets = decode_offsets(end)
             self._run(lambda stream: stream.commit(offsets))

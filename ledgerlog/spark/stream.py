@@ -1,7 +1,7 @@
 """A stream over logs: its position, and the records of the next micro-batch.
 
-**Offsets.** Spark writes them into the checkpoint and compares them as strings, so there is only one
-spelling:
+**Offsets.** Spark writes the stream's offsets into the checkpoint and compares them as strings. So each
+position has only one spelling:
 
     {"v": 1, "logs": {"orders": {"id": "7", "offset": 123}}}
 
@@ -10,24 +10,27 @@ is deleted and made again, the new log has another incarnation. Its offset 123 i
 checkpoint means, so the stream fails (``DataLoss``). With ``failOnDataLoss=false`` the stream drops a log
 that is gone, and reads a recreated log from its start.
 
-**Replay.** After a failure, Spark asks for a batch again, by the offsets in the checkpoint. It gets the same
-records, because offsets do not change and a confirmed record stays.
+**Replay.** After a failure, Spark asks for a batch again, by the offsets in the checkpoint. Spark gets the
+same records, because offsets do not change and a confirmed record stays.
 
-**New logs.** With ``logPattern``, a log that appears later is read from the first record that it has when the
-stream first sees it. The batch that first sees it reads none of its records. It only writes the position into
-the checkpoint. If it read records at once, a replay would begin at the log's first record at that later time.
-If the log was truncated in between, records would be lost silently.
+**New logs.** With ``logPattern``, a log may appear after the query started. The stream reads it from the
+first record that the log has when the stream first sees it. The batch that first sees the log reads none of
+its records; it only writes the log's position into the checkpoint. If the batch read records at once, the
+checkpoint would not yet have the position, and a replay would begin at the log's first record at the time of
+the replay. If the log was truncated in between, records would be lost silently.
 
 **Available now** fixes the ends of the logs when the query starts. A log that is made later waits for the
 next run.
 
-**Waiting for more.** With ``minOffsetsPerTrigger`` Spark is told that there is nothing new, until the logs
-have so many new records, or until ``maxTriggerDelay`` has passed since the last batch. An available-now run
-does not wait. Neither does a stream that sees a new log: its position must get into the checkpoint.
+**Waiting for more.** With ``minOffsetsPerTrigger``, the stream tells Spark that there is nothing new until
+the logs have that many new records, or until ``maxTriggerDelay`` has passed since the last batch. An
+available-now run does not wait. A stream that sees a new log does not wait either: the log's position must
+get into the checkpoint.
 
-**The cursor** named by ``cursorName`` follows the stream in each log. It stands at the committed position and
-pins the records from there on, so retention keeps the records that the stream has not read. It moves only
-forward. If a query starts over, the cursor does not move back, because earlier records may be gone."""
+**The cursor** named by ``cursorName`` follows the stream in each log. The cursor stands at the committed
+position and pins the records from there on, so retention keeps the records that the stream has not read. The
+cursor moves only forward. If a query starts over, the cursor does not move back, because earlier records may
+be gone."""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class StreamOffset:
 
 
 def encode_offsets(offsets: Mapping[str, StreamOffset]) -> dict[str, Any]:
-    """Return the stream's positions by log in their only spelling, as a value for ``json.dumps``."""
+    """Return the stream's positions by log, as a value for ``json.dumps``. Each position has one spelling."""
     return {
         "v": _FORMAT,
         "logs": {
@@ -111,7 +114,7 @@ def decode_offsets(value: object) -> dict[str, StreamOffset]:
 class LogStream:
     """Answers Spark's questions about one stream.
 
-    It keeps only the target of an available-now run, and when the last micro-batch was.
+    It keeps only two things: the target of an available-now run, and the time of the last micro-batch.
 
     Args:
         client: The cluster.
@@ -143,19 +146,19 @@ class LogStream:
                 view.incarnation, readable(view, start, self._options.fail_on_data_loss)
             )
         # Spark calls this again when it plans the first batch, and again if it repeats that batch. By then
-        # "latest" is a later offset. A cursor that followed it would release records that the second batch
-        # reads.
+        # "latest" is a later offset. So do not move a cursor that exists: it would release records that the
+        # second batch reads.
         await self._move_cursors(offsets, forward=False)
         return offsets
 
     async def pin(self) -> None:
-        """Read only up to the present ends of the logs, from now on."""
+        """From now on, read only up to the present ends of the logs."""
         self._target = await self._ends()
 
     async def newest(self) -> dict[str, StreamOffset] | None:
-        """Return the ends of all logs of the stream. People see from them how far the stream lags behind.
+        """Return the ends of all logs of the stream. Spark shows how far the stream lags behind them.
 
-        None if the ends are not known now. That does not end the query.
+        Return None if the ends are not known now. That does not end the query.
         """
         try:
             return await self._ends()
@@ -179,8 +182,8 @@ class LogStream:
 
         Args:
             start: Where the micro-batch begins, by log.
-            max_records: The most records that it reads, from all logs together; None: any number.
-            max_bytes: About the most bytes that it reads; None: any number.
+            max_records: The most records that the batch reads, from all logs together; None: any number.
+            max_bytes: About the most bytes that the batch reads; None: any number.
 
         Raises:
             LogNotFound: A log that the options name is gone, and ``failOnDataLoss`` is true.
@@ -202,7 +205,7 @@ class LogStream:
         return {name: StreamOffset(view.incarnation, ends[name]) for name, view in views.items()}
 
     def _waits(self, backlogs: Iterable[Backlog]) -> bool:
-        """Whether the next micro-batch waits for more records. If not, it begins now."""
+        """Return whether the next micro-batch waits for more records. If not, note that it begins now."""
         options = self._options
         now_s = trio.current_time()
         if self._last_batch_s is None:  # The query has just started.
@@ -253,7 +256,7 @@ class LogStream:
                 logger.warning("log %r is left out: %s", name, loss)
                 continue
             if begun is None or begun.incarnation != until.incarnation:
-                continue  # This batch is the first that saw the log. The next batch reads it.
+                continue  # This batch is the first one to see the log. The next batch reads the log.
             at = readable(view, begun.offset, self._options.fail_on_data_loss)
             ranges.append((view, at, until.offset))
         return await plan(self._client, ranges, self._options)
@@ -286,9 +289,9 @@ class LogStream:
         return views
 
     async def _move_cursors(self, offsets: Mapping[str, StreamOffset], *, forward: bool) -> None:
-        """Make the cursor pin each log, at its position or later.
+        """Make the cursor pin each log, at the position in ``offsets`` or later.
 
-        If a cursor is already there, it moves only with ``forward``.
+        If a log already has the cursor, move the cursor only if ``forward`` is set.
         """
         if self._options.cursor_name is None:
             return
