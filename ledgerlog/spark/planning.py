@@ -2,7 +2,7 @@
 
 Only the planner reads metadata. It sends each task the metadata that the task needs, and the addresses of the
 bookies. So a job of a thousand tasks opens one session with the metadata store, not a thousand. (A task reads
-metadata only if bookies do not give an entry; see ``scanning``.)
+metadata only if bookies do not give an entry or an archived file cannot be read; see ``spark.scanning``.)
 
 **The end** of a log is the end of its confirmed records. For an open ledger, the planner asks the ledger's
 bookies which entry is the last confirmed one. This request neither fences the ledger nor disturbs the writer.
