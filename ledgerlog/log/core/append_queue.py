@@ -8,17 +8,20 @@ together, once that entry and every entry sent before it are confirmed:
     on_confirmed    a ledger has confirmed all entries up to a given one; returns the last answered ticket
     resolve         the leadership is over; gives every batch its final verdict
 
+A record's *slot* is its index in its batch. The *window* is the bound on the records that were taken and are
+not yet answered.
+
 **Tickets and offsets.** Every record gets a ticket when it is added. Tickets are never reused, and a caller
 waits for its record's ticket. The offset is fixed only when the batch is sent. Until then, the record can be
-taken back if its caller is cancelled. The records behind it then move up, so offsets have no holes. ``tail``
-is the offset that the next record would get now.
+taken back if its caller is cancelled. All later records then move up, so offsets have no holes. ``tail`` is
+the offset that the next record would get now.
 
-**One order.** Batches are sent, confirmed and acknowledged in the order of their tickets, whatever ledgers
-they went to. If a newer ledger confirms entries early, their batches wait until the older ledger has
+**One order.** Batches are sent, confirmed and acknowledged in the order of their tickets, even if they went
+to different ledgers. If a newer ledger confirms entries early, their batches wait until the older ledger has
 confirmed all of its entries (C05). The queue ensures this: it answers only the head of ``_sent``.
 
-**Conditions.** A record added with ``expected`` is written at that offset or not at all. The queue checks it
-when the record is added, and again if a record before it is taken back.
+**Conditions.** A record added with ``expected`` is written at that offset or not at all. The queue checks
+this condition when the record is added, and again if an earlier record is taken back.
 
 **Verdicts.** A batch that was sent ends DURABLE, LOST (surely not in the log) or UNKNOWN. A batch that was
 never sent is LOST. ``resolve`` decides this from the entry at which recovery closed each ledger.
@@ -55,10 +58,12 @@ from ledgerlog.model.record import Ack, tuple_new
 __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
 _RECORD_OVERHEAD = 4
-"""Bytes that an entry needs for each record in addition to the record itself. They hold its length."""
+"""Bytes that an entry needs for each record in addition to the record itself. They hold the record's
+length."""
 
 _ATTRIBUTES_OVERHEAD = 12
-"""The same, in an entry with keys or headers. It has a column of lengths for each of both."""
+"""The same, in an entry with keys or headers. It also holds the lengths of each key and of each record's
+headers."""
 
 _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
 """The most bytes that an entry needs to name the producer of a run of records."""
@@ -77,7 +82,7 @@ def group_cost(sizes: Sequence[int], *, has_attributes: bool = False) -> int:
         has_attributes: Whether a record has a key or headers.
 
     Raises:
-        RecordTooLarge: No entry can hold them.
+        RecordTooLarge: No entry can hold all these records.
     """
     cost = sum(sizes) + (_ATTRIBUTES_OVERHEAD if has_attributes else _RECORD_OVERHEAD) * len(sizes)
     if cost > _GROUP_COST_MAX:
@@ -123,7 +128,7 @@ class Batch:
     def __init__(self, first_ticket: int, epoch: int, *, has_attributes: bool = False) -> None:
         self.first_ticket = first_ticket
         self.end_ticket = first_ticket
-        """One after the last ticket that is answered together with this batch."""
+        """The ticket after the last one that is answered together with this batch."""
         self.epoch = epoch
         self.records: list[bytes] = []
         """The records by slot; a dropped record is empty bytes. The list is emptied once the batch is
@@ -156,10 +161,11 @@ class Batch:
         return len(self.records) - (len(self.dropped) if self.dropped else 0)
 
     def has_room(self, size: int, count: int, limit: int, *, for_attributes: bool) -> bool:
-        """Return whether ``count`` more records of ``size`` bytes leave the entry within ``limit`` bytes.
+        """Return whether the entry stays within ``limit`` bytes with ``count`` more records of together
+        ``size`` bytes.
 
-        A batch that began without keys and headers has no room for records with any, because each of its
-        records would need more bytes.
+        A batch that began without keys and headers has no room for a record with a key or headers, because
+        then each record of the batch would need more bytes.
         """
         if for_attributes and self.attributes is None:
             return False
@@ -168,12 +174,12 @@ class Batch:
     def extend(
         self, records: Sequence[bytes], size: int, attributes: Sequence[Attributes | None] | None = None
     ) -> None:
-        """Add records, which ``has_room`` for.
+        """Add records. The batch has room for them (``has_room``).
 
         Args:
             records: The records.
-            size: The bytes of all of them, keys and headers included.
-            attributes: Their keys and headers; None if no record has any.
+            size: The bytes of all records, keys and headers included.
+            attributes: The keys and headers of the records; None if no record has any.
         """
         if attributes is not None:
             assert self.attributes is not None
@@ -184,13 +190,13 @@ class Batch:
         self.cost += size + self.overhead * len(records)
 
     def live_records(self) -> list[bytes]:
-        """Return the records to write."""
+        """Return the records to write: all that are not dropped."""
         if not self.dropped:
             return self.records
         return [record for slot, record in enumerate(self.records) if slot not in self.dropped]
 
     def live_attributes(self) -> dict[int, Attributes] | None:
-        """Return ``attributes`` with the slots of the entry; None if no record to write has any."""
+        """Return ``attributes`` by the records' slots in the entry; None if no record to write has any."""
         if not self.attributes:
             return None
         if not self.dropped:
@@ -217,7 +223,7 @@ class Batch:
         self.cost += _NUMBERED_OVERHEAD
 
     def live_numbered(self) -> list[NumberedRecords]:
-        """Return ``numbered`` with the slots of the entry instead of those of the batch."""
+        """Return ``numbered`` with slots in the entry instead of slots in the batch."""
         if not self.dropped:
             return self.numbered or []
         return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]
@@ -272,10 +278,10 @@ class AppendQueue:
         name: The name of the log, for errors.
         epoch: The epoch of the leadership.
         next_offset: The offset of the first record of this leadership.
-        entry_bytes: A batch takes records up to this many bytes, their lengths included. One larger record
+        entry_bytes: A batch takes records up to this many bytes, their lengths included. A larger record
             gets a batch for itself.
-        window_records: How many records may be taken and not answered.
-        window_bytes: How many bytes of records may be taken and not answered.
+        window_records: How many records may be taken and not yet answered.
+        window_bytes: How many bytes of records may be taken and not yet answered.
 
     Raises:
         InvalidArgument: A bound is out of range.
@@ -325,7 +331,7 @@ class AppendQueue:
         self.lost_count = 0
         """How many records ``resolve`` found to be lost."""
         self.unknown_count = 0
-        """How many records ``resolve`` could not decide on."""
+        """How many records ``resolve`` could not decide about."""
 
     # --- questions ----------------------------------------------------------------------------
 
@@ -354,8 +360,8 @@ class AppendQueue:
 
     @property
     def open_ticket(self) -> int:
-        """The first ticket of the batch that still takes records. If there is none, the ticket of the next
-        record."""
+        """The first ticket of the batch that still takes records. If there is no such batch, the ticket of
+        the next record."""
         return self.next_ticket if self._open is None else self._open.first_ticket
 
     @property
@@ -365,7 +371,7 @@ class AppendQueue:
 
     @property
     def is_sendable(self) -> bool:
-        """Whether the oldest batch may go: few entries are on their way, or the batch is full."""
+        """Whether the oldest batch may be sent: few entries are on their way, or the batch is full."""
         return len(self._sent) < WRITER_FRAMES_OUTSTANDING or (
             bool(self._queued) and self._queued[0] is not self._open
         )
@@ -376,7 +382,7 @@ class AppendQueue:
         return len(self._sent)
 
     def is_drained(self, ledger_id: int) -> bool:
-        """Whether everything that was sent to a ledger is answered.
+        """Whether every batch that was sent to a ledger is answered. Do not ask this about the newest ledger.
 
         Batches are in order. So unless the ledger is the newest one, its unanswered batches are at the head
         of ``_sent``.
@@ -389,7 +395,7 @@ class AppendQueue:
         """Check that the next record would get this offset.
 
         Raises:
-            OffsetMismatch: It would get another offset.
+            OffsetMismatch: The record would get another offset.
         """
         if expected != self.tail:
             raise OffsetMismatch(self._name, expected, self.tail)
@@ -469,8 +475,8 @@ class AppendQueue:
 
         Args:
             records: The records. ``group_cost`` has found that an entry can hold them.
-            size: The bytes of all of them, keys and headers included.
-            attributes: Their keys and headers; None if no record has any.
+            size: The bytes of all records, keys and headers included.
+            attributes: The keys and headers of the records; None if no record has any.
         """
         batch = self._batch_for(size, len(records), attributes)
         self._extend(batch, records, size, attributes)
@@ -514,8 +520,8 @@ class AppendQueue:
     def take_back(self, batch: Batch, start: int, stop: int) -> bool:
         """Drop the records in slots ``start`` to below ``stop``, unless their batch was sent already.
 
-        Numbered records are never taken back: a producer that repeats a record must find out what became of
-        it.
+        Do not take numbered records back: if a producer repeats a record, it must learn what became of the
+        earlier one.
 
         Returns:
             Whether the records were dropped.
@@ -551,7 +557,8 @@ class AppendQueue:
     # --- sending ------------------------------------------------------------------------------
 
     def first_to_send(self, *, full_only: bool) -> Batch | None:
-        """Return the oldest batch that is not sent, with its ``first_offset`` set; None if no batch may go.
+        """Return the oldest batch that is not sent, with its ``first_offset`` set; None if no batch may be
+        sent.
 
         If all records of a batch were dropped, the batch is answered without being sent.
 
@@ -627,14 +634,14 @@ class AppendQueue:
     def resolve(self, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
         """Give every batch its verdict, because the leadership is over.
 
-        A batch is in its ledger if its entry is not beyond the ledger's last entry. If any batch of the older
-        ledger is missing there, the newer ledger counts as empty. So a batch in the newer ledger is in the
-        log only if all batches of the older ledger are. Three rules follow:
+        A batch is in its ledger if its entry is not beyond the ledger's last entry. If a batch that was sent
+        to the older ledger is not in it, the newer ledger counts as empty. So a batch in the newer ledger is
+        in the log only if all batches of the older ledger are. Three rules follow:
 
-        - The first lost batch loses all batches behind it.
-        - Behind an unknown batch, no batch is DURABLE.
-        - If a batch is lost in a short ledger (an accepted loss ended it early), an operator decides about
-          the newer ledger, so the batches there are unknown.
+        - If a batch is LOST, all later batches are LOST.
+        - After an UNKNOWN batch, no batch is DURABLE.
+        - One exception: if a batch is lost in a short ledger (an accepted loss ended it early), an operator
+          decides about the newer ledger. So the batches of the newer ledger are UNKNOWN.
 
         For example, batches became entries 5 and 6 of ledger 1 and entry 0 of ledger 2. If recovery ended
         ledger 1 at entry 5, the first batch is durable and the other two are lost.

@@ -2,9 +2,9 @@
 
 A job that writes in parallel may have to write everything again after a failure. So it writes to ledgers that
 are in no log (*staged* ledgers), closes them, and then splices them. The splice is one transaction on the
-metadata store. It appends the ledgers to the log's list, labels them as the log's, and moves the *mark* of
-their producer, a record of its last batch (``model.attach``). The batch is in the log if and only if that
-transaction took effect. A task that comes too late, or runs twice, has only written to ledgers that no list
+metadata store. It appends the ledgers to the log's list, labels them as the log's, and moves their producer's
+*mark*: a record of the producer's last batch (``model.attach``). The batch is in the log if and only if that
+transaction took effect. If a task comes too late, or runs twice, it has only written to ledgers that no list
 names.
 
     READ      read the log's record, the producer's mark and the staged ledgers    -> on_read
@@ -15,28 +15,29 @@ names.
     FAILED    ``failure`` says why; this commit spliced nothing
 
 **Once.** The mark shows which batches are in the log. A batch is in the log if it has the mark's number and
-the mark's count of records. So is every older batch of the same run. If the answer to a transaction was lost,
-reading everything again settles it in the same way. The lost transaction may still reach the store. If the
-records have changed by then, it fails. If they have not, it does the same as its repetition. If it takes
-effect after the mark was read, the labels of the ledgers show it. Without a producer there is no mark. Then
-only the labels count: the ledgers carry the log's labels if and only if their transaction took effect.
+the mark's count of records. Every older batch of the same run is in the log too. If the answer to a
+transaction was lost, reading everything again shows in the same way whether the batch is in the log. The lost
+transaction may still reach the store. If anything that it replaces has changed by then, it fails. Otherwise
+it does the same as its repetition. If it takes effect after the mark was read, the labels of the ledgers show
+that. Without a producer there is no mark. Then only the labels count: the ledgers carry the log's labels if
+and only if their transaction took effect.
 
 **Who leads.** The first commit of a run takes the log over, as any leader does. It recovers and counts the
-open ledgers and raises the epoch, so a writer that was left running fails instead of appending beside the
-run. Later commits of the run must find the epoch that the mark names. If they do not, another writer has
-taken over, and the run gets LostLeadership. A run also gets LostLeadership if another run of the same
+open ledgers and raises the epoch. So if a writer still runs, it fails instead of appending at the same time
+as the run. Later commits of the run must find the epoch that the mark names. If they do not, another writer
+has taken over, and the run gets LostLeadership. A run also gets LostLeadership if another run of the same
 producer has followed it. So if two drivers use one checkpoint, one of them fails.
 
 **The traps.** All of these raise ``SpliceRefused``:
 
-- The mark names another source. The producer has lost its checkpoint. Its batches begin at 0 again, and all
-  of them would be taken for done.
+- The mark names another source (the producer's checkpoint). The producer has lost its checkpoint. Its batches
+  begin at 0 again, and all of them would be mistaken for batches that are in the log already.
 - A new run sends a batch below the mark. A driver writes down that a batch is done before it begins the next
   one, so a new run repeats the last batch and no older one. A run that sends an older batch has a checkpoint
   that was put back to an older state. Its batches reuse the numbers of batches in the log and may hold other
   rows.
-- The batch has the mark's number and another count of records. It is another batch.
-- The batch skips numbers. The log lacks the batches between, because the log was deleted and created again,
+- The batch has the mark's number and another count of records. So it is not the batch that is in the log.
+- The batch skips numbers. The log lacks the skipped batches, because the log was deleted and created again,
   or because the metadata store was put back to an older state.
 - The log ends before the mark. The metadata store was put back to an older state.
 
@@ -75,7 +76,7 @@ class SpliceRefused(LedgerLogError):
 
 @attrs.frozen
 class Staged:
-    """A ledger that was written apart from its log and is closed."""
+    """A closed ledger that was written apart from its log."""
 
     ledger_id: int
     record_count: int
@@ -92,7 +93,7 @@ class Commit:
     """The producer that numbers the batches. None if the batches have no numbers: then only the labels of the
     staged ledgers tell whether the batch is in the log."""
     source: str
-    """Identifies the producer's checkpoint. Another source means that the checkpoint was lost."""
+    """Identifies the producer's checkpoint. If the source changes, the checkpoint was lost."""
     run: str
     """Identifies one run of the producer: one start of its job."""
     batch: int
@@ -110,16 +111,16 @@ class Commit:
 
 @attrs.frozen
 class StagedLedger:
-    """A staged ledger as it was read."""
+    """The metadata of a staged ledger, as it was read."""
 
     metadata: LedgerMetadata
     version: int
     is_spliced: bool
-    """Whether it carries the labels of a log, because it is or was part of it."""
+    """Whether the ledger carries the log's labels, because it is or was part of the log."""
 
 
 class SpliceNeed(enum.Enum):
-    """What the shell has to do next. The module explains each."""
+    """What the shell has to do next. The module docstring explains each need."""
 
     READ = "read what there is"
     RECOVER = "recover a ledger"
@@ -171,7 +172,7 @@ class Splice(CountsOpenLedgers):
         """Return the staged ledgers that surely are in no log and never will be. Valid once the commit has
         ended.
 
-        These are the ledgers of a batch that another attempt has already put into the log.
+        There are such ledgers only if another attempt has already put the batch into the log.
         """
         if not self._was_found:
             # The ledgers are part of the log now, or a transaction that is on its way may still add them.
@@ -189,7 +190,7 @@ class Splice(CountsOpenLedgers):
         ledgers: Sequence[StagedLedger | None],
         now_ms: int,
     ) -> None:
-        """Everything was read, in this order, after a sync of the store: the mark, the log's record, the
+        """Take in what was read after a sync of the store, in this order: the mark, the log's record, the
         staged ledgers.
 
         So the record is at least as new as the mark.
@@ -258,12 +259,13 @@ class Splice(CountsOpenLedgers):
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
     def _is_ours(self) -> bool:
-        """Whether these very ledgers became part of the log. If one did, all did, though retention or the
-        archive may have removed some since."""
+        """Whether these very ledgers became part of the log. If one of them did, all did. Retention or the
+        archive may have removed some of them since."""
         return any(ledger.is_spliced for ledger in self.ledgers.values())
 
     def _doubt(self, metadata: LogMetadata) -> LedgerLogError | None:
-        """Return why the batch in the log with this number may be another batch; None if it is this one."""
+        """Return why the batch in the log may be another batch with the same number; None if it is this
+        batch."""
         commit, mark = self._commit, self.base_mark
         assert mark is not None, "without a producer these very ledgers are there"
         # Two runs may use two copies of one checkpoint. Then the other run's batch of this number may hold

@@ -1,23 +1,23 @@
 """When a process that campaigns for the lead of a log tries again, and when it gives up.
 
-Pure. ``log.campaign`` stands for election, takes the log over and serves. It tells the core how each try
-ended:
+Pure: this module does no I/O. ``log.campaign`` stands for election, takes the log over and serves. It tells
+the core how each try went:
 
     on_leading  the log was taken over; appends are possible from now on
     on_ended    the try is over, with the error that ended it
 
-and reads what to do: ``failure`` (give up; every call raises it) or ``pause_s`` (stay out of the election for
-so long, and stand again).
+Then it reads what to do: ``failure`` (give up; every call raises this error) or ``pause_s`` (stay out of the
+election for this many seconds, and stand again).
 
-**Give up or try again.** If time helps, or if another process leads, the campaign goes on. If every further
-try fails in the same way until a person acts, it is over: a right is missing, the log is sealed or gone, a
-record is damaged. The retryable errors are listed, so an error that nobody has thought of ends the campaign
-instead of repeating for ever.
+**Give up or try again.** If waiting may help, or if another process leads, the campaign goes on. If every
+further try would fail in the same way until a person acts, the campaign is over: a right is missing, the log
+is sealed or gone, a record is damaged. The retryable errors are listed here. So an error that is not listed
+ends the campaign instead of repeating for ever.
 
-**Step down, then pause.** A process that fails to take the log over gives the lead of the election up before
-it pauses. So a candidate that reaches more bookies gets its turn. The pauses grow, so that two processes that
-take the log from each other, or many that fail, do not keep bookies and the metadata store busy. A leadership
-that lasted for as long as the longest pause ends the series.
+**Step down, then pause.** If a process fails to take the log over, it gives up the lead of the election
+before it pauses. So a candidate that reaches more bookies gets its turn. The pauses grow with each try. So if
+two processes take the log from each other, or many fail, they do not keep bookies and the metadata store
+busy. After a leadership that lasted for at least the longest pause, the pauses begin small again.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def is_retryable(error: LedgerLogError) -> bool:
 
 
 def verdict_of_append(error: LedgerLogError, name: str, leader: str | None) -> LedgerLogError:
-    """Return what the caller of an append learns, if the log's writer failed it with ``error``.
+    """Return the error to raise for an append, if the log's writer raised ``error`` for it.
 
     A caller has two cases to handle. NotLeader: the record is not in the log, so send it to the leader.
-    AppendUnknown: it may be in the log. Other errors say what is wrong with the call or with the log.
+    AppendUnknown: the record may be in the log. Other errors say what is wrong with the call or with the log.
 
     Args:
         error: The error of the writer. All errors but AppendUnknown say that the record is not in the log.

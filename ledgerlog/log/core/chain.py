@@ -1,7 +1,8 @@
 """The chain of a log's ledgers: taking over, rolling, ending (protocol A.6, D22 to D26, C01 to C05).
 
-Two machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is the leader's list of ledgers. In
-both, ``need`` says what the shell has to do next, and keeps saying so until the shell has answered.
+Two state machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is the leader's list of
+ledgers. In both, ``need`` says what the shell (the caller that does the I/O) has to do next. It stays the
+same until the shell has answered.
 
 **Taking over**
 
@@ -12,11 +13,12 @@ both, ``need`` says what the shell has to do next, and keeps saying so until the
     SETTLE    read the record again                                        -> on_record
     DONE      ``record`` at ``version`` is stored; appends to ``ledger_id`` may begin (C04)
 
-A ledger is *counted* once the log's record says how many records the ledger holds. It is CLOSED then. Before
-the write, the takeover recovers every ledger that is not counted, the older one first. By the rule of rolling
-these are at most the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of
-the ledgers open. If the write meets a conflict, everything starts again, recovery included. Reading only the
-version again would miss a ledger that a rival has added (C02).
+A ledger is *counted* once the log's record says how many records the ledger holds. A counted ledger is
+CLOSED. Before the write, the takeover recovers every ledger that is not counted, the older one first. A roll
+waits for the roll before it, so at most the last two ledgers are not counted (C01, D23). Fencing alone would
+not be enough, because it leaves the ends of the ledgers open. If the write meets a conflict, everything
+starts again, recovery included. Reading only the version again would miss a ledger that a rival has added
+(C02).
 
 **If the outcome of a write is unclear, reading settles it** (rule 14). The record carries the token of its
 last writer. There are four cases:
@@ -43,22 +45,22 @@ entries before that, their acknowledgement waits (C05). ``log.core.append_queue`
 
 A conflict need not come from a rival: truncation changes the record too. If the epoch and the current ledger
 are still ours, the leader adopts the change and prepares its write again from the changed record. A takeover
-raises the epoch, so the leader never mistakes it for such a change. A leader that is deposed while its roll
-is unsettled may find its spare in the successor's list. The spare then belongs to the log, though it is
-empty, and the leader does not hand it out for deletion.
+raises the epoch, so the leader never mistakes a takeover for such a change. If a leader is deposed while its
+roll is unsettled, the successor's list may contain the leader's spare. The spare then belongs to the log,
+though it is empty, and the leader does not hand it out for deletion.
 
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
 leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that
 followed them. For example, the older ledger ends at offset 90 and the newer one begins at 100. Nothing in the
-newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty. So the
+newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty, and the
 log holds an unbroken prefix of the records that its writer submitted. The gap is visible, because every entry
 carries its offset (``count_segment``).
 
 **Unless a loss was accepted.** ``ledger recover --accept-loss`` may end the older ledger before entries that
 were acknowledged. Then entries of the newer ledger may have been acknowledged too. So if an accepted loss
-ended the older ledger, no segment counts as empty, and the takeover stops with ``LossUndecided``. If
+ended the older ledger, the newer one does not count as empty: the takeover stops with ``LossUndecided``. If
 the operator accepts the loss for this log (``accept_loss``), the newer ledger counts from the offset that its
-entries carry. The log has a gap before it.
+entries carry. The log has a gap before that offset.
 """
 
 from __future__ import annotations
@@ -125,13 +127,14 @@ def count_segment(
     Args:
         ledger_id: The ledger, for errors.
         start_offset: The offset at which the log goes on.
-        contents: What its entries say; None if it is empty.
-        follows_open: Whether the ledger before it was open together with it. Only then may it begin at a
-            later offset.
-        keep_behind_gap: Count the ledger even if it begins at a later offset, behind a gap.
+        contents: What the ledger's entries say; None if the ledger is empty.
+        follows_open: Whether the previous ledger of the list was open at the same time. Only then may this
+            ledger begin after ``start_offset``.
+        keep_behind_gap: Count the ledger even if it begins after ``start_offset``. The log then has a gap
+            before it.
 
     Raises:
-        EntryCorrupt: Its entries cannot belong to this log.
+        EntryCorrupt: The ledger's entries cannot belong to this log.
     """
     if contents is None:
         return NOTHING
@@ -165,7 +168,7 @@ class Counting:
 
     Args:
         base: The record of the log.
-        accept_loss: Keep records behind an accepted loss, behind a gap.
+        accept_loss: Keep the records after an accepted loss, with a gap before them.
     """
 
     def __init__(self, base: LogMetadata, *, accept_loss: bool = False) -> None:
@@ -183,15 +186,16 @@ class Counting:
         return left[0].ledger_id if left else None
 
     def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED.
+        """Take in that the ledger ``recovering`` is CLOSED.
 
         Args:
-            contents: What its first and last entry say; None if it is empty.
-            is_short: Whether an accepted loss ended it.
+            contents: What the ledger's first and last entry say; None if the ledger is empty.
+            is_short: Whether an accepted loss ended the ledger.
 
         Raises:
-            EntryCorrupt: Its entries cannot belong to this log.
-            LossUndecided: Its entries would be dropped because the ledger before it is short.
+            EntryCorrupt: The ledger's entries cannot belong to this log.
+            LossUndecided: The ledger's entries would be dropped, because an accepted loss ended an older
+                ledger.
         """
         ledger_id = self.recovering
         assert ledger_id is not None
@@ -244,11 +248,11 @@ class CountsOpenLedgers(ABC):
         return ledger_id
 
     def on_recovered(self, contents: LedgerSpan | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED.
+        """Take in that the ledger ``recovering`` is CLOSED.
 
         Args:
-            contents: What its first and last entry say; None if it is empty.
-            is_short: Whether an accepted loss ended it.
+            contents: What the ledger's first and last entry say; None if the ledger is empty.
+            is_short: Whether an accepted loss ended the ledger.
         """
         assert self.is_recovering
         assert self._counting is not None
@@ -273,7 +277,7 @@ class CountsOpenLedgers(ABC):
 
 
 class TakeoverNeed(enum.Enum):
-    """What the shell has to do next in a takeover. The module explains each."""
+    """What the shell has to do next in a takeover. The module docstring explains each need."""
 
     READ = "read the record"
     RECOVER = "recover a ledger"
@@ -302,7 +306,7 @@ class Takeover(CountsOpenLedgers):
         new_token: Makes the random token of a write.
         aim: What the takeover is for.
         dedupe: Switch deduplication on or off; None keeps the log's setting.
-        accept_loss: Keep records behind an accepted loss, behind a gap.
+        accept_loss: Keep the records after an accepted loss, with a gap before them.
     """
 
     def __init__(
@@ -355,12 +359,14 @@ class Takeover(CountsOpenLedgers):
         return [gap for gap in self.record.gaps if gap not in self.base.gaps]
 
     def take_garbage(self) -> list[int]:
-        """Return the ledgers made here that certainly no list names. The caller deletes them."""
+        """Return the ledgers that this takeover made and that surely no list names. The caller deletes
+        them."""
         garbage, self._garbage = self._garbage, []
         return garbage
 
     def abandon(self) -> None:
-        """Give the takeover up. Its ledger is garbage unless a write may have listed it."""
+        """Give the takeover up. The ledger that it made is garbage unless a write may have listed that
+        ledger."""
         is_unlisted = self.need is TakeoverNeed.WRITE and self._is_surely_unwritten
         if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):
             self._discard_ledger()
@@ -459,7 +465,7 @@ class Takeover(CountsOpenLedgers):
 
 
 class ChainNeed(enum.Enum):
-    """What the shell has to do next for the leader's chain. The module explains each."""
+    """What the shell has to do next for the leader's chain. The module docstring explains each need."""
 
     NOTHING = "nothing"
     SPARE = "create a ledger ahead"
@@ -507,7 +513,7 @@ class LeaderChain:
         self.is_finished = False
         """Whether the last ledger is closed and counted."""
         self.failure: LedgerLogError | None = None
-        """Why the chain is lost; None while it is not."""
+        """Why the chain is lost; None if it is not lost."""
 
     @property
     def epoch(self) -> int:
@@ -523,7 +529,7 @@ class LeaderChain:
 
     @property
     def has_spare(self) -> bool:
-        """Whether the next ledger is made, or is asked for."""
+        """Whether the next ledger exists already, or was asked for."""
         return self.spare is not None or self._spare_wanted
 
     @property
@@ -533,8 +539,8 @@ class LeaderChain:
 
     @property
     def may_roll_by_policy(self) -> bool:
-        """Whether a roll by policy may begin now. A long list of ledgers forbids it, but not
-        ``want_roll``."""
+        """Whether a roll by policy may begin now. If the list of ledgers is long, it may not, but the user
+        may still ask for a roll (``want_roll``)."""
         return (
             self.failure is None
             and not self._finishing

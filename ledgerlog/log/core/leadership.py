@@ -1,17 +1,18 @@
-"""One leadership of a log. It alone keeps account of its records (taken, sent, confirmed) and of its end.
+"""One leadership of a log. Only this object tracks the leadership's records (taken, sent, confirmed) and its
+end.
 
-It has three parts, and each part keeps its own rules:
+A leadership has three parts, and each part keeps its own rules:
 
     queue        records that were taken and are not yet answered      (``log.core.append_queue``)
     chain        the log's ledgers: their list, rolls and closes       (``log.core.chain``)
     producers    which producer appended what, with deduplication      (``log.core.producers``)
 
 This module does what concerns more than one part. It knows what was sent to each ledger, when a roll is due,
-when a ledger is drained, and why nothing more is taken or sent.
+when a ledger is *drained* (every append sent to it is answered), and why nothing more is taken or sent.
 
     on_sent         a batch became an entry of the current ledger
     look            bring the parts in line; call it whenever one of them may have changed
-    look_at         the time at which ``look`` will find something new even if nothing else happens
+    look_at         the time at which to call ``look`` even if nothing else happens
     on_lost         the leadership is over
     leave           the user leaves the writer
     end             give every append that is not answered its verdict
@@ -70,11 +71,11 @@ class SentCheckpoint:
 
     @property
     def is_old(self) -> bool:
-        """Whether a takeover would be slow, because it replays all entries behind the checkpoint.
+        """Whether a takeover would be slow, because it replays all entries after the checkpoint.
 
         The checkpoint of a large table counts as old later: after 32 times the table's size in bytes of
-        records, or after one entry for each 32 bytes of the table. For example, after a table of 64 KiB that
-        is 2 MiB of records, or 2048 entries.
+        records, or after one entry for each 32 bytes of the table. For example, if the table has 64 KiB, its
+        checkpoint is old after 2 MiB of records, or after 2048 entries.
         """
         return self.byte_length >= max(LOG_CHECKPOINT_BYTES, 32 * self.size) or self.entries >= max(
             LOG_CHECKPOINT_ENTRIES, self.size // 32
@@ -96,7 +97,7 @@ class SentSegment:
     checkpoint: SentCheckpoint | None = None
 
     def counts(self) -> SegmentCounts:
-        """Return what the list will say of the ledger once it is closed."""
+        """Return what the log's list will say about the ledger once the ledger is closed."""
         if not self.record_count:
             return NOTHING
         return SegmentCounts(self.record_count, self.byte_length, self.first_ms, self.last_ms)
@@ -170,8 +171,8 @@ class Leadership:
         self.segment.checkpoint = SentCheckpoint(entry_id, size)
 
     def on_first(self, now: float) -> None:
-        """The first entry of the current ledger is about to be sent. The ledger begins to age, by the clock
-        of ``look``."""
+        """Note that the first entry of the current ledger is about to be sent. The ledger begins to age, by
+        the clock of ``look``."""
         self.segment.since = now
 
     def on_sent(
@@ -319,7 +320,7 @@ class Leadership:
 
     @property
     def wants_successor(self) -> bool:
-        """Whether another leader may have taken over and its epoch is not known yet; see ``on_successor``."""
+        """Whether another leader may have taken over whose epoch is not known yet; see ``on_successor``."""
         return isinstance(self.failure, LostLeadership) and self.failure.epoch is None
 
     def on_successor(self, record: LogMetadata | None) -> None:

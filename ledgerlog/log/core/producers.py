@@ -1,6 +1,7 @@
-"""The table of producers, which makes a numbered append count once (see ``model.producer``).
+"""The table of producers. With it, a numbered record is appended only once (see ``model.producer``).
 
-A producer gives each record a sequence. Before the leader takes records, it asks ``admit``:
+A producer gives each record a sequence (a number that counts up). Before the leader takes records, it asks
+``admit``:
 
     a sequence beyond the last one    the record is new; without ``gaps`` it must be the next sequence
     a known sequence                  the record was appended before: its offset, or the batch that carries it
@@ -9,22 +10,21 @@ A producer gives each record a sequence. Before the leader takes records, it ask
 For example, a producer's last sequence is 7. Sequence 8 is new, and 7 is a duplicate. Sequence 10 raises
 OutOfSequence unless ``gaps`` is set.
 
-``on_taken`` notes which batch took a record, ``on_sent`` the offset that it got. Records with a sequence are
-never taken back. So every taken record is sent, or the leadership ends and its table is dropped.
+``on_taken`` notes which batch took a record, ``on_sent`` the offset that the record got. Records with a
+sequence are never taken back. So every taken record is sent, or the leadership ends and its table is dropped.
 
 **How the next leader gets the table.** Every entry says which of its records belong to which producer. Some
 entries are *checkpoints*: the whole table at the checkpoint's offset. The first entry of a ledger is one, and
 others follow from time to time (``SentCheckpoint.is_old`` in ``log.core.leadership``). Each entry also names
 the newest checkpoint of its ledger. So the next leader reads the last entry of the newest segment with
-records, the checkpoint that this entry names, and the entries between. That is about
-``limits.LOG_CHECKPOINT_BYTES``, however long the log is. An entry is in the log only if all entries before it
-are, so the table matches exactly the records in the log.
+records, the checkpoint that this entry names, and the entries between the two. That is about
+``limits.LOG_CHECKPOINT_BYTES`` (more if the table is large), however long the log is. An entry is in the log
+only if all entries before it are, so the table matches exactly the records in the log.
 
 **Bounds.** The table has at most ``Dedupe.max_producers`` producers, each with its last
 ``limits.LOG_PRODUCER_RUNS_MAX`` runs (ranges of consecutive sequences). A producer that has appended nothing
 for ``keep_s`` may be forgotten to make room for another. No producer is forgotten earlier. If there is no
-room, a new producer is refused. The clock is the leader's, and it only decides which producers may be
-forgotten.
+room, a new producer is refused. The leader's clock measures ``keep_s``, and decides nothing else.
 
 Invariants: ``_states`` is in the order of last use. Every producer with records in flight has a state. A
 producer's newest run ends with its last sent sequence.
@@ -54,8 +54,8 @@ class Producers:
         self.policy = policy
         self._states: dict[str, ProducerState] = {}
         self._in_flight: dict[str, deque[tuple[SequenceRange, Batch]]] = {}
-        """Runs that were taken and are not known to be durable. Here ``first_offset`` is the first slot in
-        the batch."""
+        """Runs that were taken and are not known to be durable. In these runs, ``first_offset`` is the first
+        slot in the batch."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -67,15 +67,15 @@ class Producers:
     # --- from the log ---------------------------------------------------------------------------
 
     def load(self, states: Iterable[ProducerState]) -> None:
-        """Start from a checkpoint. If it has more than ``max_producers`` producers, all stay until they are
-        old."""
+        """Start from a checkpoint. If it has more than ``max_producers`` producers, all of them stay until
+        they are old."""
         self._states = {state.producer_id: state for state in states}
 
     def replay(self, numbered: Iterable[NumberedRecords], first_offset: int, timestamp_ms: int) -> None:
-        """Apply an entry that lies behind the checkpoint.
+        """Apply an entry that follows the checkpoint.
 
         Args:
-            numbered: Which of its records belong to which producer.
+            numbered: Which of the entry's records belong to which producer.
             first_offset: The offset of the entry's first record.
             timestamp_ms: The time of the entry.
         """
@@ -107,11 +107,11 @@ class Producers:
             now_ms: The leader's clock.
 
         Returns:
-            The places of the records that were appended before. These come first. The others are new: the
-            next call of this leadership may take them.
+            The places (``Known``) of the records that were appended before; these are the first of the
+            ``count`` records. The others are new. Take them (``on_taken``) before the next call of ``admit``.
 
         Raises:
-            OutOfSequence: A sequence does not continue the producer's; take none of the records.
+            OutOfSequence: A sequence does not continue the producer's sequences; take none of the records.
             TooManyProducers: The table has no room for this producer; take none of the records.
         """
         last = self._last(producer_id)
@@ -163,7 +163,7 @@ class Producers:
         batch.number(producer_id, slot, count, first_sequence)
 
     def on_sent(self, numbered: Iterable[NumberedRecords], first_offset: int, now_ms: int) -> None:
-        """A batch became an entry, so its records have offsets now."""
+        """Note the offsets of a batch's records, because the batch became an entry."""
         self.replay(numbered, first_offset, now_ms)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Producers:
         return None
 
     def _retire(self, producer_id: str, in_flight: deque[tuple[SequenceRange, Batch]]) -> None:
-        """Remove durable records from the flight list. Their offsets are in the table."""
+        """Remove durable records from ``in_flight``. Their offsets are in the table."""
         while in_flight and in_flight[0][1].state is BatchState.DURABLE:
             in_flight.popleft()
         if not in_flight:

@@ -2,21 +2,21 @@
 
 Retention drops whole ledgers from the start of the list. For each ledger, ``holds`` says what holds it:
 
-    CURRENT     new records go there
-    ENDING      its last records are still on their way
+    CURRENT     new records go to this ledger
+    ENDING      the ledger's last records are still on their way
     DEDUPE      it is the newest ledger with records; it tells which producer appended which record
-    RETENTION   no bound of the policy lets it go. One bound is enough to let it go: its newest record is
-                older than ``max_age_s``, or at least ``max_bytes`` of records remain without it and the
-                ledgers before it
-    PIN         a cursor pins records in it
+    RETENTION   no bound of the policy lets the ledger go. One bound is enough to let it go: its newest
+                record is older than ``max_age_s``, or at least ``max_bytes`` of records remain without
+                this ledger and the ledgers before it
+    PIN         a cursor pins records in the ledger
 
 For example, a log with ``max_bytes=1000`` has three closed ledgers of 600 bytes each and an empty current
 one. The first ledger goes, because 1200 bytes remain without it. The second one stays, because only 600 bytes
 would remain.
 
 If a ledger has no readable records, neither RETENTION nor PIN holds it, unless the log has no retention at
-all. The ledgers before the first held one go; ``let_go`` counts them. Every caller that drops ledgers uses
-``let_go``. For operators, ``why_kept`` gives the same holds in words.
+all. All ledgers before the first held one go; ``let_go`` counts them. Every caller that drops ledgers uses
+``let_go``. For operators, ``why_kept`` gives the same reasons in words.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Hold", "first_pin", "holds", "is_current_expired", "let_go", "why_ke
 
 
 class Hold(enum.Enum):
-    """A reason that keeps a ledger in the list of its log. The module explains each."""
+    """A reason that keeps a ledger in the list of its log. The module docstring explains each reason."""
 
     CURRENT = enum.auto()
     ENDING = enum.auto()
@@ -42,7 +42,7 @@ class Hold(enum.Enum):
 
 
 def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
-    """Return the cursor that pins most; None if no cursor pins anything."""
+    """Return the pinning cursor with the lowest offset; None if no cursor pins anything."""
     return min((c for c in cursors if c.pins), key=lambda cursor: cursor.offset, default=None)
 
 
@@ -53,11 +53,12 @@ def holds(
 
     Args:
         metadata: The record of the log.
-        pin: The cursor that pins most (``first_pin``).
+        pin: The pinning cursor with the lowest offset (``first_pin``).
         now_ms: The wall clock.
         durable_bytes: Bytes of all records ever appended that are known to be durable. The log's record
-            already tells those in counted ledgers; 0: you know of no others. Do not count records that are
-            only on their way: if they are lost, retention would have dropped too much.
+            already tells the bytes in counted ledgers; pass 0 if you know of no others. Do not include
+            records that are still on their way: if these records are lost, retention would have dropped too
+            much.
     """
     policy = metadata.retention
     is_unbounded = policy.max_age_s is None and policy.max_bytes is None
@@ -102,7 +103,7 @@ def is_current_expired(metadata: LogMetadata, now_ms: int, last_ms: int | None) 
     Args:
         metadata: The record of the log.
         now_ms: The wall clock.
-        last_ms: The time of the newest record in the current ledger; None if it has none.
+        last_ms: The time of the newest record in the current ledger; None if the ledger has no record.
     """
     age_s = metadata.retention.max_age_s
     return age_s is not None and last_ms is not None and last_ms + age_s * 1000 < now_ms
@@ -137,7 +138,7 @@ def why_kept(
 
 
 def _why(hold: Hold, metadata: LogMetadata, segment: LogSegment, pins: list[CursorState]) -> str:
-    """Return a hold in words. ``pins``: the cursors that pin, those with the lowest offset first."""
+    """Return a hold in words. ``pins`` are the pinning cursors, by offset."""
     policy = metadata.retention
     match hold:
         case Hold.CURRENT:

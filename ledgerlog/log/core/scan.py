@@ -1,6 +1,6 @@
 """Planning a parallel read of a log: from the ledgers' contents to parts of about equal weight.
 
-A scan is planned in one place and carried out in many. This module makes the plan, from numbers alone:
+One process plans a scan, and many tasks carry it out. This module makes the plan, from numbers alone:
 offsets, entries and bytes.
 
 **Ranges** of offsets are half-open and without holes. A ``Stretch`` is the part of a log that one ledger
@@ -8,20 +8,21 @@ holds. The stretches of a log adjoin each other, except for lost records before 
 (``Stretch.lost_before``). ``cut`` takes a range out of the stretches, as one ``Piece`` for each ledger.
 ``share`` makes parts of the pieces: it splits a piece that is too heavy for one part, and packs light
 neighbours into one part. So a log of ten thousand small ledgers does not become ten thousand tasks. Pieces
-stay in order: if you read part after part, you read the log.
+stay in order: if you read the parts one after the other, you read the log in order.
 
-The plan does not cut at fragments. The metadata names the first entry of a fragment, but not its offset. To
-learn the offset, the planner would have to read the entry. Parts would gain nothing by it, because entries
-are striped over bookies within a fragment too.
+The plan does not cut at fragments (a fragment is a range of entries on the same ensemble of bookies). The
+metadata names the first entry of a fragment, but not the offset of that entry. To learn the offset, the
+planner would have to read the entry. A cut there would gain nothing, because entries are striped over bookies
+within a fragment too.
 
 The **weight** of a piece is its bytes, plus a fixed cost for each record and each ledger. The plan assumes
 that a ledger's bytes are spread evenly over its records. So a cut is exact by count, and approximate by
 bytes.
 
 **Admission** (``admit``) does the same arithmetic for one micro-batch of a stream over several logs. It
-decides how far the stream may go in each log so that all logs together stay within a number of records and of
-bytes. Each log gets its share of the backlog, so no log waits until another is done. At least one log moves,
-however small the bound is.
+decides how far the stream may go in each log, so that all logs together stay within a number of records and
+of bytes. Each log gets a share in proportion to its backlog, so no log waits until another is done. At least
+one log moves, however small the bound is.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RECORD_WEIGHT = 32
 """The weight of a record in addition to its bytes."""
 
 LEDGER_WEIGHT = 256 * 1024
-"""The weight of a ledger in addition to its records: a reader has to find it and ask for it."""
+"""The weight of a ledger in addition to its records: the cost of finding and opening the ledger."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,12 +56,13 @@ class Stretch:
     byte_length: int
     """Bytes of the records, approximately."""
     last_entry: int | None
-    """The last entry that may be read. None for a closed ledger, whose metadata has it."""
+    """The last entry that may be read. None for a closed ledger, because its metadata names the last
+    entry."""
     spliced: AttachedLedger | None = None
     """For a ledger that was written apart and spliced: the offsets and times that the log gives its records.
     None for other ledgers."""
     lost_before: int = 0
-    """How many offsets between the stretch before it and ``start`` were lost. They are in no piece."""
+    """How many offsets were lost between the previous stretch and ``start``. No piece contains them."""
 
     def __attrs_post_init__(self) -> None:
         assert 0 <= self.start < self.end + (self.lost_before > 0), "a stretch holds records"
@@ -235,7 +237,7 @@ def admit(
             log: sum(piece.byte_length + RECORD_WEIGHT * piece.records for piece in backlog.pieces())
             for log, backlog in backlogs.items()
         }
-        # A record has a weight of its own here too. Otherwise a backlog of empty records would weigh nothing.
+        # Each record adds RECORD_WEIGHT here too. Otherwise a backlog of empty records would weigh nothing.
         for log, granted in _proportionally(sizes, max_bytes).items():
             size, backlog = sizes[log], backlogs[log]
             own = sum(piece.byte_length for piece in backlog.pieces())
@@ -250,8 +252,8 @@ def admit(
 
 
 def _proportionally(wants: Mapping[str, int], total: int) -> dict[str, int]:
-    """Share ``total`` out in proportion to the wants, rounded down. The rest goes, one each, to the first
-    names in order that still want more."""
+    """Divide ``total`` in proportion to the wants, rounded down. Then give one more to each of the first
+    names, in order, that still want more, until nothing is left."""
     wanted = sum(wants.values())
     if wanted <= total:
         return dict(wants)

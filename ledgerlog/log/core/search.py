@@ -1,9 +1,9 @@
 """Finding an entry by a value that never decreases along a ledger: its last offset, or its timestamp.
 
-Only an entry itself says what it holds, and looking at one costs a read. So the search probes few entries. If
-the values at both ends are known, it guesses by interpolation. That finds an offset among entries of similar
-size in two or three probes. Every other probe halves the remaining range. So no distribution makes the search
-slower than twice a binary search.
+Only an entry itself says what it holds, and looking at an entry costs a read. So the search probes few
+entries. If the values at both ends are known, it guesses by interpolation. That finds an offset among entries
+of similar size in two or three probes. Every other probe halves the remaining range. So for any distribution
+of values, the search needs at most twice as many probes as a binary search.
 
     search = EntrySearch(low, high, wanted)
     while search.probe is not None:
@@ -23,7 +23,7 @@ class EntrySearch:
         low: The first entry of the range.
         high: The last entry of the range.
         wanted: Find the first entry whose value is at least this.
-        value_below: A value that is not greater than that of any entry in the range, if known.
+        value_below: A lower bound for the values of all entries in the range, if known.
         value_at_high: The value of entry ``high``, if known.
     """
 
