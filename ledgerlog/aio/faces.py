@@ -314,12 +314,12 @@ class Log(AioFace[AsyncLog]):
                 there.
             EntryNotFound: Entering: bookies have lost an entry that tells where the log ends.
             LossUndecided: Entering: an operator accepted a loss for one ledger, and the takeover would
-                drop the records behind it. Decide with ``recover``.
+                drop the records after the loss. Decide with ``recover``.
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in
                 the log.
             LostLeadership: Leaving: the leadership ended early. Each record that was still on its way
-                is durable or is not in the log, and at least one is not. LogSealed and NotEnoughBookies
-                say the same with another reason.
+                is durable or is not in the log, and at least one is not in the log. LogSealed and
+                NotEnoughBookies say the same with another reason.
 
         If the body itself raises, you get the body's exception and no error about records that were on
         their way.
@@ -362,8 +362,8 @@ class Log(AioFace[AsyncLog]):
         """Lead the log whenever an election allows it, for the body of an ``async with``.
 
         The campaign stands for election, takes the log over and leads. If the leadership ends, or if
-        the log cannot be taken over now, it steps down, pauses, and stands again. The body runs all the
-        time, whether this process leads or not.
+        the log cannot be taken over now, the campaign steps down, pauses, and stands again. The body
+        runs all the time, whether this process leads or not.
 
         Leaving waits until the records that the campaign has taken are durable, closes the ledger as
         leaving ``writer`` does, and gives up the lead of the election.
@@ -371,7 +371,7 @@ class Log(AioFace[AsyncLog]):
         Args:
             election: Decides which process leads, for example ``cluster.election("orders",
                 candidate="10.0.0.7:8080")``. The campaign uses it alone.
-            producer: As for ``writer``. So are the arguments after it.
+            producer: See ``writer``.
             dedupe: See ``writer``.
             window: See ``writer``.
             window_bytes: See ``writer``.
@@ -388,7 +388,7 @@ class Log(AioFace[AsyncLog]):
                 the log.
             LostLeadership: Leaving: records that were still on their way are not in the log.
 
-        The errors of standing and taking over come out of the campaign's calls, if they are permanent.
+        If standing for election or taking over fails for good, the campaign's calls raise that error.
 
         Example:
             ```python
@@ -428,18 +428,19 @@ class Log(AioFace[AsyncLog]):
 
         Offsets grow by one from record to record, with two exceptions. If the archive of the log was
         compacted, only the latest record of each key is left there. If bookies lost records and an
-        operator accepted that, there is a gap, and every reader is told of it by RecordsLost (see
+        operator accepted the loss, the log has a gap, and every reader raises RecordsLost there (see
         ``LogReader``).
 
         Args:
             start: Where to begin: an offset, a ``Position``, a datetime, "earliest" or "latest". A
                 datetime means the first record written at that time or later; a naive datetime is UTC.
                 "latest" means after the last record that is confirmed now. If an offset lies beyond the
-                tail, the reader waits for it with ``follow``, and otherwise ends at once.
+                tail, a reader with ``follow`` waits for that offset, and a reader without ``follow``
+                ends at once.
             until: The offset to stop before. None: no such bound.
             follow: Wait at the tail for more records instead of ending there.
-            dense: Raise Truncated if compaction of the archive has removed records, as if everything up
-                to the end of the compacted file were truncated.
+            dense: If compaction of the archive has removed records, raise Truncated, as if all records
+                up to the end of the compacted file were truncated.
 
         Returns:
             A context manager. Entering it gives you the ``LogReader``.
@@ -447,11 +448,11 @@ class Log(AioFace[AsyncLog]):
         Raises:
             InvalidArgument: ``start`` or ``until`` is malformed: raised by the call itself. Entering:
                 the log has no such position.
-            Truncated: Entering: the records at ``start`` are truncated; ``first_offset`` is the first
-                one that you can read.
+            Truncated: Entering: the records at ``start`` are truncated; the error's ``first_offset`` is
+                the first offset that you can read.
             LogNotFound: Entering: the log does not exist any more.
 
-        Entering may also raise whatever iterating raises; see ``LogReader``.
+        Entering may also raise any error that iterating raises; see ``LogReader``.
 
         Example:
             ```python
@@ -496,8 +497,8 @@ class Log(AioFace[AsyncLog]):
             PropertiesConflict: The properties are not the ``expected`` ones; nothing was changed.
             LogNotFound: The log does not exist any more.
             MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this
-                also happens if the answer to the write was lost and others have written the log's
-                record since."""
+                error is also raised if the answer to the write was lost and others have written the
+                log's record since."""
         await self._run(lambda: self._inner.set_properties(properties, expected=expected))
 
     async def update_properties(self, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -526,14 +527,15 @@ class Log(AioFace[AsyncLog]):
 
         The leader watches the log's record and follows the new policies as soon as it sees them.
 
-        To change one setting and keep what others set meanwhile, give a function of the current policy:
-        ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. The function may be
-        called several times. If it raises, ``configure`` raises the same.
+        To change one setting and keep the settings that others make meanwhile, give a function of the
+        current policy: ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. The
+        function may be called several times. If it raises an error, ``configure`` raises the same
+        error.
 
         Args:
             roll: The new roll policy, or a function that takes the current one and returns the new one.
-                None: keep it.
-            retention: The new retention policy, or such a function. None: keep it.
+                None: keep the current one.
+            retention: The new retention policy, or such a function. None: keep the current one.
 
         Raises:
             LogNotFound: The log does not exist any more."""
@@ -557,14 +559,15 @@ class Log(AioFace[AsyncLog]):
             EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was
                 given up; try again.
 
-        Cancelling: the records may or may not be given up. Ledgers may then stay behind for a sweep.
-        They also stay behind if the metadata store goes away before they are deleted."""
+        Cancelling: the records may or may not be given up. Some of their ledgers may then be left for a
+        sweep. Ledgers are also left for a sweep if the metadata store goes away before they are
+        deleted."""
         await self._run(lambda: self._inner.truncate(before_offset, ignore_pins=ignore_pins))
 
     async def apply_retention(self) -> int:
         """Drop the old ledgers that the log's retention lets go now.
 
-        The leader does the same from time to time. Cursors that pin records are respected.
+        The leader does the same from time to time. Records that a cursor pins are kept.
 
         Returns:
             How many records were dropped.
@@ -589,8 +592,8 @@ class Log(AioFace[AsyncLog]):
     def cursor(self, name: str) -> Cursor:
         """Return the cursor of this name, whether or not it exists yet.
 
-        A cursor is a durable place in the log, with properties, moved by compare-and-set. This call
-        reads nothing from the metadata store.
+        A cursor is a named, durable offset in the log, with properties. It is moved by compare-and-set.
+        This call reads nothing from the metadata store.
 
         Args:
             name: The name of the cursor, by the same rules as the name of a log.
@@ -610,8 +613,8 @@ class Log(AioFace[AsyncLog]):
     async def seal(self) -> None:
         """End the log for good: nothing can be appended after this.
 
-        If there is a leader, it is deposed. Its appends that are on their way are decided first: each
-        one is in the sealed log or not. Sealing a sealed log does nothing.
+        If there is a leader, it is deposed. Sealing decides the appends that are on their way: each one
+        is then in the sealed log or surely not. Sealing a sealed log does nothing.
 
         Raises:
             LogNotFound: The log does not exist any more.
@@ -623,8 +626,8 @@ class Log(AioFace[AsyncLog]):
             EntryCorrupt: An entry that tells where the log ends is damaged; the log is not sealed.
             EntryNotFound: Bookies have lost an entry that tells where the log ends; the log is not
                 sealed.
-            LossUndecided: Sealing would drop records behind an accepted loss; the log is not sealed.
-                See ``recover``."""
+            LossUndecided: Sealing would drop records after an accepted loss; the log is not sealed. See
+                ``recover``."""
         await self._run(self._inner.seal)
 
     async def recover(
@@ -632,19 +635,19 @@ class Log(AioFace[AsyncLog]):
     ) -> tuple[Gap, ...]:
         """End the current leadership without starting another one.
 
-        The leader's ledgers are fenced and closed, and their records are counted. The next writer
-        continues after them. A leader that is alive is deposed. If all ledgers of the log are counted
-        already, nothing changes.
+        The call fences and closes the leader's ledgers, and counts their records. The next writer
+        continues after these records. A leader that is alive is deposed. If all ledgers of the log are
+        counted already, nothing changes.
 
         Args:
-            accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of
-                a ledger, the ledger ends before the first entry that no bookie has (`ledgerlog ledger
-                recover --accept-loss`). Records in later ledgers keep their offsets. So the log has a
-                gap between such an end and those records. No other record ever gets an offset in the
-                gap. Readers learn of it by RecordsLost.
-            accept_unreachable: Treat bookies that do not answer as gone for good. Without it,
-                RecoveryFailed names the bookies that do not answer and may hold the entry. Needs
-                ``accept_loss``.
+            accept_loss: For an operator who knows that bookies lost data. If the end of a ledger cannot
+                be known any more, end the ledger before the first entry that no bookie has (`ledgerlog
+                ledger recover --accept-loss`). Records in later ledgers keep their offsets. So the log
+                has a gap between that end and those records. No other record ever gets an offset in the
+                gap. Readers raise RecordsLost at the gap.
+            accept_unreachable: Treat bookies that do not answer as gone for good. Without this
+                argument, RecoveryFailed names the bookies that do not answer and may hold the entry.
+                Needs ``accept_loss``.
 
         Returns:
             The gaps that this call made; nearly always none.
@@ -653,8 +656,8 @@ class Log(AioFace[AsyncLog]):
             InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
             LogNotFound: The log does not exist any more.
             LogSealed: The log is sealed.
-            LossUndecided: Records behind an accepted loss would be dropped. Call again with
-                ``accept_loss`` to keep them behind a gap.
+            LossUndecided: Records after an accepted loss would be dropped. Call again with
+                ``accept_loss`` to keep these records, with a gap before them.
             RecoveryFailed: Too few bookies answer to end the leader's ledgers. Try again.
             NotEnoughBookies: Too few bookies are writable. Try again.
             EntryUnavailable: No bookie answers for an entry that tells where the log ends. Try again.
@@ -670,12 +673,13 @@ class Log(AioFace[AsyncLog]):
 class Campaign(AioFace[AsyncCampaign]):
     """A process that leads a log whenever its election allows it. Enter ``Log.lead`` to get one.
 
-    It stands for election, takes the log over, leads, and stands again after the leadership has ended,
-    for as long as the body of the ``async with`` runs. Any number of tasks may append through it.
+    The campaign stands for election, takes the log over, leads, and stands again after the leadership
+    has ended, for as long as the body of the ``async with`` runs. Any number of tasks may append
+    through it.
 
-    While it waits for bookies, the metadata store or its turn, the campaign goes on. If no try can
-    succeed any more, it gives up: ``failure`` has the reason, and every call raises it. Examples are
-    PermissionDenied, LogSealed, LogNotFound and EntryCorrupt."""
+    If bookies or the metadata store are away, or another process leads, the campaign goes on. If no try
+    can succeed any more, it gives up: ``failure`` has the reason, and every call raises that error.
+    Examples are PermissionDenied, LogSealed, LogNotFound and EntryCorrupt."""
 
     def __repr__(self) -> str:
         return f"<aio {self._inner!r}>"
@@ -693,8 +697,8 @@ class Campaign(AioFace[AsyncCampaign]):
     async def writer(self) -> LogWriter:
         """Wait until this process leads the log, and return the writer of this leadership.
 
-        The writer has everything that ``append`` and ``append_many`` lack: ``submit``, ``epoch``,
-        ``statistics``. It is good for this leadership only; its errors are those of ``LogWriter``.
+        The writer offers what a campaign lacks: ``submit``, ``epoch``, ``statistics``. It is good for
+        this leadership only; it raises the errors of ``LogWriter``.
 
         Returns:
             The writer.
@@ -718,7 +722,8 @@ class Campaign(AioFace[AsyncCampaign]):
     ) -> Ack:
         """Append one record if this process leads, and wait until the record is durable.
 
-        It does not wait for the lead; ``writer`` does. The arguments are those of ``LogWriter.append``.
+        This call does not wait for the lead; ``writer`` does. See ``LogWriter.append`` for more about
+        the arguments.
 
         Args:
             data: The record.
@@ -736,10 +741,11 @@ class Campaign(AioFace[AsyncCampaign]):
         Raises:
             NotLeader: This process does not lead the log; the record is not in the log. ``leader``
                 names the process to ask. If it is None, try again after a moment.
-            AppendUnknown: The record was sent and the leadership ended; it may or may not be in the
-                log. If it has a ``sequence``, append it again, at the process that leads now.
+            AppendUnknown: The record was sent and the leadership ended; the record may or may not be in
+                the log. If it has a ``sequence``, append it again, at the process that leads now.
             OffsetMismatch: The record would not get ``expected_offset``; it was not written.
-            OutOfSequence: ``sequence`` does not continue the producer's sequences; it was not written.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not
+                written.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
                 over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written.
@@ -799,7 +805,7 @@ class Campaign(AioFace[AsyncCampaign]):
             NotLeader: This process does not lead the log; none of the new records is in the log.
             AppendUnknown: The leadership ended; a prefix of the records may be in the log.
 
-        It also raises the other errors of ``append``. Nothing was written then.
+        This call also raises the other errors of ``append``. Nothing was written then.
 
         Cancelling: a prefix of the records may be in the log."""
         return await self._run(
@@ -863,7 +869,7 @@ class Cursor(AioFace[AsyncCursor]):
         Args:
             offset: The new offset: the next record that you have not processed.
             expected: The state that ``get``, ``move`` or ``set`` returned last. None: the cursor does
-                not exist yet; create it.
+                not exist yet, and the call creates it.
             properties: The new properties, together at most ``limits.CURSOR_PROPERTIES_BYTES_MAX``
                 bytes in UTF-8. None: keep those of ``expected``.
             pins: Whether the cursor keeps the records from ``offset`` on. None: as in ``expected``; a
@@ -874,7 +880,7 @@ class Cursor(AioFace[AsyncCursor]):
 
         Raises:
             CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or
-                did so before another client moved it again.
+                another client moved it after this call had done so.
             Truncated: The cursor would begin to pin, or move its pin back, at records that are
                 truncated. It was not moved.
             LogNotFound: The log does not exist any more.
@@ -924,9 +930,9 @@ class Cursor(AioFace[AsyncCursor]):
             CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not
                 delete it.
             MetadataOutcomeUnknown: The cursor may or may not have been deleted. If there is a cursor
-                now, the answer was lost, and other clients have written it at least twice since. Either
-                one of them made it after this call had deleted it, or they moved it and this call did
-                nothing.
+                now, the answer was lost, and other clients have written the cursor since. Either one of
+                them created it again after this call had deleted it, or they moved it at least twice
+                and this call did nothing.
 
         Cancelling: the cursor may or may not be deleted."""
         await self._run(lambda: self._inner.delete(expected=expected))
@@ -1000,8 +1006,8 @@ class LogWriter(AioWriter):
                 Needs ``sequence``.
 
         Returns:
-            The record's ``Ack``. If the record was in the log already, ``duplicate`` is set and ``offset`` is
-            the offset of the first one.
+            The record's ``Ack``. If the record was in the log already, ``duplicate`` is set, and ``offset``
+            is the offset that the record got the first time.
 
         Raises:
             AppendUnknown: The record was sent and the leadership ended; the record may or may not be in
@@ -1057,7 +1063,7 @@ class LogWriter(AioWriter):
         """Append records in their order and wait until all of them are durable.
 
         The records are pipelined through the window. Without ``atomic``, records of other tasks may
-        come in between.
+        come between them.
 
         Args:
             datas: The records, each 0 to ``limits.RECORD_BYTES_MAX`` bytes. An empty sequence does
@@ -1068,9 +1074,9 @@ class LogWriter(AioWriter):
                 None: no record has headers. See ``append``.
             atomic: Put the records into one entry. They are then in the log all together or not at all,
                 at consecutive offsets.
-            sequence: The sequence of the first record; the next ones count up from it. Records at the
-                start that are in the log already are answered as duplicates, and the others are
-                written. With ``atomic``, all records must be new or all must be duplicates. See
+            sequence: The sequence of the first record; the next records count up from there. If the
+                first records are in the log already, they are answered as duplicates, and the others
+                are written. With ``atomic``, all records must be new or all must be duplicates. See
                 ``append``.
             producer: The producer of the records, as for ``append``.
 
@@ -1078,8 +1084,8 @@ class LogWriter(AioWriter):
             One ``Ack`` for each record, in their order.
 
         Raises:
-            AppendUnknown: A prefix of the records may be in the log. The message says how many are
-                surely in it, how many may be, and how many are not.
+            AppendUnknown: A prefix of the records may be in the log. The message says how many records
+                are surely in the log, how many may be, and how many are not.
             LostLeadership: Another writer took the log over, or this one was left; none of the new
                 records is in the log. LogSealed and NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of
@@ -1226,16 +1232,16 @@ class LogReader(AioRecords):
     Offsets grow by one from record to record, except where compaction of the archive has removed
     records, and at a gap of lost records.
 
-    The reader fetches ahead. Records that were fetched before an error come out before the error is
-    raised. Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
+    The reader fetches ahead. If it meets an error, you first get the records that it fetched before the
+    error. Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
 
     Iterating raises:
 
-    - Truncated: records that were still to come have been truncated. ``first_offset`` is the first one
-      that you can still read.
+    - Truncated: records that you have not read yet have been truncated. The error's ``first_offset`` is
+      the first offset that you can still read.
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for
-      each gap; iterate again to go on behind it.
-    - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
+      each gap; iterate again to go on after the gap.
+    - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
     - PermissionDenied: this client may not read the log (any more).

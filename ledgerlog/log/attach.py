@@ -1,19 +1,20 @@
 """Writing ledgers apart from their log, and making them part of it: the shell around ``log.core.attach``.
 
-Many processes may ``stage`` at the same time. Each one writes a ledger of its own, which no list names, and
-closes it. One process calls ``splice``: a transaction that makes all of the given ledgers part of the log, in
-their order, or none.
+Many processes may ``stage`` at the same time. Each process writes a ledger of its own, which no list names,
+and closes it. Then one process calls ``splice``. In one transaction, it makes all of the given ledgers part
+of the log, in their order, or none.
 
 **Labels.** The metadata of a staged ledger names the log and the incarnation for which it was written, and
 says that it is staged. The transaction replaces these labels by those of a leader's ledger (``registry``). So
-a sweep can tell staged ledgers from the log's own. The transaction that lists a ledger also writes its
-labels. So if a sweep read the ledger before the transaction, its delete meets another version and fails.
+a sweep can tell staged ledgers from the log's own. The transaction also changes the version of each ledger's
+metadata. So if a sweep read the metadata before the transaction, the sweep's delete meets another version and
+fails.
 
 **Bounds.** A transaction carries the metadata of every ledger in it. ``LOG_SPLICE_LEDGERS_MAX`` ledgers and
 the log's record stay below the size that a ZooKeeper server takes, unless the list is nearly full or
 ensembles are large. A larger transaction is refused before it is sent. Each stage also checks that the list
-has room for a splice (LogListFull), so no task writes its rows in vain. Each ledger is a segment of the log
-for as long as its records are kept, so few large ledgers are better than many small ones.
+has room for a splice (LogListFull), so no task writes its rows for nothing. Each ledger is a segment of the
+log for as long as its records are kept, so few large ledgers are better than many small ones.
 """
 
 from __future__ import annotations
@@ -101,13 +102,14 @@ class Stage:
 
         Args:
             records: The data of each record.
-            keys: The key of each record, or None; None: no record has a key.
-            headers: The headers of each record, or None; None: no record has headers.
+            keys: The key of each record, or None for a record without one. None: no record has a key.
+            headers: The headers of each record, or None for a record without any. None: no record has any.
 
         Raises:
             RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
                 ``limits.RECORD_ATTRIBUTES_BYTES_MAX``.
-            InvalidArgument: A key or a header is malformed, or there are not as many as records.
+            InvalidArgument: A key or a header is malformed, or ``keys`` or ``headers`` has another length
+                than ``records``.
             LedgerLogError: The ledger failed, for example with NotEnoughBookies or AppendUnknown. Discard the
                 stage and begin again.
         """
@@ -179,7 +181,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """Open a stage for the body of an ``async with``.
 
-    If the body does not reach ``close``, it leaves a ledger for a sweep.
+    If the body has written entries and does not reach ``close``, it leaves a ledger for a sweep.
 
     Args:
         client: The client of the cluster.
@@ -207,7 +209,7 @@ async def stage(
 async def splice(
     client: LedgerClient, registry: LogRegistry, name: str, incarnation: int, commit: Commit
 ) -> Spliced:
-    """Make the staged ledgers part of the log, all of them and once; see ``log.core.attach``.
+    """Make all of the staged ledgers part of the log, exactly once; see ``log.core.attach``.
 
     Args:
         client: The client of the cluster.
@@ -284,7 +286,7 @@ async def splice(
 
 
 async def delete_marks(client: LedgerClient, incarnation: int) -> None:
-    """Delete the producers' marks of a log that is gone."""
+    """Delete the producers' marks (``log.core.attach``) of a log that is gone."""
     for component in await client.store.children(splices_path(incarnation)):
         await remove(client.store, f"{splices_path(incarnation)}/{component}")
 

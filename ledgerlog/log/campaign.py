@@ -5,14 +5,14 @@ One task campaigns beside the caller's body, again and again:
     1. It stands for election, and waits until this process leads.
     2. It takes the log over.
     3. It waits until the leadership ends: the election ends it, the writer ends, or the body is left.
-    4. It steps down, pauses if that did not go well, and begins anew.
+    4. It steps down, pauses, and begins anew.
 
-What a failure means is decided in ``log.core.campaign``. A failure of this task reaches callers only through
-their own calls: an append says NotLeader while another process leads, and raises the permanent error after
-the campaign has given up.
+``log.core.campaign`` decides what a failure means. A failure of this task reaches callers only through their
+own calls: an append raises NotLeader while another process leads, and the permanent error after the campaign
+has given up.
 
-The election is known here by what it does (``LeadElection``), because elections are built on logs and not the
-other way round.
+This module knows an election only as the protocol ``LeadElection``, because ``ledgerlog.election`` imports
+this package, and not the other way round.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class LeadElection(NamesLeader, Protocol):
 class Campaign:
     """A process that leads a log whenever its election allows it. Enter ``Log.lead`` to get one.
 
-    It stands for election, takes the log over, leads, and stands again after the leadership has ended, for as
-    long as the body of the ``async with`` runs. Any number of tasks may append through it.
+    The campaign stands for election, takes the log over, leads, and stands again after the leadership has
+    ended, for as long as the body of the ``async with`` runs. Any number of tasks may append through it.
 
-    While it waits for bookies, the metadata store or its turn, the campaign goes on. If no try can succeed
-    any more, it gives up: ``failure`` has the reason, and every call raises it. Examples are
+    If bookies or the metadata store are away, or another process leads, the campaign goes on. If no try can
+    succeed any more, it gives up: ``failure`` has the reason, and every call raises that error. Examples are
     PermissionDenied, LogSealed, LogNotFound and EntryCorrupt.
     """
 
@@ -103,8 +103,8 @@ class Campaign:
     async def writer(self) -> LogWriter:
         """Wait until this process leads the log, and return the writer of this leadership.
 
-        The writer has everything that ``append`` and ``append_many`` lack: ``submit``, ``epoch``,
-        ``statistics``. It is good for this leadership only; its errors are those of ``LogWriter``.
+        The writer offers what a campaign lacks: ``submit``, ``epoch``, ``statistics``. It is good for this
+        leadership only; it raises the errors of ``LogWriter``.
 
         Returns:
             The writer.
@@ -135,7 +135,8 @@ class Campaign:
     ) -> Ack:
         """Append one record if this process leads, and wait until the record is durable.
 
-        It does not wait for the lead; ``writer`` does. The arguments are those of ``LogWriter.append``.
+        This call does not wait for the lead; ``writer`` does. See ``LogWriter.append`` for more about the
+        arguments.
 
         Args:
             data: The record.
@@ -152,10 +153,11 @@ class Campaign:
         Raises:
             NotLeader: This process does not lead the log; the record is not in the log. ``leader`` names the
                 process to ask. If it is None, try again after a moment.
-            AppendUnknown: The record was sent and the leadership ended; it may or may not be in the log. If
-                it has a ``sequence``, append it again, at the process that leads now.
+            AppendUnknown: The record was sent and the leadership ended; the record may or may not be in the
+                log. If it has a ``sequence``, append it again, at the process that leads now.
             OffsetMismatch: The record would not get ``expected_offset``; it was not written.
-            OutOfSequence: ``sequence`` does not continue the producer's sequences; it was not written.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not
+                written.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
                 ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written.
@@ -213,7 +215,7 @@ class Campaign:
             NotLeader: This process does not lead the log; none of the new records is in the log.
             AppendUnknown: The leadership ended; a prefix of the records may be in the log.
 
-        It also raises the other errors of ``append``. Nothing was written then.
+        This call also raises the other errors of ``append``. Nothing was written then.
 
         Cancelling: a prefix of the records may be in the log.
         """
@@ -266,7 +268,7 @@ class Campaign:
             while self._core.failure is None:
                 why = await self._try()
                 if self._is_left:
-                    # An error of a try that took nothing over concerns nobody any more.
+                    # If this try did not take the log over, no caller needs its error.
                     self._left_with = why if self._core.is_leading else None
                     return
                 why = why or LostLeadership(self._name, None, "the election ended the leadership")
@@ -300,12 +302,12 @@ class Campaign:
             finally:
                 self._writer = None
                 self._turn()
-            # If it was left, the writer itself raises, and only if it has not made all records durable.
+            # If the campaign was left, the writer raises by itself, and only if not all records are durable.
             if writer.failure is not None and not self._is_left:
                 raise fresh(writer.failure)
 
     async def _leave(self) -> None:
-        """End the campaign. If it leads, what was taken is made durable and the ledger is closed."""
+        """End the campaign. If it leads, the writer makes its records durable and closes the ledger."""
         self._is_left = True
         if self._core.is_leading and not await is_cancelled():
             self._serving.cancel()

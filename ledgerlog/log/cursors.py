@@ -1,17 +1,17 @@
 """Cursors in the metadata store: named places in a log, moved by compare-and-set.
 
-A cursor is a node of its own below its log's incarnation. So a move writes some hundred bytes and disturbs
-nobody.
+A cursor is a node of its own below its log's incarnation. So a move writes some hundred bytes and does not
+touch the log's record.
 
-**Pins.** A pin needs more. Truncation reads the cursors and then writes the log's record. If a cursor began
-to pin in between, truncation would remove the records that it pins. So a write that lowers the pinned offset
-also writes the log's record again, unchanged except for its token, in one transaction with the cursor. Such a
-write creates a cursor with ``pins``, switches a pin on, or moves a pinned cursor back. If a truncation runs
-at the same time, one of the two finds that the record's version has changed, and starts again. Cursors
-usually move forward, and a forward move needs none of this: a truncation that read the older offset only
-keeps more.
+**Pins.** A cursor that *pins* keeps the records from its offset on. For a pin, a write of the cursor alone
+is not enough. Truncation reads the cursors and then writes the log's record. If a cursor began to pin in
+between, truncation would remove the pinned records. So a write that lowers the pinned offset also writes the
+log's record again, unchanged except for its token, in one transaction with the cursor. Such a write creates a
+cursor with ``pins``, switches a pin on, or moves a pinned cursor back. If a truncation runs at the same time,
+one of the two finds that the record's version has changed, and starts again. Cursors usually move forward,
+and a forward move needs none of this: if a truncation has read the older offset, it only keeps more records.
 
-If the answer to a write was lost, the token in the cursor settles it.
+If the answer to a write was lost, the token in the cursor shows whether the write took effect.
 
 **Deletion.** Deleting a cursor leaves an empty node until its log is deleted. Otherwise the node of a new
 cursor could have a version that the old node had before. Then a client that remembers the old cursor could
@@ -96,7 +96,7 @@ class Cursor:
         Args:
             offset: The new offset: the next record that you have not processed.
             expected: The state that ``get``, ``move`` or ``set`` returned last. None: the cursor does not
-                exist yet; create it.
+                exist yet, and the call creates it.
             properties: The new properties, together at most ``limits.CURSOR_PROPERTIES_BYTES_MAX`` bytes in
                 UTF-8. None: keep those of ``expected``.
             pins: Whether the cursor keeps the records from ``offset`` on. None: as in ``expected``; a new
@@ -106,8 +106,8 @@ class Cursor:
             The new state. Pass it as ``expected`` to the next move.
 
         Raises:
-            CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or did so
-                before another client moved it again.
+            CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or another
+                client moved it after this call had done so.
             Truncated: The cursor would begin to pin, or move its pin back, at records that are truncated. It
                 was not moved.
             LogNotFound: The log does not exist any more.
@@ -130,7 +130,7 @@ class Cursor:
             unknown=expected.unknown if expected is not None else b"",
         )
         is_refused = False
-        tried_at: int | None = None  # The version of the node that the last attempt was to replace.
+        tried_at: int | None = None  # The last attempt would replace this version of the node.
 
         async def write(is_unsure: bool) -> CursorState:
             nonlocal is_refused, tried_at
@@ -193,8 +193,9 @@ class Cursor:
         Raises:
             CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not delete it.
             MetadataOutcomeUnknown: The cursor may or may not have been deleted. If there is a cursor now, the
-                answer was lost, and other clients have written it at least twice since. Either one of them
-                made it after this call had deleted it, or they moved it and this call did nothing.
+                answer was lost, and other clients have written the cursor since. Either one of them created
+                it again after this call had deleted it, or they moved it at least twice and this call did
+                nothing.
 
         Cancelling: the cursor may or may not be deleted.
         """
@@ -273,7 +274,7 @@ def _version(state: CursorState | None) -> int | None:
 
 async def read_cursors(client: LedgerClient, incarnation: int) -> list[CursorState]:
     """Return all cursors of a log, by name. They are at least as new as any record of the log that you read
-    before."""
+    before this call."""
     found = []
     for component in await client.store.children(cursors_path(incarnation)):
         name = cursor_name_of(component)

@@ -1,13 +1,14 @@
-"""Appends that come from outside of trio's loop, many at once, and are answered many at once.
+"""Append lanes: appends from another event loop than trio's, taken in groups and answered in groups.
 
 A task in trio that appends waits in ``LogWriter.append``. A caller in another event loop cannot wait there,
-and a task of trio for each of its records would cost more than the append. So a face hands over all records
-that have gathered in one step, and an ``AppendLane`` takes them into the window. It waits for answers in one
-task for all records, and hands over all answers that are there. Each record has the outcome that
-``LogWriter.append`` would give it.
+and a trio task for each of the caller's records would cost more than the append. So the asyncio face
+(``ledgerlog.aio``) hands over all records that have gathered, in one step. An ``AppendLane`` takes these
+records into the writer's window (the bound on records that are not yet answered). One task of the lane waits
+for the answers to all records, and passes on all answers that have come, in one call. Each record has the
+outcome that ``LogWriter.append`` would give it.
 
-The lane's two tasks exist only while there is something to wait for: a place in the window, or an answer.
-So nobody has to end a lane. When the leadership ends, every record is answered.
+A lane has two tasks. Each one exists only while it has something to wait for: a place in the window, or an
+answer. So you need not end a lane. When the leadership ends, every record is answered.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["AppendLane", "OutsideAppend"]
 
 
 class OutsideAppend:
-    """One record, and its outcome once it has one: an Ack or an error."""
+    """One record, and later its outcome: an Ack or an error."""
 
     __slots__ = ("_batch", "_slot", "_ticket", "attributes", "data", "is_withdrawn", "outcome", "size")
 
@@ -56,7 +57,7 @@ class AppendLane(Generic[A]):
     Args:
         writer: The writer.
         nursery: Where the lane's tasks run. It must last until the writer was left.
-        tell: Gets records that have their outcome, in the order of the log.
+        tell: The lane calls this with records that have their outcome, in the order of the log.
     """
 
     def __init__(self, writer: LogWriter, nursery: trio.Nursery, tell: Callable[[list[A]], object]) -> None:
@@ -69,7 +70,7 @@ class AppendLane(Generic[A]):
         """Records in the window, in the order of their tickets."""
 
     def take(self, appends: Iterable[A]) -> None:
-        """Append records, in this order. Their outcomes are told later, never in this call."""
+        """Append records, in this order. The lane reports their outcomes later, never in this call."""
         writer = self._writer
         for append in appends:
             if append.is_withdrawn:
@@ -82,9 +83,9 @@ class AppendLane(Generic[A]):
                 self._put(append)
 
     def withdraw(self, append: A) -> None:
-        """The caller of a record was cancelled: if the record is not sent yet, it is not written.
+        """Note that the caller of a record was cancelled. If the record is not sent yet, it is not written.
 
-        No outcome of it is told, unless that has happened already.
+        The lane does not report the record's outcome, unless it has done so already.
         """
         append.is_withdrawn = True
         if append._batch is not None and append.outcome is None:
@@ -111,7 +112,7 @@ class AppendLane(Generic[A]):
                     await self._writer._wait_room(append.size)
                 except LedgerLogError as refusal:
                     failure = refusal
-            # No checkpoint from here on: the place is taken at once.
+            # No checkpoint from here on, so that no other task takes the place.
             self._waiting.popleft()
             if append.is_withdrawn:
                 continue

@@ -3,29 +3,28 @@
     pump         turns batches into entries of the current ledger: at once while few entries
                  are on their way, otherwise when a batch is full. Records gather meanwhile
     progress     a ledger confirmed entries: answer their tickets, then pump
-    maintain     one task gives the chain what it needs: rolls and closes. Another task makes the
-                 ledgers that are wanted ahead (``log.maintenance``)
+    maintain     one task rolls and closes the chain's ledgers as needed. Another task makes the
+                 next ledgers ahead of time (``log.maintenance``)
 
 Calls go one way. The ``LogWriter`` calls the ``LogLeader``, which calls the core and the chain maintenance.
 Neither the core nor the maintenance calls back. The leader looks at the core after each step of the
 maintenance, before any other task runs. So after a roll it sends no record to the old ledger.
 
-A lone record is on the wire before its caller first waits. A busy writer has the cost of the protocol once
+A lone record is on the wire before its caller first waits. A busy writer pays the cost of the protocol once
 per entry of ``limits.LOG_ENTRY_BYTES_TARGET`` bytes. There is no timer and no task per record. With
-``linger_s``, a batch that still takes records waits that long for more of them; that needs one timer for all
-batches.
+``linger_s``, a batch waits that long for more records, unless it is full; one timer serves all batches.
 
 **Deduplication.** The table of producers (``log.core.producers``) grows with the records that are sent. It
-goes into the log as a checkpoint before the first records of each ledger, and again whenever a takeover would
-otherwise have too many entries to replay.
+goes into the log as a checkpoint (an entry that holds the whole table) before the first records of each
+ledger, and again whenever a takeover would otherwise have too many entries to replay.
 
 **The end.** A leadership ends once: the user leaves the writer, one of its ledgers fails, or the record shows
 a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To learn
-which of the sent records are in the log, the leader recovers its own ledgers. That is harmless, because they
-take no more entries. If too few bookies may be left for a recovery, the writer of each ledger first tries to
-close it. The end of each ledger tells the outcome of every entry. The outcome is unknown only if this takes
-longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
-append waits for ever.
+which of the sent records are in the log, the leader recovers its own ledgers. That is harmless, because these
+ledgers take no more entries. If too few bookies may be left for a recovery, the writer of each ledger first
+tries to close the ledger. The end of each ledger tells the outcome of every entry. The outcome is unknown
+only if the recovery takes longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through
+``_answer_all``, so no append waits for ever.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class SendOptions:
 
 
 class LogLeader:
-    """One leadership at work. ``run`` serves it; the ``LogWriter`` in front of it takes the records.
+    """One leadership at work. ``run`` serves it; a ``LogWriter`` takes the records and passes them on.
 
     Args:
         metadata: The record that the takeover wrote.
@@ -128,10 +127,10 @@ class LogLeader:
         self._compress = options.compress
         self._linger_s = options.linger_s
         self._due_ticket = 0
-        """For lingering: an open batch that begins below this ticket has lingered long enough."""
+        """For lingering: if an open batch begins below this ticket, it has lingered long enough."""
         self._linger_wanted = trio.Event()
         self.answered = Watermark()
-        """The last answered ticket. At the end, once every append is answered, it fails."""
+        """The last answered ticket. At the end of the leadership, this watermark fails with the reason."""
         self._pumping = False
         self._pump_again = False
         self._room_wanted = trio.Event()
@@ -146,8 +145,8 @@ class LogLeader:
     def pump(self) -> None:
         """Send the batches that are due.
 
-        A ledger may report progress or its failure from within ``push``, so this may be called again while it
-        runs. The inner call only sets ``_pump_again``, and the outer call then goes round once more.
+        A ledger may report progress or its failure from within ``push``, so ``pump`` may be called again
+        while it runs. The inner call only sets ``_pump_again``, and the outer call then goes round once more.
         """
         if self._pumping:
             self._pump_again = True
@@ -209,7 +208,7 @@ class LogLeader:
                 self._maintenance.look()
 
     def now_ms(self) -> int:
-        """Return the leader's clock, which never goes back."""
+        """Return the time by the leader's clock, which never goes back."""
         return max(self.core.last_ms, self._now_ms())
 
     def hurry(self) -> None:
@@ -249,7 +248,7 @@ class LogLeader:
         self._tell_reach()
 
     def _tell_reach(self) -> None:
-        """Tell the election that this process leads by whether the bookies can be reached."""
+        """If this process leads by an election, tell the election whether the bookies can be reached."""
         if self._leader_reach is not None:
             draining = self._maintenance.draining
             before = None if draining is None else draining.out_of_reach
@@ -318,8 +317,9 @@ class LogLeader:
     async def refuse(self) -> None:
         """Raise the reason why nothing more is taken, if there is one.
 
-        The reason is as precise as possible: a successor that fenced us may not have written its epoch yet
-        when we looked, so this looks again. If nothing is wrong, this returns at once and is no checkpoint.
+        The reason is as precise as possible. When we looked first, a successor that fenced us may not have
+        written its epoch yet, so this method looks again. If nothing is wrong, it returns at once and is no
+        checkpoint.
 
         Raises:
             LostLeadership: Another writer leads, or the user leaves this one.
@@ -352,9 +352,10 @@ class LogLeader:
     async def _make_room(self) -> None:
         """Pump again once a full ledger window has room.
 
-        Usually progress does that. In guaranteed mode, room can come without progress of the LAC. Room may
-        also never come: if the last copies find no bookie within the append deadline, the leadership ends and
-        the waiting appends get that error.
+        Usually the progress callback does that. In guaranteed mode, where entries stay in the window until
+        they are fully replicated, room can come without progress of the LAC. Room may also never come: if the
+        last copies find no bookie within the append deadline, the leadership ends and the waiting appends get
+        that error.
         """
         while True:
             await self._room_wanted.wait()
@@ -366,7 +367,7 @@ class LogLeader:
                 if writer is self._writer:
                     self._on_lost(failure)
             except LedgerLogError:
-                pass  # A ledger that still matters reports its failure by progress.
+                pass  # If the ledger is still in use, its progress callback reports the failure.
             self.pump()
 
     async def _retain(self) -> None:
@@ -420,7 +421,7 @@ class LogLeader:
             await self._linger_wanted.wait()
             ticket = self.queue.open_ticket
             await trio.sleep(self._linger_s)
-            # The pump sees a request that came meanwhile, and asks again if it does not send.
+            # If a request came meanwhile, the pump below sees its batch, and asks again if it does not send.
             self._linger_wanted = trio.Event()
             # Later records may have filled the batch, and another batch may be open by now.
             self._due_ticket = max(self._due_ticket, ticket + 1)
@@ -459,10 +460,10 @@ class LogLeader:
     async def _end_ledger(self, writer: LedgerWriter) -> None:
         """End the writer of one of our ledgers, so that a recovery finds where the ledger ends.
 
-        A ledger whose bookies are gone, or refuse this client, cannot be recovered. In the plain mode,
-        however, its writer can close it at its LAC without them. That must happen before anybody begins a
-        recovery. If a ledger has failed, its writer is closing it already. So wait for this writer: leaving
-        it would cancel its write.
+        If the bookies of a ledger are gone, or refuse this client, the ledger cannot be recovered. In the
+        plain (not guaranteed) mode, however, its writer can close it at its LAC without these bookies. That
+        must happen before anybody begins a recovery. If a ledger has failed, its writer is closing it
+        already. So wait for this writer: leaving the writer would cancel its write.
         """
         try:
             if writer.failure is not None:
@@ -486,7 +487,7 @@ class LogLeader:
         core.on_successor(record)
 
     def _answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
-        """Answer every append that still waits. After this none can wait."""
+        """Answer every append that still waits. After this call no append can wait."""
         counts, unknown = self._client.counts, self.queue.unknown_count
         if not self._over.is_set() and self.core.failure is not None:
             counts.leaderships_lost += 1

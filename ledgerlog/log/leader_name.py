@@ -14,7 +14,7 @@ __all__ = ["LeaderName", "NamesLeader"]
 logger = logging.getLogger(__name__)
 
 _CACHE_S = 0.2
-"""For so many seconds ``look`` returns the last name again."""
+"""For this many seconds, ``look`` returns the last name again."""
 _PATIENCE_S = 1.0
 
 
@@ -30,7 +30,7 @@ class NamesLeader(_Candidate, Protocol):
 
 
 class LeaderName:
-    """The leader's name, as the metadata store had it a moment ago.
+    """The leader's name, as it was in the metadata store a moment ago.
 
     Args:
         election: The election.
@@ -47,7 +47,7 @@ class LeaderName:
     async def look(self) -> str | None:
         """Return the name of another process that leads; None if none is known. For callers that do not lead.
 
-        It waits for the store for at most a second.
+        The call waits for the metadata store for at most a second.
         """
         if trio.current_time() - self._looked_at < _CACHE_S:
             await trio.lowlevel.checkpoint()

@@ -1,9 +1,9 @@
-"""What the log writers inside a leadership of an election cannot reach.
+"""Reports to an election: which bookies the log writers of its leader cannot reach.
 
 A log writer knows whether it reaches an ack quorum of bookies. The election knows whether another process
-could do better. Whoever holds a leadership opens a ``LeaderReach`` around its body. A writer that is entered
-in the body finds it by its context, also in tasks that the body starts, and reports to it. A writer outside
-of any leadership reports to nobody.
+could do better. So an election opens a ``LeaderReach`` around the body of each leadership. A writer that is
+entered in the body, or in a task that the body starts, finds the ``LeaderReach`` by a context variable and
+reports to it. A writer outside of any leadership makes no reports.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class LeaderReach:
 
     @staticmethod
     def current() -> LeaderReach | None:
-        """Return that of the innermost leadership that the caller is in; None if it is in none."""
+        """Return the ``LeaderReach`` of the innermost leadership around the caller; None if there is none."""
         return _current.get()
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Be the ``current`` one during the body."""
+        """Make this object the ``current`` one during the body."""
         before = _current.get()
         _current.set(self)
         try:
@@ -45,11 +45,12 @@ class LeaderReach:
 
     @property
     def out_of_reach(self) -> OutOfReach | None:
-        """What a writer cannot reach; None if all writers reach an ack quorum, or none is there."""
+        """What one of the writers cannot reach. None if every writer reaches an ack quorum, or if there is no
+        writer."""
         return next(iter(self._reports.values()), None)
 
     def report(self, writer: object, out_of_reach: OutOfReach | None) -> None:
-        """Take a writer's report. None: it reaches an ack quorum, or has ended."""
+        """Take a writer's report. None means that the writer reaches an ack quorum, or has ended."""
         if self._reports.get(writer) != out_of_reach:
             if out_of_reach is None:
                 del self._reports[writer]

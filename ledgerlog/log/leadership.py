@@ -1,13 +1,14 @@
 """Leading a log for the body of an ``async with``: how a leadership is entered, served and left.
 
 Entering takes the log over (``log.takeover``). If the log has deduplication, it also reads the table of
-producers before the first append. Then one task, the ``LogLeader``'s, serves the leadership beside the body.
+producers (``log.core.producers``) before the first append. Then one task, ``LogLeader.run``, serves the
+leadership while the body runs.
 
 If the body ends, normally or by an exception, the writer sends what it has taken, waits for the
-acknowledgements and closes the ledger, within ``limits.LOG_CLOSE_TIMEOUT_S``. If the body is cancelled, it
-leaves at once. In every case each append is answered before the ``async with`` is over. If records were still
-on their way when the body ended, and one of them is lost or unknown, the ``async with`` itself raises,
-because perhaps no task waits for that record.
+acknowledgements and closes the ledger, within ``limits.LOG_CLOSE_TIMEOUT_S``. If the body is cancelled, the
+writer leaves at once. In every case each append is answered before the ``async with`` is over. If records
+were still on their way when the body ended, and one of them is not in the log or its outcome is unknown, the
+``async with`` itself raises, because perhaps no task waits for that record.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class WriterOptions:
     send: SendOptions = attrs.field(factory=SendOptions)
     """How records become entries."""
     producer: str | None = None
-    """The producer of records that name no other one."""
+    """The producer of records, unless an append names another one."""
     dedupe: Dedupe | bool | None = None
     """Whether and how the log remembers producers; None keeps the log's setting."""
 
@@ -133,7 +134,8 @@ async def lead(
 
 @contextmanager
 def _counted(counts: ClientCounts) -> Iterator[None]:
-    """Count the takeover in the body, and how long it takes. A cancelled one counts as neither."""
+    """Count the takeover in the body: a failure, or the time of a success. A cancelled takeover does not
+    count."""
     began = trio.current_time()
     try:
         yield

@@ -5,9 +5,9 @@ stale. Every change of a log's record is a compare-and-set that starts from a fr
 are in ``log.takeover``, truncation and retention in ``log.retention``, cursors in ``log.cursors``. Properties
 and policies are changed here.
 
-Order of effects: a ledger leaves the list before it is deleted, and a log's record is removed before its
-ledgers are. A crash in between leaves ledgers that no list names. Each such ledger is labelled with the log
-that it was made for, so a sweep finds it (``log.sweep``).
+Order of effects: a ledger leaves the list before it is deleted. A log's record is removed before the log's
+ledgers are deleted. A crash in between leaves ledgers that no list names. Each such ledger has a label that
+names its log, so a sweep finds the ledger (``log.sweep``).
 """
 
 from __future__ import annotations
@@ -171,12 +171,12 @@ class Log:
                 there.
             EntryNotFound: Entering: bookies have lost an entry that tells where the log ends.
             LossUndecided: Entering: an operator accepted a loss for one ledger, and the takeover would drop
-                the records behind it. Decide with ``recover``.
+                the records after the loss. Decide with ``recover``.
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in the
                 log.
             LostLeadership: Leaving: the leadership ended early. Each record that was still on its way is
-                durable or is not in the log, and at least one is not. LogSealed and NotEnoughBookies say the
-                same with another reason.
+                durable or is not in the log, and at least one is not in the log. LogSealed and
+                NotEnoughBookies say the same with another reason.
 
         If the body itself raises, you get the body's exception and no error about records that were on their
         way.
@@ -214,8 +214,8 @@ class Log:
         """Lead the log whenever an election allows it, for the body of an ``async with``.
 
         The campaign stands for election, takes the log over and leads. If the leadership ends, or if the log
-        cannot be taken over now, it steps down, pauses, and stands again. The body runs all the time, whether
-        this process leads or not.
+        cannot be taken over now, the campaign steps down, pauses, and stands again. The body runs all the
+        time, whether this process leads or not.
 
         Leaving waits until the records that the campaign has taken are durable, closes the ledger as leaving
         ``writer`` does, and gives up the lead of the election.
@@ -223,7 +223,7 @@ class Log:
         Args:
             election: Decides which process leads, for example ``cluster.election("orders",
                 candidate="10.0.0.7:8080")``. The campaign uses it alone.
-            producer: As for ``writer``. So are the arguments after it.
+            producer: See ``writer``.
             dedupe: See ``writer``.
             window: See ``writer``.
             window_bytes: See ``writer``.
@@ -240,7 +240,7 @@ class Log:
                 log.
             LostLeadership: Leaving: records that were still on their way are not in the log.
 
-        The errors of standing and taking over come out of the campaign's calls, if they are permanent.
+        If standing for election or taking over fails for good, the campaign's calls raise that error.
 
         Example:
             ```python
@@ -280,16 +280,16 @@ class Log:
 
         Offsets grow by one from record to record, with two exceptions. If the archive of the log was
         compacted, only the latest record of each key is left there. If bookies lost records and an operator
-        accepted that, there is a gap, and every reader is told of it by RecordsLost (see ``LogReader``).
+        accepted the loss, the log has a gap, and every reader raises RecordsLost there (see ``LogReader``).
 
         Args:
             start: Where to begin: an offset, a ``Position``, a datetime, "earliest" or "latest". A datetime
                 means the first record written at that time or later; a naive datetime is UTC. "latest" means
-                after the last record that is confirmed now. If an offset lies beyond the tail, the reader
-                waits for it with ``follow``, and otherwise ends at once.
+                after the last record that is confirmed now. If an offset lies beyond the tail, a reader with
+                ``follow`` waits for that offset, and a reader without ``follow`` ends at once.
             until: The offset to stop before. None: no such bound.
             follow: Wait at the tail for more records instead of ending there.
-            dense: Raise Truncated if compaction of the archive has removed records, as if everything up to
+            dense: If compaction of the archive has removed records, raise Truncated, as if all records up to
                 the end of the compacted file were truncated.
 
         Returns:
@@ -298,11 +298,11 @@ class Log:
         Raises:
             InvalidArgument: ``start`` or ``until`` is malformed: raised by the call itself. Entering: the log
                 has no such position.
-            Truncated: Entering: the records at ``start`` are truncated; ``first_offset`` is the first one
-                that you can read.
+            Truncated: Entering: the records at ``start`` are truncated; the error's ``first_offset`` is the
+                first offset that you can read.
             LogNotFound: Entering: the log does not exist any more.
 
-        Entering may also raise whatever iterating raises; see ``LogReader``.
+        Entering may also raise any error that iterating raises; see ``LogReader``.
 
         Example:
             ```python
@@ -373,8 +373,9 @@ class Log:
             InvalidArgument: The properties are not text, or too large.
             PropertiesConflict: The properties are not the ``expected`` ones; nothing was changed.
             LogNotFound: The log does not exist any more.
-            MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this also
-                happens if the answer to the write was lost and others have written the log's record since.
+            MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this error
+                is also raised if the answer to the write was lost and others have written the log's record
+                since.
         """
         wanted = check_properties(dict(properties))
 
@@ -421,14 +422,15 @@ class Log:
 
         The leader watches the log's record and follows the new policies as soon as it sees them.
 
-        To change one setting and keep what others set meanwhile, give a function of the current policy:
+        To change one setting and keep the settings that others make meanwhile, give a function of the current
+        policy:
         ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. The function may be called
-        several times. If it raises, ``configure`` raises the same.
+        several times. If it raises an error, ``configure`` raises the same error.
 
         Args:
             roll: The new roll policy, or a function that takes the current one and returns the new one. None:
-                keep it.
-            retention: The new retention policy, or such a function. None: keep it.
+                keep the current one.
+            retention: The new retention policy, or such a function. None: keep the current one.
 
         Raises:
             LogNotFound: The log does not exist any more.
@@ -464,8 +466,8 @@ class Log:
             EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was given
                 up; try again.
 
-        Cancelling: the records may or may not be given up. Ledgers may then stay behind for a sweep. They
-        also stay behind if the metadata store goes away before they are deleted.
+        Cancelling: the records may or may not be given up. Some of their ledgers may then be left for a
+        sweep. Ledgers are also left for a sweep if the metadata store goes away before they are deleted.
         """
         if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
             raise InvalidArgument(f"{before_offset!r} is not an offset")
@@ -490,7 +492,7 @@ class Log:
     async def apply_retention(self) -> int:
         """Drop the old ledgers that the log's retention lets go now.
 
-        The leader does the same from time to time. Cursors that pin records are respected.
+        The leader does the same from time to time. Records that a cursor pins are kept.
 
         Returns:
             How many records were dropped.
@@ -536,8 +538,8 @@ class Log:
     def cursor(self, name: str) -> Cursor:
         """Return the cursor of this name, whether or not it exists yet.
 
-        A cursor is a durable place in the log, with properties, moved by compare-and-set. This call reads
-        nothing from the metadata store.
+        A cursor is a named, durable offset in the log, with properties. It is moved by compare-and-set. This
+        call reads nothing from the metadata store.
 
         Args:
             name: The name of the cursor, by the same rules as the name of a log.
@@ -559,8 +561,8 @@ class Log:
     async def seal(self) -> None:
         """End the log for good: nothing can be appended after this.
 
-        If there is a leader, it is deposed. Its appends that are on their way are decided first: each one is
-        in the sealed log or not. Sealing a sealed log does nothing.
+        If there is a leader, it is deposed. Sealing decides the appends that are on their way: each one is
+        then in the sealed log or surely not. Sealing a sealed log does nothing.
 
         Raises:
             LogNotFound: The log does not exist any more.
@@ -571,7 +573,7 @@ class Log:
             NotEnoughBookies: Too few bookies are writable; the log is not sealed. Try again.
             EntryCorrupt: An entry that tells where the log ends is damaged; the log is not sealed.
             EntryNotFound: Bookies have lost an entry that tells where the log ends; the log is not sealed.
-            LossUndecided: Sealing would drop records behind an accepted loss; the log is not sealed. See
+            LossUndecided: Sealing would drop records after an accepted loss; the log is not sealed. See
                 ``recover``.
         """
         try:
@@ -584,18 +586,19 @@ class Log:
     ) -> tuple[Gap, ...]:
         """End the current leadership without starting another one.
 
-        The leader's ledgers are fenced and closed, and their records are counted. The next writer continues
-        after them. A leader that is alive is deposed. If all ledgers of the log are counted already, nothing
-        changes.
+        The call fences and closes the leader's ledgers, and counts their records. The next writer continues
+        after these records. A leader that is alive is deposed. If all ledgers of the log are counted already,
+        nothing changes.
 
         Args:
-            accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of a
-                ledger, the ledger ends before the first entry that no bookie has
+            accept_loss: For an operator who knows that bookies lost data. If the end of a ledger cannot be
+                known any more, end the ledger before the first entry that no bookie has
                 (``Ledgers.recover_accepting_loss``). Records in later ledgers keep their offsets. So the log
-                has a gap between such an end and those records. No other record ever gets an offset in the
-                gap. Readers learn of it by RecordsLost.
-            accept_unreachable: Treat bookies that do not answer as gone for good. Without it, RecoveryFailed
-                names the bookies that do not answer and may hold the entry. Needs ``accept_loss``.
+                has a gap between that end and those records. No other record ever gets an offset in the gap.
+                Readers raise RecordsLost at the gap.
+            accept_unreachable: Treat bookies that do not answer as gone for good. Without this argument,
+                RecoveryFailed names the bookies that do not answer and may hold the entry. Needs
+                ``accept_loss``.
 
         Returns:
             The gaps that this call made; nearly always none.
@@ -604,8 +607,8 @@ class Log:
             InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
             LogNotFound: The log does not exist any more.
             LogSealed: The log is sealed.
-            LossUndecided: Records behind an accepted loss would be dropped. Call again with ``accept_loss``
-                to keep them behind a gap.
+            LossUndecided: Records after an accepted loss would be dropped. Call again with ``accept_loss`` to
+                keep these records, with a gap before them.
             RecoveryFailed: Too few bookies answer to end the leader's ledgers. Try again.
             NotEnoughBookies: Too few bookies are writable. Try again.
             EntryUnavailable: No bookie answers for an entry that tells where the log ends. Try again.
@@ -686,7 +689,7 @@ async def create_log(
     Args:
         client: The client of the cluster.
         name: The name of the log.
-        replication: How its ledgers are replicated. None: the cluster's default.
+        replication: How the log's ledgers are replicated. None: the cluster's default.
         roll: When the log goes on in a new ledger. None: the default policy.
         retention: Which old ledgers may go. None: no ledger may go.
         properties: The log's properties. None: no properties.
@@ -745,9 +748,9 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
     Args:
         client: The client of the cluster.
         name: The name of the log.
-        damaged: Also delete the log if its record, or the node of its name, cannot be read. Nobody knows then
-            which ledgers the record listed. They are left for a sweep, which knows them by their own labels
-            once the record is gone.
+        damaged: Also delete the log if its record, or the node of its name, cannot be read. Then it is not
+            known which ledgers the record listed. These ledgers are left for a sweep, which finds them by
+            their labels once the record is gone.
 
     Raises:
         LogNotFound: No log has this name.
@@ -755,8 +758,8 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         MetadataUnavailable: The log was not deleted.
         MetadataOutcomeUnknown: The log may or may not be deleted.
 
-    If the call is cancelled after the log's record was removed, or if the metadata store is away then,
-    ledgers may be left for a sweep.
+    If the call is cancelled after the log's record was removed, or if the metadata store goes away after
+    that, ledgers may be left for a sweep.
     """
     registry = LogRegistry(client.store, client.environment)
     incarnation = await (registry.find_damaged(name) if damaged else registry.find(name))

@@ -1,14 +1,15 @@
 """Chain maintenance: carries out what ``log.core.chain.LeaderChain`` needs, one step at a time.
 
-It writes the list, closes the ledger that is drained, and reads the record again when it may have changed.
-A second task makes the next ledger ahead of time, since that may take long and nothing else must wait for
-it. Appends never wait for any of this. They go to the old ledger until a roll is written, and to the new
-one after that.
+The maintenance writes the list of ledgers, closes a *drained* ledger (one in which every append is
+acknowledged), and reads the log's record again when it may have changed. A second task makes the next ledger
+ahead of time, because that may take long and no other step may wait for it. Appends never wait for any of
+this. They go to the old ledger until a roll is written, and to the new ledger after that.
 
-It acts on the core of the leadership and calls nobody back. The caller that runs the steps looks at the core,
-and at ``current``, after each step. ``look`` says that something may have changed, and carries no data. If a
-step fails for want of metadata or bookies, it is tried again with growing pauses, for as long as the
-leadership lasts. A late roll makes a segment longer and does no other harm.
+The maintenance acts on the core of the leadership (``log.core.leadership``) and calls nobody back. The caller
+that runs the steps looks at the core, and at ``current``, after each step. Call ``look`` if something may
+have changed; it carries no data. If a step fails because the metadata store or bookies are away, it is tried
+again with growing pauses, for as long as the leadership lasts. A late roll makes a segment longer and does no
+other harm.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ChainMaintenance:
         self.current = current
         """The writer of the ledger that new appends go to."""
         self.draining: LedgerWriter | None = None
-        """The writer of the ledger before it, until that is closed and counted."""
+        """The writer of the ledger before the current one, until that ledger is closed and counted."""
         self._spare: LedgerWriter | None = None
         self._spare_wanted = trio.Event()
         self._wake = trio.Event()
@@ -87,20 +88,21 @@ class ChainMaintenance:
         self._retry_at = math.inf
 
     def look(self) -> None:
-        """Something that the chain depends on may have changed."""
+        """Note that something may have changed that the chain depends on."""
         self._wake.set()
 
     async def wait(self, until: float) -> None:
         """Return once another step is worth trying.
 
-        That is after a ``look`` since the last step began, after a pause, or at ``until`` of trio's clock.
+        That is after a call of ``look`` since the last step began, after a pause, or at the time ``until`` of
+        trio's clock.
         """
         with trio.move_on_at(min(self._retry_at, until)):
             await self._wake.wait()
 
     async def step(self) -> bool:
-        """Do one thing that the chain needs. False if it needs nothing, or if the step could not be done
-        now."""
+        """Do one thing that the chain needs. Return False if the chain needs nothing, or if the step could
+        not be done now."""
         self._wake = trio.Event()
         chain = self._chain
         need = chain.need
@@ -142,8 +144,8 @@ class ChainMaintenance:
     async def make_spares(self) -> NoReturn:
         """Make the ledgers that the chain wants ahead, for ever.
 
-        This is no step, because it may take long if bookies are missing. Meanwhile the chain may be lost or
-        finished.
+        Making a ledger is not one of the steps, because it may take long if bookies are missing. Meanwhile
+        the chain may be lost or finished.
         """
         chain = self._chain
         backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
@@ -204,11 +206,11 @@ class ChainMaintenance:
         try:
             last = await writer.close()
         except AppendUnknown:
-            # The answer to the close was lost. Everything in the ledger is acknowledged, so it can only end
-            # in one place, and any recovery finds that place.
+            # The answer to the close was lost. Every entry of the ledger is acknowledged, so the ledger can
+            # end only after the last entry, and any recovery finds that end.
             last = (await self._client.ledgers.recover(ledger_id)).last_entry
         if last != writer.last_add_pushed:
-            # All of it was acknowledged, so no ordinary recovery has ended it earlier. An operator has.
+            # Every entry was acknowledged, so no ordinary recovery ends the ledger earlier. An operator did.
             raise LedgerClosed(
                 ledger_id,
                 last,
@@ -253,11 +255,11 @@ class ChainMaintenance:
     async def watch(self, store: MetadataStore) -> None:
         """Read the record again whenever it may have changed.
 
-        So a leader that has nothing to append also learns of its successor.
+        So a leader learns of its successor even if it has nothing to append.
         """
 
         async def look() -> None:
-            # The first call comes at once: a successor may have come before the watch was there.
+            # The first call comes at once: a successor may have taken over before the watch was set.
             self._reread = True
             self.look()
 

@@ -1,13 +1,14 @@
 """Finding the place of something in a log's ledgers: the tail, an offset, a position, a time.
 
-The log's record says at which offset each counted segment starts and which time it spans. Inside a segment,
-each entry's header says its first offset and its time. In a segment that is not counted, only the confirmed
-entries belong to the log, and a ``LedgerReader`` tells which these are. A newer open segment belongs to the
-log only if it continues the older one (``log.core.chain``); its first entry says so.
+The log's record says at which offset each counted segment starts and which time it spans. (A segment is
+*counted* once the record says how many records its ledger holds.) Inside a segment, each entry's header says
+its first offset and its time. In a segment that is not counted, only the confirmed entries belong to the log,
+and a ``LedgerReader`` tells which entries are confirmed. A newer open segment belongs to the log only if its
+first entry continues the older segment (``log.core.chain``).
 
 A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search goes on in
-its file. A file can be read from any offset on, so a ``ReadPosition`` in a file is the offset itself, with
-entry 0.
+the archive file. A file can be read from any offset on, so a ``ReadPosition`` in a file is the offset itself,
+with entry 0.
 
 "Errors as for reading" below means: EntryUnavailable, EntryNotFound, EntryCorrupt and LedgerNotFound from the
 bookies, MetadataUnavailable, and for an archived segment ArchiveUnavailable, ArchiveCorrupt and
@@ -57,7 +58,7 @@ class ReadPosition:
 
 
 class OpensLedgers(Protocol):
-    """Opens ledgers for reading: ``Ledgers``, or what stands for it."""
+    """Opens ledgers for reading: ``Ledgers``, or a substitute."""
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """Return a reader of the ledger."""
@@ -69,7 +70,7 @@ class LogTail(ReadPosition):
     """The place after the last record that is confirmed."""
 
     bytes_before: int
-    """Bytes of all records ever appended before it, truncated ones included."""
+    """Bytes of all records ever appended before this place, truncated ones included."""
 
 
 async def read_header(reader: LedgerReader, entry_id: int, segment: LogSegment) -> EntryHeader:
@@ -113,10 +114,10 @@ async def continues(ledgers: OpensLedgers, segment: LogSegment, offset: int) -> 
 
 
 async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
-    """Look for an accepted loss at the end of the older of two open ledgers, about which no operator has
-    decided for this log.
+    """Look for an accepted loss at the end of the older of two open ledgers. An operator has accepted it for
+    the ledger, but has not decided about it for this log.
 
-    None if there is no such loss. Errors as for reading.
+    Return None if there is no such loss. Errors as for reading.
     """
     if len(metadata.open_segments) < 2:
         return None
@@ -147,14 +148,14 @@ async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUn
 
 
 NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)
-"""The errors of reading a ledger after which its archive may have the records. EntryCorrupt is one of them:
-the copies on all bookies may be damaged while the file, which has digests of its own, is whole."""
+"""If reading a ledger fails with one of these errors, look in its archive. EntryCorrupt is one of them: the
+copies on all bookies may be damaged while the file, which has digests of its own, is whole."""
 
 
 async def archive_of(
     archives: ArchiveRegistry, metadata: LogMetadata, segment: LogSegment, failure: LedgerLogError
 ) -> ArchivedFile:
-    """Return the record of the archive file that holds a segment, because no bookie serves it.
+    """Return the record of the archive file that holds a segment, for a segment that no bookie serves.
 
     Args:
         archives: The archive records.
@@ -223,7 +224,7 @@ async def find_position(
 ) -> tuple[ReadPosition, int]:
     """Find the entry of a position, and the offset of the record there.
 
-    The position may lie one slot behind the last record of an entry, or one entry behind the last entry. The
+    The position may lie one slot after the last record of an entry, or one entry after the last entry. The
     offset is then that of the next record. Errors as for reading, and:
 
     Raises:
@@ -263,8 +264,8 @@ async def _find_archived_position(
 ) -> tuple[ReadPosition, int]:
     """Find a position in an archived ledger.
 
-    If the position is not in the file, it stands for the next record. Such positions are a checkpoint, a
-    place behind the last record of an entry, and a record that was compacted away.
+    If the position is not in the file, it stands for the next record. That is so for a checkpoint, for a
+    place after the last record of an entry, and for a record that was compacted away.
     """
     ledger = record.ledger(position.ledger_id)
     segment = metadata.segments[metadata.index_at(record.first_offset)]
@@ -315,7 +316,7 @@ async def find_moment(
 ) -> ReadPosition:
     """Find the first entry whose timestamp is at or after ``when_ms``.
 
-    If there is none, return a place from which every record is newer or still to come. Errors as for reading.
+    If there is none, return a place that has only newer or future records after it. Errors as for reading.
     """
     place = ReadPosition(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
     is_behind_gap = False

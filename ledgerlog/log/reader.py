@@ -1,33 +1,35 @@
-"""Reading a log: its records in order, across its ledgers, fetched ahead of their user.
+"""Reading a log: its records in order, across its ledgers, fetched ahead of the user's iteration.
 
 One task fetches. It reads ranges of entries, decodes them by the batch, and puts the batches into a buffer of
-at most ``limits.LOG_READ_AHEAD_BYTES``. The user's iteration takes them out. Readers of this process that
-follow the same ledger share the waiting, the reading and the decoding (``ledger.tail``). The task goes from
-ledger to ledger by itself. It reads an open ledger up to its LAC, so it never shows a record that could still
-be lost. With ``follow``, it waits at the end of an open ledger for a higher LAC. At the end of a closed
-ledger, it waits until the log's record lists the next ledger.
+at most ``limits.LOG_READ_AHEAD_BYTES``. The user's iteration takes the batches out. If several readers of
+this process follow the same ledger, they share the waiting, the reading and the decoding (``ledger.tail``).
+The task goes from ledger to ledger by itself. It reads an open ledger up to the ledger's LAC (last add
+confirmed), so it never shows a record that could still be lost. With ``follow``, it waits at the end of an
+open ledger for a higher LAC. At the end of a closed ledger, it waits until the log's record lists the next
+ledger.
 
 **Order.** Every entry carries the offset of its first record. That offset must be the one that the reader
 expects, so the reader skips no record and shows none twice. There is one exception: two ledgers were open
 together, and the newer one does not continue the older one. Nothing in the newer ledger was ever
-acknowledged, and the next leader counts it as empty. So the reader passes over it.
+acknowledged, and the next leader counts the newer ledger as empty. So the reader skips the newer ledger.
 
 **A roll that takes long.** After a roll, the older ledger may stay open for long: until its last entries have
 their write quorum, or until the metadata store is back. Meanwhile the leader acknowledges records in the
 newer ledger. The reader need not wait for the close, because a leader sends nothing to the older ledger once
-it has sent to the newer one. If the first confirmed entry of the newer ledger continues the confirmed end of
-the older one, nothing lies between them, and the reader goes on in the newer one. For example, the older
+it has sent to the newer one. If the newer ledger begins with the offset at which the confirmed records of the
+older one end, no record lies between them, and the reader goes on in the newer ledger. For example, the older
 ledger is confirmed up to offset 99 and the newer one begins with offset 100.
 
 **Archives.** If no bookie serves a ledger, the reader reads its archive file instead (``archive.reader``),
-from the offset that it has reached. That happens if the bookies' copies were given up after archiving, or if
-no bookie answers. The records are the same: bytes, positions and timestamps. Only a compacted file lacks
-records. Offsets then grow with gaps, and a ``dense`` reader gets Truncated instead.
+from the offset that it has reached. That happens if the bookies' copies were deleted after archiving, if no
+bookie answers, or if every copy of an entry is lost or damaged. The records are the same: bytes, positions
+and timestamps. Only a compacted file lacks records. Offsets then grow with gaps, and a ``dense`` reader
+raises Truncated instead.
 
-**Lost records.** If an operator accepted a loss in the middle of a log, the segment behind it says how many
-offsets were lost (``model.log``). Every reader is told of such a gap once, by ``RecordsLost`` at its place
-among the records, and goes on behind it if you iterate again. Until the operator has decided, the records
-behind the loss are not shown. A reader that would end there raises ``LossUndecided``.
+**Lost records.** If an operator accepted a loss in the middle of a log, the segment after the gap says how
+many offsets were lost (``model.log``). Every reader raises ``RecordsLost`` once when it comes to such a gap.
+If you iterate again, it goes on after the gap. Until the operator has decided, no reader shows the records
+after the loss. A reader that would end there raises ``LossUndecided``.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ _Entry = tuple[EntryHeader, RecordBatch, int]
 
 
 def check_start(start: Start, until: int | None) -> None:
-    """Raise InvalidArgument if ``start`` is no place to start at, or ``until`` no offset to stop at."""
+    """Raise InvalidArgument if ``start`` is not a valid start, or ``until`` is not an offset."""
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if not (is_offset or isinstance(start, Position | datetime) or start in ("earliest", "latest")):
         raise InvalidArgument(
@@ -112,16 +114,16 @@ class LogReader:
     Offsets grow by one from record to record, except where compaction of the archive has removed records, and
     at a gap of lost records.
 
-    The reader fetches ahead. Records that were fetched before an error come out before the error is raised.
-    Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
+    The reader fetches ahead. If it meets an error, you first get the records that it fetched before the
+    error. Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
 
     Iterating raises:
 
-    - Truncated: records that were still to come have been truncated. ``first_offset`` is the first one that
-      you can still read.
+    - Truncated: records that you have not read yet have been truncated. The error's ``first_offset`` is the
+      first offset that you can still read.
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for each
-      gap; iterate again to go on behind it.
-    - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
+      gap; iterate again to go on after the gap.
+    - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
     - PermissionDenied: this client may not read the log (any more).
@@ -177,7 +179,7 @@ class LogReader:
     def next_offset(self) -> int:
         """The offset of the next record, as far as the reader knows.
 
-        It is the offset after the last record that came out. Before the first record, it is the offset where
+        It is the offset after the last record that you got. Before the first record, it is the offset where
         reading starts.
         """
         return self._next_offset
@@ -330,7 +332,7 @@ class LogReader:
                     return True
 
     async def _is_continued(self, segment: LogSegment) -> bool:
-        """Whether the next ledger is known to continue at the current offset, though this ledger is not
+        """Whether the next ledger is known to begin at the current offset, though this ledger is not
         closed."""
         await self._refresh()
         following = self._after(segment)
@@ -392,7 +394,7 @@ class LogReader:
         index = metadata.index_of(segment.ledger_id)
         end = None if index is None else metadata.segments[index].end_offset
         if end is not None and self._offset >= end:
-            return True  # The reader had read all of the ledger without knowing it.
+            return True  # The reader had read all of the ledger, but did not know that this was its end.
         if index is not None and end is None:
             raise failure  # A segment that is not counted is not archived.
         record = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
@@ -438,7 +440,7 @@ class LogReader:
     async def _next_segment(self, segment: LogSegment | None) -> LogSegment | None:
         """Return the segment after one that is read to its end.
 
-        None at the end of the log; without ``follow``, also None at its tail.
+        Return None at the end of a sealed log; without ``follow``, also at the tail of an open one.
         """
         found = self._after(segment)
         if found is not None or self._metadata.sealed:
@@ -462,9 +464,9 @@ class LogReader:
         if index is not None and index >= 0:
             end = metadata.segments[index].end_offset
             if end is not None and end > self._offset:
-                return metadata.segments[index]  # The segments behind it were merged with it since.
+                return metadata.segments[index]  # The next segments were merged with it since.
         if index is None or (index == -1 and metadata.before[0] > self._offset):
-            # The segment that was read last has left the list. So may have the next one.
+            # The segment that was read last has left the list. The next segment may have left it too.
             if metadata.first_offset > self._offset:
                 raise Truncated(metadata.name, metadata.first_offset)
             index = -1

@@ -1,13 +1,14 @@
-"""Log records in the metadata store, with types.
+"""Typed access to the records of logs in the metadata store.
 
-A log is two nodes. ``logs/NAME`` holds the number of the log's incarnation, ``log/NUMBER`` its record. One
-transaction creates both, and one removes both. Every user of a log remembers the incarnation, so it never
-mistakes a log that was deleted and created again under the same name for the old one.
+A log is two nodes. ``logs/NAME`` holds the number of the log's *incarnation*: each creation of a log gets a
+new number. ``log/NUMBER`` holds the log's record. One transaction creates both nodes, and one removes both.
+Every user of a log remembers the incarnation. So if a log was deleted and created again under the same name,
+no user mistakes the new log for the old one.
 
 **Created once, though an answer may be lost.** Each attempt of ``create`` has an incarnation of its own. The
 node of the name lets only one attempt take effect. If the node exists, its incarnation shows whether an
-attempt of this call made it. The attempts must not share an incarnation: the first one may have made the log,
-and somebody may have used and deleted it before the second one.
+attempt of this call made the node. The attempts must not share an incarnation: the first one may have made
+the log, and somebody may have used and deleted it before the second one.
 
 Creating a log makes no ledger. Removing a log removes the list before its ledgers. A crash in between leaves
 ledgers that no list names. A sweep finds them, because each ledger's labels name the incarnation that it was
@@ -53,7 +54,7 @@ EPOCH_LABEL = "log-epoch"
 """On a ledger: the epoch of the leader that made it."""
 
 STAGED_LABEL = "log-staged"
-"""On a ledger that was written apart from its log and is not part of it yet (``log.attach``)."""
+"""On a ledger that was written apart from its log and is not part of the log yet (``log.attach``)."""
 
 
 def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
@@ -96,8 +97,8 @@ class LogRegistry:
             incarnation: The incarnation of the log.
             fresh: Return a record at least as new as every write that ended before the call. That costs a
                 sync of the store.
-            known: A record and its version that you have. If that version is still stored, it is returned
-                without decoding. A long list takes some milliseconds to decode.
+            known: A record that you have, and its version. If that version is still stored, the call returns
+                ``known`` without decoding. A long list takes some milliseconds to decode.
 
         Raises:
             MetadataCorrupt: The record does not decode.
@@ -134,18 +135,18 @@ class LogRegistry:
     ) -> LogMetadata | None:
         """Change a log's record by compare-and-set, again and again until it takes effect.
 
-        If the answer to a write was lost, its token settles whether it took effect. If somebody else has
-        written since, nobody can know. ``once`` says what happens then.
+        If the answer to a write was lost, the token in the record shows whether the write took effect. If
+        somebody else has written the record since, nobody can know. ``once`` says what happens then.
 
         Args:
             name: The name of the log, for errors.
             incarnation: The incarnation of the log.
             change: Takes the current record and a new token. Returns the new record, or None if there is
-                nothing to do. It may read other nodes; what it reads is at least as new as the record. It may
-                be called several times. If it raises, this method raises the same, or MetadataOutcomeUnknown
-                if an earlier write may have taken effect.
+                nothing to do. ``change`` may read other nodes; what it reads is at least as new as the
+                record. It may be called several times. If it raises an error, this method raises the same
+                error, or MetadataOutcomeUnknown if an earlier write may have taken effect.
             once: If nobody can know whether the write took effect, raise MetadataOutcomeUnknown. Without
-                ``once``, make the change again on the record that is there now.
+                ``once``, make the change again on the record that is stored now.
 
         Returns:
             The record that was written; None if there was nothing to do.
@@ -207,7 +208,7 @@ class LogRegistry:
 
         Args:
             name: The name of the log.
-            replication: How its ledgers are replicated.
+            replication: How the log's ledgers are replicated.
             roll: When the log goes on in a new ledger. None: the default policy.
             retention: Which old ledgers may go. None: no ledger may go.
             properties: The log's properties. None: no properties.
@@ -253,8 +254,8 @@ class LogRegistry:
     async def find_damaged(self, name: str) -> int | None:
         """Return the incarnation of the log of this name, even if the node of the name cannot be read.
 
-        In that case, search the records for one with this name. None if there is no log, or if its record
-        cannot be read either.
+        In that case, search the records for one with this name. Return None if there is no log of this name,
+        or if its record cannot be read either.
         """
         try:
             return await self.find(name)
@@ -296,7 +297,7 @@ class LogRegistry:
             node = None if incarnation is None else await self._store.get(log_record_path(incarnation))
             is_there = name_node is not None and _names(name_node.value, name, incarnation, damaged=damaged)
             if is_unsure and not is_there:
-                return last  # The attempt whose answer was lost removed it. Both nodes go at once.
+                return last  # The attempt whose answer was lost removed both nodes.
             if name_node is None or not is_there or (node is None and not damaged):
                 raise LogNotFound(name)
             operations = [Delete(path, name_node.version)]
@@ -306,7 +307,7 @@ class LogRegistry:
                 try:
                     last = LogMetadata.decode_untrusted(node.value, incarnation)
                 except IncompatibleVersion:
-                    raise  # It is not damaged: the version that wrote it can delete it.
+                    raise  # The record is not damaged: the version that wrote it can delete the log.
                 except MetadataCorrupt:
                     if not damaged:
                         raise

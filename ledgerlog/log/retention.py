@@ -2,11 +2,11 @@
 
 The order is always the same. First a compare-and-set changes the log's record: it writes the new first
 offset, and a list without the ledgers that hold only older records. Then these ledgers are deleted. A crash
-in between leaves ledgers that no list names (``log.sweep``). A deposed leader must not give up records, so it
-compares the epoch in the record that it is about to replace with its own.
+in between leaves ledgers that no list names (``log.sweep``). A deposed leader must not give up records. So
+each leader compares its own epoch with the epoch in the record that it is about to replace.
 
-The cursors are read after the record that is replaced. A cursor that begins to pin meanwhile also writes the
-log's record (``log.cursors``). The compare-and-set then fails, and everything is read again.
+The cursors are read after the record that is replaced. If a cursor begins to pin meanwhile, that write also
+changes the log's record (``log.cursors``). The compare-and-set then fails, and everything is read again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def truncate(
         before_offset: The first offset to keep, at most ``end_offset``.
         end_offset: The confirmed end of the log.
         ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
-        epoch: Truncate only while this is the log's epoch; None: in any case.
+        epoch: Truncate only while this is the log's epoch. None: truncate in any case.
 
     Raises:
         LogNotFound: The log does not exist any more.
@@ -85,7 +85,7 @@ async def apply_retention(
         registry: The records of the logs.
         name: The name of the log.
         incarnation: The incarnation of the log.
-        epoch: Drop only while this is the log's epoch, otherwise nothing; None: in any case.
+        epoch: Drop ledgers only while this is the log's epoch. None: drop them in any case.
         durable_bytes: Bytes of all records ever appended that are known to be durable.
 
     Returns:
@@ -104,7 +104,7 @@ async def apply_retention(
             return None
         now_ms = client.environment.now_ms()
         if not let_go(metadata, None, now_ms, durable_bytes=durable_bytes):
-            return None  # Even without pins nothing would go.
+            return None  # Even without pins, retention would drop nothing.
         pin = first_pin(await read_cursors(client, incarnation))
         count = let_go(metadata, pin, now_ms, durable_bytes=durable_bytes)
         if not count:

@@ -44,8 +44,8 @@ class SnapshotList:
         """Change the list by compare-and-set, again and again until it takes effect.
 
         Args:
-            change: Takes the current list and returns the new one. It may be called several times, also on a
-                list that it has changed already, so a second call must do no harm.
+            change: Takes the current list and returns the new one. This function may be called several times,
+                also on a list that it has changed already, so a second call must do no harm.
 
         Returns:
             The list after the change.
@@ -69,7 +69,7 @@ class SnapshotList:
         return await settle(self._store, write, what=f"a change of {self._path}")
 
     async def delete(self) -> None:
-        """Remove the list, whatever is in it. Errors as for ``change``."""
+        """Remove the list, even if it is not empty. Errors as for ``change``."""
         await remove(self._store, self._path)
 
     async def _read(self) -> tuple[list[ListedSnapshot], int, bytes]:

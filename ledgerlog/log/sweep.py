@@ -1,19 +1,20 @@
-"""Sweeping: finding the ledgers that were made for a log and that no list names.
+"""Sweeping: finding and deleting *orphans*, the ledgers that were made for a log and that no list names.
 
-A process that crashes leaves such a ledger if it has made the ledger and not yet listed it, or taken it off
-the list and not yet deleted it. Each ledger's metadata says for which incarnation of which log it was made,
-and in which epoch (``registry.ledger_labels``). That is enough to know that it can never be listed again:
+A process leaves an orphan if it crashes after it has made a ledger and before it has listed the ledger, or
+after it has taken a ledger off the list and before it has deleted the ledger. Each ledger's metadata says for
+which incarnation of which log it was made, and in which epoch (``registry.ledger_labels``). That is enough to
+know that the ledger can never be listed again:
 
     the log's record is gone                  a log that is created again has another incarnation
     the record has a later epoch              only the leader of the ledger's epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         nobody lists anything any more
-    it is staged, and a day old               nobody made it part of the log (``log.attach``); a splice that
-                                              comes later is told that the ledger is gone
+    it is staged, and a day old               nobody made it part of the log (``log.attach``); if a splice
+                                              comes later, it fails because the ledger is gone
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
 
-A ledger of the present epoch that is open or empty is kept: the leader may have made it for its next roll.
-Either the leader lists it, or a later epoch makes it an orphan.
+If a ledger of the present epoch is open or empty, the sweep keeps it: the leader may have made the ledger for
+its next roll. Either the leader lists the ledger, or a later epoch makes the ledger an orphan.
 
 **Snapshots** of state machines lie in ledgers too, with labels and a list of their own (``model.snapshots``).
 Replicas prune that list as they go. The sweep finds the rest:
@@ -31,10 +32,10 @@ So the sweep never touches a snapshot that a replica may restore from: a finishe
 existing log.
 
 **Nothing is deleted on a guess.** The sweep reads the ledger's metadata first, then syncs the store and reads
-the record of the log. Both must decode. If there is no record, the log's number must at least have been given
-out by this metadata store. Each of the reasons above stays true once it is true. The sweep deletes the ledger
-at the version that it has read. The ledger must also be old, by the wall clock. That is a margin for cases
-that these rules overlook.
+the record of the log. Both must decode. If there is no record, this metadata store must at least have given
+out the number of the log's incarnation. Each of the reasons above stays true once it is true. The sweep
+deletes the ledger only at the version of the metadata that it has read. The ledger must also be old, by the
+wall clock. That is a margin for cases that these rules overlook.
 
 If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
 deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.
@@ -90,13 +91,13 @@ class Orphan:
     ledger_id: int
     """The ledger."""
     log: str
-    """The name of the log that it was made for."""
+    """The name of the log for which the ledger was made."""
     age_s: float
-    """Seconds since it was made, by the wall clock."""
+    """Seconds since the ledger was made, by the wall clock."""
     why: str
-    """Why no log can list it, in words."""
+    """Why no log can list the ledger, in words."""
     is_deleted: bool
-    """Whether this sweep deleted it."""
+    """Whether this sweep deleted the ledger."""
 
 
 async def sweep(
@@ -109,8 +110,8 @@ async def sweep(
 
     Args:
         client: The client of the cluster.
-        min_age_s: Leave younger ledgers alone, in seconds.
-        delete: Delete what is found. False only reports orphans.
+        min_age_s: Leave ledgers alone that are younger than this many seconds.
+        delete: Delete the orphans. With False, the call only reports them.
 
     Returns:
         The orphans.
@@ -143,8 +144,8 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
     logs = LogRegistry(client.store, client.environment)
     ledgers = LedgerRegistry(client.store, client.environment)
     listed: dict[int, frozenset[int]] = {}
-    """The ledgers that each log listed when its record was read. A ledger that leaves a list meanwhile is
-    found by the next sweep."""
+    """The ledgers that each log listed when its record was read. If a ledger leaves a list meanwhile, the
+    next sweep finds the ledger."""
     unreadable: set[int] = set()
     """Logs whose record is damaged. Nobody knows which ledgers such a record lists."""
     for ledger_id in await ledgers.list():
@@ -233,10 +234,10 @@ async def _why_lost_snapshot(
     *,
     delete: bool,
 ) -> str | None:
-    """Return why nobody will restore from a snapshot; None if somebody may.
+    """Return why no replica will restore from a snapshot; None if a replica may.
 
-    The list is read after the ledger's own metadata. With ``delete``, an unfinished snapshot is taken off its
-    list, so it stays unfinished.
+    Call this after the ledger's own metadata was read. With ``delete``, this takes an old, unfinished
+    snapshot off its list, so the snapshot stays unfinished.
     """
     if record is None:
         return "its log is gone"

@@ -1,7 +1,7 @@
 """Taking a log over, and ending it: the shell around ``log.core.chain.Takeover``.
 
-One task does one step at a time, and the core says which. If anything goes wrong, a ledger that was made here
-is deleted again if surely no list names it. A ledger that may be listed is left alone.
+One task does one step at a time, and the core says which. If anything goes wrong, the task deletes the ledger
+that it made, if surely no list names that ledger. A ledger that may be listed is left alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def take_over(
         registry: The records of the logs.
         name: The name of the log.
         incarnation: The incarnation of the log.
-        dedupe: Switch deduplication on or off from here on; None keeps the log's setting.
+        dedupe: Switch deduplication on or off from this takeover on; None keeps the log's setting.
 
     Returns:
         The log's record with the new epoch, the version of that record, and the writer of the new ledger.
@@ -74,8 +74,8 @@ async def take_over(
         MetadataUnavailable: The metadata store cannot be reached.
         MetadataOutcomeUnknown: The log may have the new epoch. Nobody writes in that epoch.
 
-    After any error but MetadataOutcomeUnknown the epoch is what it was. The previous leader's ledgers may be
-    ended.
+    After any error but MetadataOutcomeUnknown, this call has not changed the epoch. The previous leader's
+    ledgers may be fenced or closed.
 
     Cancelling: the log may or may not have the new epoch. At most one ledger is left behind, for a sweep or
     for the next leader.
@@ -95,7 +95,8 @@ async def take_over(
 
 
 async def seal(client: LedgerClient, registry: LogRegistry, name: str, incarnation: int) -> LogMetadata:
-    """End the log: fence and close its ledgers, then write that it is sealed. Errors as for ``take_over``."""
+    """End the log: fence and close its ledgers, then write that the log is sealed. Errors as for
+    ``take_over``."""
     core = Takeover(name, new_token=client.environment.new_token, aim=TakeoverAim.SEAL)
     await _run(client, registry, core, incarnation, f"the end of log {name!r}")
     assert core.record is not None
@@ -118,12 +119,12 @@ async def recover(
         registry: The records of the logs.
         name: The name of the log.
         incarnation: The incarnation of the log.
-        accept_loss: Also end ledgers whose end nobody can know any more. Records behind such an end stay, and
+        accept_loss: Also end ledgers whose end nobody can know any more. Records after such an end stay, and
             the log has a gap before them.
         accept_unreachable: Treat bookies that do not answer as gone for good.
 
     Returns:
-        The record after that, and the gaps that are new in it.
+        The record after the recovery, and the gaps that the recovery made.
     """
     core = Takeover(
         name, new_token=client.environment.new_token, aim=TakeoverAim.RECOVER, accept_loss=accept_loss
@@ -234,10 +235,10 @@ async def count_open(
 
 
 async def has_changed(registry: LogRegistry, incarnation: int, version: int) -> bool:
-    """Return whether a log's record is not the one of this version any more.
+    """Return whether a log's record has another version now, or is gone.
 
-    Ask this if a ledger of its list is gone: then a rival took over, and retention has dropped the ledger
-    since. MetadataUnavailable: nobody can tell now.
+    Call this if a ledger of the log's list is gone. If the record has changed, a rival took over, and
+    retention has dropped the ledger since. Raises MetadataUnavailable if the record cannot be read now.
     """
     found, now = await registry.read(incarnation)
     return found is None or now != version
@@ -249,8 +250,8 @@ def is_short(metadata: LedgerMetadata) -> bool:
 
 
 async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpan | None:
-    """Return what the first and last entry of a closed ledger say; None if it is empty. Errors as for
-    reading."""
+    """Return what the first and last entry of a closed ledger say; None if the ledger is empty. Errors as for
+    reading (see ``log.positions``)."""
     ledger_id, last = metadata.ledger_id, metadata.last_entry
     assert last is not None, "a recovered ledger is closed"
     if last == NO_ENTRY:
@@ -274,13 +275,13 @@ async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpa
 async def load_producers(ledgers: Ledgers, metadata: LogMetadata, producers: Producers) -> None:
     """Load the table of producers as of the end of the counted segments.
 
-    This reads the newest checkpoint and the entries behind it. Errors as for reading; LedgerNotFound if
-    retention has dropped the ledger meanwhile.
+    This reads the newest checkpoint (an entry that holds the whole table) and the entries after it. Errors as
+    for reading (see ``log.positions``); LedgerNotFound if retention has dropped the ledger meanwhile.
     """
     assert metadata.dedupe_epoch is not None
     for segment in reversed(metadata.segments):
         if not segment.record_count:
-            continue  # If it holds a checkpoint, the segment before it tells the same.
+            continue  # If this segment holds a checkpoint, the segment before it yields the same table.
         if segment.epoch < metadata.dedupe_epoch:
             return
         reader = await ledgers.open(segment.ledger_id)
@@ -310,7 +311,7 @@ async def _replay(reader: LedgerReader, last: int, producers: Producers) -> None
 @contextmanager
 def left_to_a_sweep(what: str) -> Iterator[None]:
     """Wrap the clean-up after an operation that has happened. If the store is away, log that a sweep will do
-    it."""
+    the clean-up."""
     try:
         yield
     except (MetadataError, SessionExpired) as cause:

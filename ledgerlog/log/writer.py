@@ -1,17 +1,18 @@
 """The ``LogWriter``: appending to a log while you lead it.
 
-A record joins the open batch of ``log.core.append_queue``, and its caller waits for its ticket. That costs
-one reschedule and nothing else. The ``LogLeader`` does the rest. This module serves the callers. It checks
-records before they are taken, and makes callers wait in order while the window is full. It takes records back
-if their caller is cancelled, and chooses the error that tells a record's outcome.
+A record joins the open batch of ``log.core.append_queue``, and the caller waits for the record's ticket. That
+costs one reschedule and nothing else. The ``LogLeader`` does the rest. This module serves the callers. It
+checks records before they are taken. While the window (the bound on records that are not yet durable) is
+full, it makes callers wait in order. If a caller is cancelled, it takes the caller's records back. It also
+chooses the error that tells a record's outcome.
 
-**Numbered records.** If a record comes with its producer's sequence, ``log.core.producers`` says whether it
-is new. Calls with sequences are served one after the other: a call takes all its new records before the next
-call asks. A record that is in the log already is answered with its offset. If it is still on its way, the
-caller waits for it.
+**Numbered records.** If a record comes with its producer's sequence, ``log.core.producers`` says whether the
+record is new. Calls with sequences are served one after the other: a call takes all its new records before
+the next call asks. If a record is in the log already, the answer is its offset. If the record is still on its
+way, the caller waits for it.
 
-**Which error.** AppendUnknown means that a record was sent and nobody could tell in time whether it is in the
-log. Every other error means that the record is not in the log.
+**Which error.** AppendUnknown means that a record was sent, and that the leader could not find out in time
+whether it is in the log. Every other error means that the record is not in the log.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class LogWriter:
         self._core = leader.core
         self._producer = producer
         self._numbered_gate = trio.StrictFIFOLock()
-        """A call with sequences holds it while it asks which records are new and takes the new ones."""
+        """Held by a call with sequences while the call asks which records are new and takes the new ones."""
         # Every append reads these.
         self._queue = leader.queue
         self._answered = leader.answered
@@ -143,7 +144,7 @@ class LogWriter:
         self._bytes_at_start = leader.core.bytes_total
         self._gate = trio.StrictFIFOLock()
         self._at_gate = 0
-        """How many tasks stand in line for the window. While there are any, no other task passes them."""
+        """How many tasks stand in line for a place in the window. No other task may pass them."""
 
     # --- what callers read --------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class LogWriter:
         )
 
     def _describe(self) -> LedLog:
-        """Describe the log and this leadership, for those who watch the process."""
+        """Describe the log and this leadership, for monitoring."""
         queue, core = self._queue, self._core
         metadata = core.chain.metadata
         return LedLog(
@@ -239,8 +240,8 @@ class LogWriter:
                 ``sequence``.
 
         Returns:
-            The record's ``Ack``. If the record was in the log already, ``duplicate`` is set and ``offset`` is
-            the offset of the first one.
+            The record's ``Ack``. If the record was in the log already, ``duplicate`` is set, and ``offset``
+            is the offset that the record got the first time.
 
         Raises:
             AppendUnknown: The record was sent and the leadership ended; the record may or may not be in the
@@ -326,8 +327,8 @@ class LogWriter:
     ) -> list[Ack]:
         """Append records in their order and wait until all of them are durable.
 
-        The records are pipelined through the window. Without ``atomic``, records of other tasks may come in
-        between.
+        The records are pipelined through the window. Without ``atomic``, records of other tasks may come
+        between them.
 
         Args:
             datas: The records, each 0 to ``limits.RECORD_BYTES_MAX`` bytes. An empty sequence does nothing.
@@ -337,17 +338,17 @@ class LogWriter:
                 no record has headers. See ``append``.
             atomic: Put the records into one entry. They are then in the log all together or not at all, at
                 consecutive offsets.
-            sequence: The sequence of the first record; the next ones count up from it. Records at the start
-                that are in the log already are answered as duplicates, and the others are written. With
-                ``atomic``, all records must be new or all must be duplicates. See ``append``.
+            sequence: The sequence of the first record; the next records count up from there. If the first
+                records are in the log already, they are answered as duplicates, and the others are written.
+                With ``atomic``, all records must be new or all must be duplicates. See ``append``.
             producer: The producer of the records, as for ``append``.
 
         Returns:
             One ``Ack`` for each record, in their order.
 
         Raises:
-            AppendUnknown: A prefix of the records may be in the log. The message says how many are surely in
-                it, how many may be, and how many are not.
+            AppendUnknown: A prefix of the records may be in the log. The message says how many records are
+                surely in the log, how many may be, and how many are not.
             LostLeadership: Another writer took the log over, or this one was left; none of the new records is
                 in the log. LogSealed and NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of the
@@ -580,7 +581,8 @@ class LogWriter:
         return batch.ack(slot)
 
     async def _known_ack(self, place: Known) -> Ack:
-        """Return the Ack of a record that was appended before, once it is durable. Always a checkpoint."""
+        """Return the Ack of a record that was appended before, once the record is durable. Always a
+        checkpoint."""
         if isinstance(place, int):
             await trio.lowlevel.checkpoint()
             return self._ack_of(place)
@@ -679,14 +681,15 @@ class LogWriter:
 
         Args:
             records: The records.
-            sizes: Their sizes in bytes, keys and headers included.
-            attributes: Their keys and headers; None if no record has any.
-            atomic: Put all of them into one entry.
-            parts: Gets the batch and the slots of each stretch of records, as they are taken.
+            sizes: The sizes of the records in bytes, keys and headers included.
+            attributes: The keys and headers of the records; None if no record has any.
+            atomic: Put all records into one entry.
+            parts: Whenever records are taken, this method appends their batch, their first slot and the slot
+                after the last one.
             numbering: The producer of the records and the sequence of the first one, if they are numbered.
 
         Returns:
-            True if all records are taken. False if the leadership ended after the first ones.
+            True if all records are taken. False if the leadership ended after the first of them were taken.
 
         Raises:
             RecordTooLarge: No entry can hold the atomic group.
@@ -760,7 +763,7 @@ class LogWriter:
         )
 
     def _verdict_of_the_rest(self) -> LedgerLogError:
-        """Return the error for everything that was still on its way at the end."""
+        """Return the error for all records that were still on their way when the leadership ended."""
         lost, unknown = self._queue.lost_count, self._queue.unknown_count
         if not unknown:
             return fresh(self._why())
