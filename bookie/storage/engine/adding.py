@@ -4,20 +4,20 @@ r"""Adds: the decision about a frame of entries, and its way into the journal or
                                                                     \-> the write cache (skips the journal)
 
 Nothing here waits. The verdict and the append are one step on one object per ledger (rule 3). So no fence
-comes between the two, and two adds of the same id have an order. The sync comes later, in a task of the
-journal. The bookie acknowledges the add once its position is durable.
+comes between the verdict and the append, and of two adds of the same id, one always comes before the other.
+The sync comes later, in a task of the journal. The bookie acknowledges the add once its position is durable.
 
 **Positions.** The position of an add is the sequence of the journal block that holds its record. If an add
 skips the journal, it has the position of the record that brought its ledger's key. The first add of a ledger
-goes through the journal, like every fence. So a crash never makes the bookie forget a ledger if it has
-acknowledged an entry of it.
+goes through the journal, like every fence. So if the bookie has acknowledged an entry of a ledger, no crash
+makes the bookie forget that ledger.
 
 **Stored ids.** An add may bring ids that are not above the ledger's last known id. The adder then compares
-their digests with the stored entries. If the stored entries are no longer in memory, the adder reads them
-from the disk at once, in the event loop's thread. This is expensive but rare: a writer sends an id again only
-after it has lost a connection. If a stored entry reads well, nothing more is done for it. If it is damaged,
-the new copy replaces it (``bookie.storage.upkeep.read_repair``). Entries that are not stored yet go into a
-separate frame (rules 6 and 7).
+the digests of the new entries with those of the stored entries. If the stored entries are no longer in
+memory, the adder reads them from the disk at once, in the event loop's thread. This is expensive but rare: a
+writer sends an id again only after it has lost a connection. If a stored entry reads well, nothing more is
+done for it. If it is damaged, the new copy replaces it (``bookie.storage.upkeep.read_repair``). Entries that
+are not stored yet go into a separate frame (rules 6 and 7).
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Adder:
     def _add_some(
         self, state: BookieLedger, header: Header, raw: memoryview, entries: Entries
     ) -> int | Status:
-        """Take an add with some ids that may be stored: compare those, store the others (rules 6 and 7)."""
+        """Take an add with some ids that may be stored: compare stored ids, store the others (rules 6 and 7)."""
         try:
             standing = self._mender.look_now(state, entries.ids)
         except StorageError as error:

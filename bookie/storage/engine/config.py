@@ -1,22 +1,24 @@
-"""The settings of a bookie's storage, and their cost in memory and disk.
+"""The settings of a bookie's storage, and how much memory and disk they cost.
+
+A *run* is a frame of entries of one ledger, stored in one piece.
 
 Memory:
 
 - ``arenas * segment_bytes`` for received entries and for reads of recent ones (192 MiB by default);
 - about 250 bytes for each run in the arenas, at most ``arenas * segment_records_max`` runs;
 - about 400 bytes for each ledger state in memory. There are at most ``ledgers_max`` states, plus those that
-  cannot leave memory: in flight, not yet in the index, or with runs in an arena;
+  cannot leave memory: a request uses the state, the index does not have it yet, or it has runs in an arena;
 - ``read_cache_bytes`` for entries that were read from files;
 - about 300 bytes for each run that is being rewritten; compaction rewrites about ``log_runs_max`` at a time;
 - about 20 MiB for the buffers of the index;
 - if ``journal_write_data`` is off, ``arenas * segment_bytes`` more, for entries that are in no file yet.
 
-Disk: the bookie allocates each segment whole, and one of them in advance (unless the first ones are small:
-``first_segment_bytes``). While it refuses ordinary adds, it still has to write; ``disk_reserve_bytes`` stay
-free for that. It may have to rewrite, sorted, up to ``arenas * segment_bytes`` that it accepted before.
-Fences and recovery adds need a segment or two. Compaction makes a log of ``log_bytes_max`` before it removes
-the files that the log replaces. Once the reserve is used up, only the free rest of the existing segments is
-left.
+Disk: the bookie allocates the whole of each segment when it makes the segment, and makes one segment in
+advance (unless the first ones are small: ``first_segment_bytes``). While the bookie refuses ordinary adds, it
+still has to write; ``disk_reserve_bytes`` stay free for that. Of the entries that it accepted before, it may
+have to rewrite up to ``arenas * segment_bytes``, sorted. Fences and recovery adds need a segment or two.
+Compaction makes a log of ``log_bytes_max`` before it removes the files that the log replaces. Once the
+reserve is used up, only the free rest of the existing segments is left.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ class StorageConfig:
     group_bytes_max: int = GROUP_BYTES_MAX
     """About how many bytes one sync covers at most."""
     segment_records_max: int = 128 * 1024
-    """The most records in a segment. The journal then begins the next segment even if there is room left,
-    because each record costs memory."""
+    """The most records in a segment. After so many, the journal begins the next segment even if there is room
+    left, because each record costs memory."""
     ledgers_max: int = 32 * 1024
     """Number of ledger states that stay in memory."""
     journal_write_data: bool = True
@@ -117,12 +119,12 @@ class StorageConfig:
     If ``disk_reserve_bytes`` is the larger bound, the bookie accepts them once this reserve is free, plus the
     difference of the two ratios."""
     disk_reserve_bytes: int = 512 * MIB
-    """If fewer bytes than this are free, the bookie refuses ordinary adds, whatever the size of the disk."""
+    """If fewer bytes than this are free, the bookie refuses ordinary adds, however large the disk is."""
     limbo_bytes_per_s: int = 32 * MIB
     """The highest rate at which the bookie copies lost entries from other bookies."""
     ballast_bytes: int = BALLAST_BYTES
-    """Bytes of a file that the bookie gives up on a full disk, to make room for the index, for starts and for
-    stops (``bookie.storage.disk.ballast``). On a small disk the file is smaller. 0: no such file."""
+    """Bytes of a file that the bookie deletes when the disk is full, to make room for the index, for starts
+    and for stops (``bookie.storage.disk.ballast``). On a small disk the file is smaller. 0: no such file."""
     scrub: bool = True
     """Whether the bookie verifies its stored entries in the background."""
     scrub_interval_s: float = 7 * 24 * 3600.0
@@ -181,7 +183,7 @@ class StorageConfig:
         return 0 < self.first_segment_bytes < self.segment_bytes
 
     def bytes_after(self, segment_bytes: int) -> int:
-        """Return the size of the segment behind one of ``segment_bytes``."""
+        """Return the size of the segment that follows a segment of ``segment_bytes``."""
         if not self.starts_small:
             return self.segment_bytes
         least = 2 * self.frame_bytes_max // MIB * MIB + MIB  # With room for the tables of its blocks.

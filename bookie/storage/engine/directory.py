@@ -12,18 +12,19 @@
 That directory is locked too and has the same cookie. So before the bookie opens anything, it notices if a
 journal is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there before it
 writes the one in PATH. If formatting is interrupted, it leaves at most a cookie beside an empty journal, and
-the directory is formatted again. Each generation replaces both cookies, first the one in PATH
-(``bookie.server.generations``). So their generations may differ, and "the same cookie" means the same bookie,
-instance and cluster.
+the directory is formatted again. Each new generation (``bookie.server.generations``) replaces both cookies,
+first the one in PATH. So the generations of the two cookies may differ. "The same cookie" means the same
+bookie, instance and cluster.
 
 The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
-CRC-32C of all these. The bookie compares the cookie with the one in the metadata store before it serves
-(``bookie.server.identity``). This module only keeps it.
+CRC-32C of all these. Before it serves, the bookie compares this cookie with the one in the metadata store
+(``bookie.server.identity``). This module only stores the cookie.
 
-**Formatting** makes the index, which holds only the bookie's instance and a mark, and names the cookie last.
-Until then the cookie has the name ``cookie.new``. If a directory has only ``cookie.new``, its formatting was
-interrupted. It holds no data and is formatted again from the start. So a directory with a cookie always has
-an index. If its index or journal is gone, it has lost data, and ``open_engine`` refuses it.
+**Formatting** makes the index, which holds only the bookie's instance and a mark. It writes the cookie under
+the name ``cookie.new``, and gives it the name ``cookie`` last. If a directory has only ``cookie.new``, its
+formatting was interrupted. Such a directory holds no data and is formatted again from the start. So a
+directory with a cookie always has an index. If the index or the journal is gone, the directory has lost data,
+and ``open_engine`` refuses it.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ class StorageDirectory:
         """Read the cookie's bytes in the journal's own directory; None if that directory or its cookie is
         missing.
 
-        Its generation may differ from that of the other cookie, because the two are replaced one after the
-        other, and because one of the directories may have been rolled back.
+        The generation of this cookie may differ from that of the other cookie, because the two are replaced
+        one after the other, and because one of the directories may have been rolled back.
         """
         if self._journal_directory is None:
             return None
@@ -169,9 +170,9 @@ class StorageDirectory:
         return lost
 
     async def replace_cookie(self, cookie: Cookie) -> None:
-        """Replace the cookie durably, also in the journal's own directory. A crash leaves each cookie old or
-        new. The unfinished file is not named ``cookie.new``: if the cookie is lost, a directory with
-        ``cookie.new`` would count as a directory without data.
+        """Replace the cookie durably, also in the journal's own directory. After a crash, each cookie is
+        either the old or the new one. The unfinished file is not named ``cookie.new``: if the cookie is lost,
+        a directory with ``cookie.new`` would count as a directory without data.
         """
         for path in (self.path, self._journal_directory):
             if path is not None:
@@ -238,8 +239,8 @@ class StorageDirectory:
     async def format(self, cookie: Cookie, marks: LossMarks | None = None) -> None:
         """Make this the directory of the bookie that the cookie names, durably.
 
-        It makes an empty index, then the marks, and the cookie last. After a failure or a crash you may call
-        it again.
+        This makes an empty index, then the marks, and the cookie last. After a failure or a crash you may
+        call it again.
 
         Args:
             cookie: The identity of the bookie.
@@ -304,7 +305,7 @@ async def open_directory(
 
     Raises:
         StorageLocked: Another process uses the directory. The message names its pid.
-        StorageError: The disk failed. A FileMissing that the body raises comes out as a StorageError too.
+        StorageError: The disk failed. If the body raises FileMissing, this raises a StorageError instead.
     """
     own_disk = RealDisk() if disk is None else None
     used = own_disk or disk
@@ -332,7 +333,8 @@ async def open_directory(
             for lock in locks:
                 lock.release()
     except FileMissing as missing:
-        # FileMissing is for callers that can do without the file. For users it is a fault of the disk.
+        # FileMissing is for callers that can do without the file. For users, a missing file is a fault of the
+        # disk.
         raise StorageError(str(missing)) from missing
     finally:
         if own_disk is not None:

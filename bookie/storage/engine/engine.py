@@ -6,22 +6,22 @@
     read ---> runs in memory, runs in the index -> arena or segment file -> entries      (``reader``)
 
 ``bookie.storage.engine.opening`` makes the engine from a directory and runs its tasks around the body that
-uses it. Call its methods only in the trio thread that opened it. The modules named beside the arrows do the
-work. This module applies the loss marks to each answer, and does the clean stop.
+uses it. Call its methods only in the trio thread that opened it. The modules in parentheses do the work. This
+module applies the loss marks to each answer, and does the clean stop.
 
 **Positions.** ``add`` returns the sequence of the journal block that holds its record. Blocks become durable
 in order, so a position is durable once ``durable_position`` has reached it.
 
-**One step.** ``add`` and the beginning of ``fence`` never wait. So the verdict and the place in the journal
-are one step on one object per ledger (rule 3).
+**One step.** ``add`` and the beginning of ``fence`` never wait. So no other task runs between the verdict and
+the append to the journal. Both are one step on one object per ledger (rule 3).
 
-**Failure.** A failed sync or index write ends the engine. It refuses all later adds, and never acknowledges
-an entry that was not synced.
+**Failure.** If a sync or a write to the index fails, the engine ends. It refuses all later adds, and never
+acknowledges an entry that was not synced.
 
 **After a loss.** The loss marks (``bookie.core.loss_marks``) say which answers the bookie must not give
 because it may have lost data. Every verdict on an add and every answer to a read checks them.
 
-``bookie.storage.engine.config`` states the use of memory and disk.
+See ``bookie.storage.engine.config`` for how much memory and disk the engine uses.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Engine:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether ordinary adds are refused. Recovery adds and fences are not. The watch on the disk's free
-        space sets it."""
+        """Whether ordinary adds are refused. Recovery adds and fences are still accepted. The watch on the
+        disk's free space sets this."""
         return self._adder.is_read_only
 
     @is_read_only.setter
@@ -136,9 +136,9 @@ class Engine:
     def add(self, frame: Frame, entries: Entries) -> int | Status:
         """Add the entries of an ADD frame.
 
-        If a stored entry is damaged and the frame brings it again, the new copy replaces it. An add without
-        entries only brings the LAC and the LAFR. It needs no sync and returns the current durable position;
-        if the ledger is unknown here, the engine does not remember it.
+        If a stored entry is damaged and the frame brings it again, the new copy replaces the stored one. An
+        add without entries only brings the LAC and the LAFR. Such an add needs no sync and returns the
+        current durable position; if the ledger is unknown here, the engine does not remember the ledger.
 
         Args:
             frame: The frame. The caller has verified its checksum. Its bytes are copied.
@@ -149,7 +149,8 @@ class Engine:
             that refuses the add, and then none of its entries was stored:
 
             - UNAUTHORIZED: the key is wrong.
-            - FENCED: this is not a recovery add, and the ledger is fenced, or may be after a loss.
+            - FENCED: this is not a recovery add, and the ledger is fenced, or may have been fenced before a
+              loss of data.
             - CONFLICT: an id is stored with another digest.
             - READ_ONLY: this is not a recovery add, and ``is_read_only`` is set.
             - DISK_FULL: the disk has no room for another file of entries.
@@ -215,8 +216,8 @@ class Engine:
 
     async def wait_room(self) -> bool:
         """Wait until there is room for another add of any size: fewer than ``limits.BOOKIE_INFLIGHT_BYTES``
-        are pending, and the journal and the write cache have memory. If the disk is full or the engine has
-        stopped, it returns False, and adds are refused."""
+        are pending, and the journal and the write cache have memory. Returns False if the disk is full or the
+        engine has stopped; then adds are refused."""
         while not self.has_room and not self._adder.is_disk_full and self._journal.stopped is None:
             await self._journal.room.park()
         return self.has_room
@@ -263,7 +264,7 @@ class Engine:
             pace: Waits until a piece of work may be done, before each piece.
 
         Returns:
-            The entries and a status. Damage and faults of the disk are statuses too; this raises for none.
+            The entries and a status. Damage and faults of the disk are statuses too, and raise nothing.
         """
         try:
             state = self._living(ledger_id)
@@ -297,8 +298,8 @@ class Engine:
     ) -> ReadResult:
         """Fence the ledger durably, then ``read``.
 
-        If the result denies an entry, the bookie had not accepted it before the fence, and only a recovery
-        add can store it later (R-B1). If the fence fails, the result has the status of ``fence``."""
+        If the result denies an entry, the bookie had not accepted that entry before the fence, and only a
+        recovery add can store it later (R-B1). If the fence fails, the result has the status of ``fence``."""
         fenced = await self.fence(ledger_id, key)
         if fenced.status is not Status.OK:
             return ReadResult(fenced.status, no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
@@ -317,9 +318,9 @@ class Engine:
     ) -> ListResult:
         """List the stored entries among first..last of the ledger, as up to ``pairs_max`` ranges.
 
-        One call works for a fraction of a second, however long the ledger is. ``through`` says how far it
-        came; ask again from ``through + 1`` on for the rest. If the status is OK and there is no range at
-        all, the list is complete through ``last``."""
+        One call works for a fraction of a second, however long the ledger is. ``through`` says how far the
+        list reaches; ask again from ``through + 1`` on for the rest. If the status is OK and there is no
+        range at all, the list is complete through ``last``."""
         try:
             state = self._living(ledger_id)
         except StorageError as error:
@@ -389,7 +390,7 @@ class Engine:
         return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
 
     def last_durable(self, ledger_id: int) -> int:
-        """Return the highest entry that is durable here; -1 if there is none. After a crash it may be an
+        """Return the highest entry that is durable here; -1 if there is none. After a crash this may be an
         entry that was in flight and was lost.
 
         Raises:
@@ -402,7 +403,7 @@ class Engine:
         """Wake ``waiter``, once, when the LAC that this bookie was told has reached ``entry_id``.
 
         Returns:
-            False if it has reached ``entry_id`` already. Then ``waiter`` is not woken.
+            False if the LAC has reached ``entry_id`` already. Then ``waiter`` is not woken.
 
         Raises:
             StorageError: The index cannot be read.
@@ -436,7 +437,7 @@ class Engine:
 
     @property
     def files_changed(self) -> trio.Event:
-        """Return an event. It is set when the bookie next begins, fills or rewrites a file of entries."""
+        """Return an event that is set when the bookie next begins, fills or rewrites a file of entries."""
         return self._journal.files_changed
 
     def statistics(self) -> dict[str, int]:

@@ -2,14 +2,14 @@
 
     fenced in memory --> FENCE record in the journal --> its sync --> the answer, with the LAC and the LAFR
 
-The first step decides about every later add. It comes before the record, so no add gets between the two (rule
-2). Every answer waits for the sync, even if an earlier fence of the same ledger is still under way: the
-answer promises that the fence survives a crash. Fences always go through the journal, even if entries do not.
-A ledger that this bookie has never seen can be fenced too (T24).
+From the first step on, the bookie refuses every later ordinary add. That step comes before the record is
+written, so no add gets between the two (rule 2). Every answer waits for the sync, even if an earlier fence of
+the same ledger is still under way: the answer promises that the fence survives a crash. Fences always go
+through the journal, even if entries do not. A ledger that this bookie has never seen can be fenced too (T24).
 
 **No room.** If the journal has no room for a fence's record, the fence is undone and the ledger is as before.
-There is one exception: if the fence has already refused an add, it stays in memory, so that the refusal stays
-true.
+There is one exception: if the bookie has already refused an add because of this fence, the fence stays in
+memory, so that the refusal stays true.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Fencer:
         return FenceResult(refusal or Status.OK, state.lac, state.lafr)
 
     async def _fence(self, state: BookieLedger) -> Status | None:
-        """Wait until the fence is durable. Return None then. If it cannot be, return the status with the
-        reason."""
+        """Wait until the fence is durable, and return None. If it cannot become durable, return a status that
+        says why."""
         if state.is_fence_settled(self._commit.durable):
             await trio.lowlevel.checkpoint()
             return None

@@ -1,14 +1,16 @@
 """Removing runs from memory once the index has them.
 
-A read asks the index first and memory second (``bookie.storage.engine.reader``). Suppose that a run enters
-the index after the first look and leaves memory before the second. Then neither look would find it, and the
-bookie would deny an entry that it has (rule 8). Two measures prevent that:
+A *run* is a frame of entries of one ledger, stored in one piece.
 
-``given_up`` grows before the first run is forgotten. The reader compares it before and after it asks the
-index. If it has grown, the reader looks again.
+A read asks the index first and memory second (``bookie.storage.engine.reader``). Suppose that a run enters
+the index after the first look and leaves memory before the second. Then neither look would find the run, and
+the bookie would deny an entry that it has (rule 8). Two measures prevent that:
+
+``given_up`` grows before the first run is forgotten. The reader notes ``given_up`` before it asks the index,
+and compares afterwards. If ``given_up`` has grown, the reader looks again.
 
 ``forget`` returns once every read that may have found the runs in memory has ended. Only then may other
-entries overwrite their bytes.
+entries overwrite the bytes of these runs.
 
 Segments of the journal and arenas of the write cache leave memory in the same way.
 """

@@ -1,11 +1,12 @@
 """Rebuilding ledger states from files that the index does not know yet.
 
-Replay passes in the facts of segments; the take-over of entry logs passes in the facts of logs. The resulting
-states go to the index at once. They hold only bounds and refusals, so a crash in between costs nothing, and
-taking the same file again gives the same states.
+Replay passes in the facts of segments (see ``take``); the take-over of entry logs passes in the facts of
+logs. The resulting states go to the index at once. A state holds only bounds (such as the LAC) and refusals
+(such as a fence). So a crash in between costs nothing: taking the same file again gives the same states.
 
-A segment lists its runs in the order in which they came, and each run carries its ledger's key. In an entry
-log, each ledger begins with a record of its state at the time when the log was written.
+A segment lists its runs (frames of entries of one ledger) in the order in which they came, and each run
+carries its ledger's key. In an entry log, each ledger begins with a record of its state at the time when the
+log was written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class FoundLedgers:
     """The ledger states that result from a file's facts, starting from those in the index."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        # No journal runs: a fence is durable because a file says so.
+        # No journal is running here. A fence is durable because a file has it.
         self._ledgers = LedgerTable(catalogue, maximum=2**63, durable=lambda: 0)
 
     def take(self, fact: Fact, path: str) -> EntryRun | None:
@@ -55,7 +56,7 @@ class FoundLedgers:
                 self._state(fact.ledger_id, fact.key).on_fence_found()
             case Deletion(ledger_ids):
                 for ledger_id in ledger_ids:
-                    # The files with the ledger's state, its key included, may be gone already.
+                    # The files with the ledger's state and its key may be gone already.
                     self._state(ledger_id, bytes(LEDGER_KEY_BYTES)).on_delete()
             case LoggedLedger():
                 state = self._state(fact.ledger_id, fact.key)

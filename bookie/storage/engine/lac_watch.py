@@ -1,8 +1,8 @@
-"""Long polls: waking those that wait for a ledger's LAC when it has grown.
+"""Long polls: waking the waiters of a ledger when its LAC has grown.
 
-Every kind of add brings a LAC. The adder puts it into the ledger's state and wakes those who wait for it.
-They are kept by ledger, in the order of their entries. So an add costs one look into a dictionary, and one
-more if somebody waits for the ledger's LAC, however many wait.
+Every kind of add brings a LAC. The adder puts the LAC into the ledger's state and wakes the waiters whose
+entry it has reached. Waiters are kept by ledger, in the order of the entries that they wait for. So an add
+costs one look into a dictionary, and one more if the ledger has waiters, however many they are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from bookie.core.ledger import BookieLedger
 
 
 class LacWatch:
-    """Those who wait for LACs, by ledger."""
+    """The waiters for LACs, by ledger."""
 
     def __init__(self) -> None:
         self._waiters: dict[int, DueItems[Waiter]] = {}
 
     def on_lac(self, state: BookieLedger) -> None:
-        """Wake those whose entry this ledger's LAC has reached."""
+        """Wake the waiters whose entry this ledger's LAC has reached."""
         waiters = self._waiters.get(state.ledger_id)
         if waiters is None:
             return

@@ -5,14 +5,16 @@ objects, and no lock is needed (rule 3; in Apache BookKeeper, two objects for on
 acknowledged entries, #4701). The price: the first use of a ledger reads the index in the event loop's thread.
 That takes a few microseconds if the row is cached or the filter excludes the key, and a disk read otherwise.
 
-If there are more than ``maximum`` states, the *sweep* evicts states, oldest first. It keeps a state that was
-used since the last sweep, or that holds facts that would be lost (``BookieLedger.is_evictable``). Each new
-state makes the sweep look at a few others, which spreads the work. When a segment leaves memory, many states
-with runs in it become evictable. Then the sweep looks at all states.
+If there are more than ``maximum`` states, the *sweep* evicts states, oldest first. The sweep keeps a state
+that was used since the last sweep, or that holds facts that would be lost (``BookieLedger.is_evictable``).
+Each new state makes the sweep look at a few others, which spreads the work. When a segment leaves memory,
+many states with runs (frames of entries) in that segment become evictable. Then the sweep looks at all
+states.
 
 A ledger that is gone (``bookie.core.gone_ledgers``) has no row in the index and no state in memory. For each
-``get`` the table makes a new state of a deleted ledger, whose verdicts never change. A rebuild of the index
-may find rows of a gone ledger in old files. The ledger still counts as deleted.
+``get`` of such a ledger, the table makes a new state that says that the ledger is deleted. No verdict on a
+deleted ledger ever changes, so these states need not be kept. A rebuild of the index may find rows of a gone
+ledger in old files. The ledger still counts as deleted.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ class LedgerTable:
         maximum: The most states that should stay in memory.
         durable: Returns the sequence of the last durable journal block.
         gone: The ledgers that are gone. None: no caller asks for such a ledger.
-        on_crowded: Called for each new state while ``is_crowded``. The callee should have the dirty states
-            saved.
+        on_crowded: Called for each new state while ``is_crowded``. It should have the dirty states saved:
+            those that the index does not have yet.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class LedgerTable:
         self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
         """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
-        """How many new states came since the last ``save`` for which the sweep evicted no other state."""
+        """How many times since the last ``save`` a state came into memory and the sweep could evict no
+        other."""
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
@@ -124,7 +127,7 @@ class LedgerTable:
         self._put(state)
 
     def drop(self, state: BookieLedger) -> None:
-        """Remove a ledger that was added if its state is still blank."""
+        """Undo ``add`` of a state that is still blank."""
         assert state.is_blank
         assert not state.pins
         del self.loaded[state.ledger_id]
@@ -138,7 +141,7 @@ class LedgerTable:
             self._on_crowded()
 
     def _sweep(self, count: int) -> int:
-        """Evict those of the ``count`` oldest states that may leave. Return how many did."""
+        """Look at the ``count`` oldest states and evict those that may leave. Return how many left."""
         loaded, durable = self.loaded, self._durable()
         evicted = 0
         for _ in range(min(count, len(loaded))):
@@ -219,9 +222,9 @@ class LedgerTable:
         batch = []
         for state in piece:
             batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
-            # Any later change makes it dirty again. It stays dirty if its fence is not written yet.
+            # Any later change makes the state dirty again. If its fence is not written yet, it stays dirty.
             state.is_dirty = state.is_fence_unwritten
-            state.pins += 1  # Do not evict it and read it back before it is written.
+            state.pins += 1  # Otherwise it could be evicted now, and its old version read back.
         try:
             await self._catalogue.write(batch)
         except BaseException:
@@ -273,8 +276,8 @@ class LedgerTable:
         return array("Q", sorted(found))
 
     async def remove(self, ledger_ids: Sequence[int]) -> None:
-        """Remove the rows and the states of ledgers that are gone. A ledger stays for a later call if
-        something uses its state, or if its runs are in memory."""
+        """Remove the rows and the states of ledgers that are gone. If something uses a ledger's state, or if
+        its runs are in memory, the ledger stays for a later call."""
         async with self._saving:
             for start in range(0, len(ledger_ids), _PIECE_ROWS):
                 durable = self._durable()

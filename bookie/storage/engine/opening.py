@@ -1,10 +1,10 @@
 """Opening a bookie's storage: replay the journal, start a segment, build the parts and run their tasks.
 
 ``open_engine`` replays the part of the journal that the index does not have yet and goes on in a new segment.
-It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work. If its
-body ends without an exception, it stops cleanly. A clean stop brings everything into the index and notes the
-journal's end there. The next start then reads no journal, and damage in it shows only when the damaged entry
-is read.
+It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work. If the
+body of ``open_engine`` ends without an exception, the engine stops cleanly. A clean stop brings everything
+into the index and notes the journal's end there. The next start then does not read the journal. If the
+journal is damaged, the bookie notices that only when it reads the damaged entry.
 
 **The order of a start**, each step durable before the next:
 
@@ -12,16 +12,16 @@ is read.
     1  take over entry logs that the index does not know; replay the journal (``startup_cleanup``, ``replay``)
     2  write a START block into the new segment. It says where the journal ended, so a later start never
        mistakes the remains of a torn write there for records
-    3  write the mark which says that this segment counts
+    3  move the replay mark in the index (where replay begins) to the new segment
     4  remove files that neither the index nor the journal needs any more; trim the segments before the new
-       one
+       one (cut their files after the last block)
     5  set the unclean bit if adds will be acknowledged before they are synced (D27.10)
 
-Clients come only after that. If a crash comes in between, the next start repeats all steps.
+The bookie serves clients only after that. If it crashes in between, the next start repeats all steps.
 
 **Failures.** If the disk or the index fails in any task, the engine refuses everything from then on and the
-body is cancelled. ``open_engine`` raises the first StorageError; later ones are its consequences. An
-exception of the body comes out unchanged.
+body is cancelled. ``open_engine`` raises the first StorageError, because later ones are its consequences. If
+the body raises an exception, that exception comes out unchanged.
 
 ``open_engine`` refuses a directory that may have lost data but has no loss marks that say so.
 """
@@ -120,7 +120,7 @@ async def open_engine(
         new_nonce: Makes nonces for segments. Clients must not be able to guess them.
         marks: The loss marks from phase one of the boot (``bookie.server.identity``). None: they are read,
             and the directory must not have lost data.
-        oracle: The deletion oracle, which asks the metadata store which ledgers are gone. None: the bookie
+        oracle: The deletion oracle: it asks the metadata store which ledgers are gone. None: the bookie
             deletes nothing.
         scrubs_at_once: The directory was damaged, so begin the first scrubbing pass now and not in an hour.
 
@@ -146,8 +146,8 @@ async def open_engine(
             if config.starts_small and len(files) < _FEW_FILES:
                 for ballast in directory.ballasts:
                     ballast.begin_small(config.first_segment_bytes)
-            # Make it durable before the first request, so that the next start knows whether a crash may have
-            # lost entries.
+            # Make the bit durable before the first request, so that the next start knows whether a crash may
+            # have lost entries.
             is_unsynced = not config.journal_write_data
             await marks.change(lambda now: now.serving(acknowledges_unsynced=is_unsynced))
             engine, tasks = await _assemble(
@@ -251,14 +251,14 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
             commit=commit,
             new_nonce=ground.new_nonce,
         )
-        # First a durable START block, then the mark that says that this segment counts, then clients.
+        # First make the START block durable, then move the mark to this segment, then serve clients.
         journal.append(START, encode_start(replayed.end))
         await journal.write_block()
         mark = ReplayStart(active.number, commit.durable, is_optional=False, end=replayed.end)
         await catalogue.write([encode_mark(mark)])
         await remove_replaced(ground.files, catalogue, first_segment=active.number)
-        # Trim the segments that were just replayed. Also trim segments that an earlier run passed with its
-        # mark but did not trim.
+        # Trim the segments that were just replayed. An earlier process may have moved the mark past other
+        # segments without trimming them. Trim those too.
         for row in await catalogue.segments():
             if row.file < active.number and await segments.size(row.file) > row.end:
                 await segments.trim(row.file, row.end)
@@ -431,7 +431,8 @@ async def _next_segment(
     files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
 ) -> JournalSegment:
     """Return the segment to go on in: a prepared one that was never written to, or a new one of ``size``
-    bytes. On a full disk it is smaller: a bookie that cannot start can neither serve reads nor free space."""
+    bytes. On a full disk a new segment is smaller, because a bookie that cannot start can neither serve reads
+    nor free space."""
     number = replayed.next_segment
     if replayed.pristine:
         header, *more = replayed.pristine

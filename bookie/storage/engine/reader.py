@@ -1,26 +1,27 @@
 """Reading entries: recent ones from arenas, others from the read cache or from files.
 
-**Finding runs.** A ledger's runs are listed in two places. Its ``BookieLedger`` lists the runs in segments
-that are in memory. The index lists all older ones. The address of a run (file, offset, length) is valid while
-its file exists, and no file is removed while a read may use it (``FilePool.reading``). So a list of runs
-never goes stale.
+**Finding runs.** A *run* is a frame of entries of one ledger, stored in one piece. A ledger's runs are listed
+in two places. The ledger's ``BookieLedger`` lists the runs in segments that are in memory. The index lists
+all older runs. The address of a run (file, offset, length) is valid while its file exists, and no file is
+removed while a read may use it (``FilePool.reading``). So a list of runs never goes stale.
 
-But a run may move from memory to the index during the search, and the search must not miss it. So the reader
-asks the index first and memory second. If a segment left memory in between, the reader asks both again. It
-also asks again if several runs were merged into one with gaps, because the merged run may begin further
-before an entry than any earlier run did (``straddle``). While a segment is flushed, both places may list the
-same entries, in runs with different boundaries. ``RangeReader`` takes each entry once.
+But a run may move from memory to the index during the search, and the search must not miss that run. So the
+reader asks the index first and memory second. If a segment left memory in between, the reader asks both
+again. The reader also asks again if several runs were merged into one with gaps, because the merged run may
+begin further before an entry than any earlier run did (``straddle``). While a segment is flushed, both places
+may list the same entries, in runs with different boundaries. ``RangeReader`` takes each entry once.
 
 **Verifying.** Bytes in an arena were verified when they came, except in runs that replaced damaged ones
 (``bookie.storage.upkeep.read_repair``). The reader verifies those runs and all bytes from files. It checks
 the frame's checksum, which covers ids, lengths and digests, and then each entry's digest. If a check fails,
-the status is CORRUPT. If the bytes cannot be read, it is IO_ERROR. Neither ever counts as an absence (rule
-8). An entry that is not durable yet does not exist yet.
+the status is CORRUPT. If the bytes cannot be read, the status is IO_ERROR. Neither status ever says that the
+entry is absent (rule 8). An entry that is not durable yet does not exist yet.
 
-**Pieces.** A reply of a megabyte takes a millisecond or more, and other clients must not wait for all of it,
-nor for the replies of sixty others beside it. So a read, a list and a scrub work in pieces, and call ``pace``
-with the cost of each before they begin it. It may wait, and other tasks may run. What was found or copied
-before stays good, as above. The costs are bytes, as in the turns of ``bookie.server.fair``.
+**Pieces.** A reply of a megabyte takes a millisecond or more, and sixty such replies may be under way. No
+client may have to wait for all of that. So a read, a list and a scrub work in pieces, and call ``pace`` with
+the cost of each piece before they begin it. ``pace`` may wait, and other tasks may run. The runs that were
+found and the bytes that were copied before stay valid, as above. The costs are bytes, as in the turns of
+``bookie.server.fair``.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _RUNS_PER_LOOK = 512
 """The most runs in memory that one look finds before other tasks run. This is about a millisecond of work."""
 
 _LIST_EFFORT = 16 * 1024
-"""The effort that one list may take, at most a tenth of a second of work. A run without gaps counts 1. A run
-with gaps counts ``_LIST_SPARSE``, plus 1 for every four entries, because its ids have to be read."""
+"""The effort that one list may take, at most a tenth of a second of work. A run without gaps counts as 1. A
+run with gaps counts as ``_LIST_SPARSE``, plus 1 for every four entries, because its ids have to be read."""
 
 _LIST_SPARSE = 32
 _LIST_STEP = 16
@@ -66,7 +67,7 @@ _LIST_STEP = 16
 _EFFORT_COST = 512
 
 _LIST_PIECE = 64
-"""How many runs a list reads the ids of at once."""
+"""A list reads the ids of this many runs at once."""
 
 _GAP_BYTES = 4096
 """Runs in a file are read together if at most this many bytes lie between them."""
@@ -74,10 +75,11 @@ _GAP_BYTES = 4096
 _LOOK_COST = 4 * KIB
 _FOUND_COST = 128
 _RUN_COST = 2 * KIB
-"""The costs of a look for runs, of each run that it finds, and of reading a run besides its bytes."""
+"""The costs of a look for runs, of each run that the look finds, and of reading a run (added to the run's
+bytes)."""
 
 Pace = Callable[[int], Awaitable[None]]
-"""Waits until a piece of work may be done that costs so many bytes."""
+"""Called with the cost of a piece of work, in bytes. Waits until that piece may be done."""
 
 
 async def at_once(cost: int) -> None:
@@ -102,8 +104,7 @@ class Reader:
     Args:
         residents: The segments and arenas in memory, by the number that runs name as their file.
         cache: Entries that were read from files.
-        read_ahead_bytes: The bytes that one read takes from files if they are there, even if fewer are
-            requested.
+        read_ahead_bytes: One read takes up to this many bytes from files, even if fewer are requested.
     """
 
     def __init__(
@@ -214,13 +215,13 @@ class Reader:
         return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
 
     def _cost_of(self, run: EntryRun) -> int:
-        """Return the cost of reading a run. Bytes that were verified are only copied."""
+        """Return the cost of reading a run. Verified bytes cost less, because they are only copied."""
         is_verified = run.file in self._residents or self.cache.holds_verified(run)
         return _RUN_COST + (run.length >> 2 if is_verified else run.length)
 
     async def _fetch(self, runs: Sequence[EntryRun], bytes_max: int) -> dict[EntryRun, bytes | Status]:
-        """Fetch the frames of the first few runs, as many as ``bytes_max`` payload bytes may need. Either all
-        of them lie in one segment in memory, or all lie in files."""
+        """Fetch the frames of the first few runs: as many as a read of ``bytes_max`` payload bytes may need.
+        Either all of these runs lie in one segment in memory, or all lie in files."""
         resident = self._residents.get(runs[0].file)
         if resident is not None:
             number, view = runs[0].file, resident.image.view
@@ -322,8 +323,8 @@ class Reader:
                         await pace(_EFFORT_COST * sum(map(_effort_of, runs[at : at + _LIST_STEP])))
                     if not lister.settle(run.first):
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
-                    # If the list is empty, it claims that there are no entries. So a list that ends early
-                    # must have a range.
+                    # An empty list says that there are no entries. So a list that ends early must have a
+                    # range.
                     if effort <= 0 and lister.pairs:
                         return ListResult(Status.OK, lister.pairs, run.first - 1)
                     if not run.is_dense and run not in ids:
@@ -343,7 +344,7 @@ class Reader:
         return ListResult(status, lister.pairs, through)
 
     async def _ids(self, runs: Sequence[EntryRun]) -> dict[EntryRun, Sequence[int]]:
-        """Read the ids of those of the runs that have gaps, with one read of each file."""
+        """Read the ids of the runs that have gaps, with one read of each file."""
         heads: dict[EntryRun, bytes] = {}
         by_file: dict[int, list[EntryRun]] = {}
         for run in runs:
@@ -388,13 +389,13 @@ class Reader:
     ) -> int:
         """Examine the runs from the first entry on, until the examination has no more room.
 
-        This neither uses nor fills the read cache, because it must check the disk. It fetches about
-        ``fetch_bytes`` at once.
+        This neither uses nor fills the read cache, because the bytes on the disk must be checked. It fetches
+        about ``fetch_bytes`` at once.
 
         Returns:
             The id up to which no run is missing.
         """
-        # Look only once. A second look would find the runs again that span the end of the first look.
+        # Look only once. A second look would again find the runs that span the end of the first look.
         await pace(_LOOK_COST)
         runs, horizon = await self._find(state, examination.first, examination.last)
         upcoming = deque(run for run in runs if run.last >= examination.first)

@@ -5,14 +5,14 @@
                                           ---> its runs leave the ledgers' memory, the arena is free
 
 A bookie with a write cache writes every entry once. A crash loses the entries that were not flushed. The
-unclean bit tells the bookie so (``bookie.core.loss_marks``), and it comes back through limbo. The cache takes
-entries only: fences go to the journal, and so does the first add of each ledger, because it brings the
-ledger's key.
+unclean bit (``bookie.core.loss_marks``) tells the next start so, and the bookie comes back through limbo. The
+cache takes entries only: fences go to the journal, and so does the first add of each ledger, because it
+brings the ledger's key.
 
-**Addresses.** A run in memory names its arena by a number that no file has, from ``_FIRST_NUMBER`` on.
-Readers find the arena in ``residents``, like the segments of the journal in memory. Once the arena's entries
-are in an entry log and in the index, the ledgers forget its runs. The arena is reused once every read that
-may have found these runs has ended.
+**Addresses.** A *run* is a frame of entries of one ledger, stored in one piece. A run in memory names its
+arena by a number that no file has, from ``_FIRST_NUMBER`` on. Readers find the arena in ``residents``, like
+the segments of the journal in memory. Once the arena's entries are in an entry log and in the index, the
+ledgers forget its runs. The arena is reused once every read that may have found these runs has ended.
 
 **Room.** While one arena is flushed, another takes adds. If all are full, adds wait (``has_room``). If the
 disk has no room for the entry log, the flush is tried again every ``disk_full_retry_s`` seconds, and until
@@ -53,7 +53,7 @@ class CachedArena:
     used: int = 0
     """Bytes of entries in it."""
     begun_at: float = 0.0
-    """The trio time at which its first run came."""
+    """The trio time at which the first run came."""
     restored: frozenset[tuple[int, int]] = frozenset()
     """Always empty, because replacements of damaged runs go through the journal."""
 
@@ -122,7 +122,7 @@ class WriteCache:
         """Copy a frame into memory.
 
         Returns:
-            The number of its arena and its offset there, or None if there is no room now.
+            The number of the arena and the frame's offset in it, or None if there is no room now.
         """
         length = len(raw)
         if not self._fits(length) and not self._roll():
