@@ -182,7 +182,7 @@ class Adder:
     def _add_some(
         self, state: BookieLedger, header: Header, raw: memoryview, entries: Entries
     ) -> int | Status:
-        """Take an add with some ids that may be stored: compare stored ids, store the others (rules 6 and 7)."""
+        """Take an add with ids that may be stored: compare the stored ones, store the others (rules 6, 7)."""
         try:
             standing = self._mender.look_now(state, entries.ids)
         except StorageError as error:

@@ -6,30 +6,32 @@ asked about all of them, it deletes. A ledger is deleted only if the oracle says
 the store cannot be asked, a listing is cut short, a record does not parse, or an id was never given out, the
 ledger stays until a later pass.
 
-**A mass deletion waits.** Suppose that more than ``MASS_LEDGERS`` ledgers are newly gone, and more than one
-in ``MASS_SHARE`` of those that the bookie holds: for example, 150 of 1,000. Then the store itself may have
-lost data. These ledgers stay, the bookie logs a warning, and the next pass deletes those that are still gone.
+**A mass deletion waits.** Suppose that more than ``MASS_LEDGERS`` ledgers are newly gone, and that they are
+more than one in ``MASS_SHARE`` of all ledgers that the bookie holds: for example, 150 of 1,000. Then the
+store itself may have lost data. These ledgers stay, the bookie logs a warning, and the next pass deletes each
+of them that is still gone.
 
 A ledger is deleted in steps. Each step may be repeated after a crash:
 
     1  write a DELETE record to the journal and wait until it is durable. It fences the ledger for good: the
        bookie refuses all its adds, recovery adds included, and may never forget that (rule 4)
     2  mark the state as deleted, in memory and in the index: from now on reads find nothing
-    3  subtract the ledger from the live bytes of the files with its runs; compaction does the rest
+    3  subtract the ledger from the live bytes of the files with its runs (frames of its entries); compaction
+       frees the space later
     4  delete the rows of its runs from the index
     5  note the ledger among the gone ledgers, durably (``bookie.core.gone_ledgers``)
     6  remove its state from the index and from memory
 
-If a state cannot be removed yet, for example because a read uses it, a later pass does steps 3 to 6 again. At
-the end only the ledger's id is left, as a part of a range.
+If a state cannot be removed yet, for example because a read uses that state, a later pass does steps 3 to 6
+again. At the end only the ledger's id is left, as a part of a range.
 
 **The ids in between.** The gone ledgers are noted as ranges of ids. To keep the ranges few, an id between two
 deleted ledgers is noted too, if the metadata store does not list it and this bookie does not know it. For
 example, if the bookie deletes ledgers 10 and 14, and 11 to 13 were on other bookies and are deleted too, it
-notes the one range 10 to 14. A listing is weak evidence, but nothing is deleted because of it. If the listing
-is wrong, the bookie refuses a ledger of which it has nothing. While such ids are being noted, the bookie
-refuses requests about those that it does not know. Otherwise it might accept an entry of one of them at that
-moment, and delete it later.
+notes the one range 10 to 14. A listing is weak evidence, but no ledger is deleted because of a listing. If
+the listing is wrong, the bookie refuses a ledger of which it has nothing. While such ids are being noted, the
+bookie refuses requests about every noted ledger that it does not know. Otherwise it might accept an entry of
+such a ledger at that moment, and delete the entry later.
 
 A pass needs memory for one page of ledgers and for one file's list of ledgers. It also needs eight bytes for
 each ledger that is gone, and for each listed ledger between two gone ones.
@@ -64,12 +66,12 @@ from ledgerlog.model.id_ranges import ranges_of, without
 logger = logging.getLogger(__name__)
 
 MASS_LEDGERS, MASS_SHARE = 100, 10
-"""A pass deletes up to ``MASS_LEDGERS`` newly gone ledgers at once, or up to one in ``MASS_SHARE`` of those
-that the bookie holds. If more are gone, a second pass must find them gone too."""
+"""A pass deletes up to ``MASS_LEDGERS`` newly gone ledgers at once, or up to one in ``MASS_SHARE`` of all
+ledgers that the bookie holds. If more are gone, a second pass must find them gone too."""
 
 _PAGE_LEDGERS = 1024
 _PURGED_TOGETHER = 16 * _PAGE_LEDGERS
-"""For this many deleted ledgers together, each file's list of ledgers is read and written once."""
+"""Each file's list of ledgers is read and written once for this many deleted ledgers together."""
 _PIECE_ROWS = 1024
 
 
@@ -91,9 +93,9 @@ class DeletionOracle(Protocol):
         ...
 
     async def absent(self, first: int, last: int) -> Sequence[Range]:
-        """Return ranges of ids from ``first`` to ``last`` of which the store lists no ledger, ascending.
+        """Return the ranges of ids from ``first`` to ``last`` that the store does not list, ascending.
 
-        These are ids that were given out. Unlike ``surely_gone`` this only lists: it proves no deletion.
+        All these ids were given out. Unlike ``surely_gone``, a listing proves no deletion.
 
         Raises:
             MetadataUnavailable: The store does not say.
@@ -160,8 +162,8 @@ class Collector:
             return 0
 
     async def stop(self) -> None:
-        """End the current pass and begin no other: no DELETE record may come after the end of a clean stop. A
-        later pass repeats the unfinished work."""
+        """End the current pass and begin no other, because no DELETE record may come after the end of a clean
+        stop. A later pass repeats the unfinished work."""
         self._is_stopped = True
         self._passing.cancel()
         async with self._lock:
@@ -183,11 +185,11 @@ class Collector:
         return len(gone)
 
     async def _find_gone(self) -> tuple[int, array[int], array[int]]:
-        """Ask about all ledgers.
+        """Ask the oracle about all ledgers.
 
         Returns:
-            The number of ledgers that were asked about, those that are gone, and those of which an earlier
-            pass left something, both in ascending order.
+            The number of ledgers that the oracle was asked about; the ledgers that are gone; and the ledgers
+            of which an earlier pass left something. Both lists are in ascending order.
         """
         held, gone, begun = 0, array("Q"), array("Q")
         async with aclosing(self._catalogue.ledgers()) as pages:
@@ -235,7 +237,8 @@ class Collector:
         segment.marked.update(ledger_ids)
         await journal.wait_durable(sequence)
         async with self._catalogue.lock:
-            # Find all first: if the index cannot be read, none is deleted, and the next pass deletes all.
+            # Find all states first: if the index cannot be read, no ledger is deleted, and the next pass
+            # deletes all.
             states = [self._ledgers.get(ledger_id) for ledger_id in ledger_ids]
             for state in states:
                 assert state is not None, "it is in the index"

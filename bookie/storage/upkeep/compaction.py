@@ -2,24 +2,25 @@
 
 ``bookie.core.space`` decides what to rewrite. This module does it, one job at a time:
 
-    1  list the runs of each source: of a segment by going through its blocks, of an entry log by going
-       through its records
+    1  list the runs of each source file. A *run* is a frame of entries of one ledger, stored in one piece. To
+       find them, read the blocks of a segment, or the records of an entry log
     2  copy the live runs into a new log, at no more than ``bytes_per_s`` (``Rewriter.replace``). A run is
        live if the index names it and its ledger exists
     3  remove the sources
 
-Threads read the files, in ranges. Writes are made in pieces, and the journal's writes come first. The work in
-between runs in steps of about a millisecond. At any time the memory holds at most the image of one segment,
-the list of a job's runs (the policy bounds it) and one piece. Every frame is verified before it is copied.
+Threads read the files, in ranges. Writes are made in pieces, and the journal's writes come first. The event
+loop does the rest of the work, in steps of about a millisecond. At any time the memory holds at most the
+image of one segment, the list of a job's runs (the policy bounds it) and one piece. Every frame is verified
+before it is copied.
 
 **Corruption.** If a file fails its checks, the list of its live runs comes from the index
-(``bookie.storage.entrylog.contents``). If all live runs can be read, the file is rewritten, and the
-corruption disappears with the old file: it was in runs that do not count any more. If a live run cannot be
-read, the file may be the only trace of its entries. Then the file stays unchanged until the index no longer
-names that run, and the bookie logs the damage. If the index could not be read, each round tries again. A
-client that reads a damaged entry gets CORRUPT, and reads it from another bookie. If a file is known to hold
-corruption (``suspect``), it is rewritten as soon as possible, however much of it is live: while it exists,
-the index cannot be rebuilt from the files.
+(``bookie.storage.entrylog.contents``). If all live runs can be read, the corruption does not touch them. Then
+the file is rewritten, and the corruption disappears with the old file. If a live run cannot be read, the file
+may be the only trace of its entries. Then the file stays unchanged until the index no longer names that run,
+and the bookie logs the damage. If the index could not be read, each round tries again. A client that reads a
+damaged entry gets CORRUPT, and reads the entry from another bookie. If a file is known to hold corruption
+(``suspect``), it is rewritten as soon as possible, however much of it is live. The reason: while the file
+exists, the index cannot be rebuilt from the files.
 
 A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
 that the journal still needs. Nor does it touch a *held* file (``hold``, ``holding``): one of its runs is
@@ -82,7 +83,7 @@ class Compactor:
         self.jobs = 0
         self.bytes_freed = 0
         self.damaged: dict[int, UnreadableFile] = {}
-        """Files that cannot be rewritten, each with the reason."""
+        """The files that cannot be rewritten, each with the reason."""
         self.space = SpaceUse()
         """The files at the last look."""
         self._suspects: set[int] = set()
@@ -113,7 +114,7 @@ class Compactor:
 
     @asynccontextmanager
     async def holding(self, file: int) -> AsyncIterator[None]:
-        """Leave a file alone during the body, and after it as ``hold`` does.
+        """Leave a file alone during the body. After the body, do as ``hold`` does.
 
         Entering waits until the current job ends. One caller at a time.
         """
@@ -171,7 +172,7 @@ class Compactor:
         async with self._lock:
             for file, damage in list(self.damaged.items()):
                 if damage.run is None:
-                    self.suspect(file)  # The index could not be read. That may have passed.
+                    self.suspect(file)  # The index could not be read. Perhaps it can be now.
             done = await self._compact(is_eventual=is_eventual)
             self.jobs += done
             return done
@@ -211,7 +212,8 @@ class Compactor:
         return next_job(found, self._policy, is_eventual=is_eventual)
 
     def _look_at_damaged(self, known: frozenset[int]) -> None:
-        """Try damaged files again if the index no longer names the run that could not be read."""
+        """Let damaged files be rewritten again if the index no longer names the run that could not be
+        read."""
         self._suspects &= known
         for file, damage in list(self.damaged.items()):
             if file not in known:
@@ -262,8 +264,8 @@ class Compactor:
     async def _named(self, runs: list[EntryRun]) -> list[EntryRun]:
         """Return the runs that the index names, sorted.
 
-        If a run's entries were stored again, the index names the other run, which may hold more entries. A
-        copy of the old run would overwrite the other run's row.
+        If a run's entries were stored again, the index names the new run, which may hold more entries. A copy
+        of the old run would overwrite the new run's row.
         """
         runs.sort()
         named: list[EntryRun] = []

@@ -1,28 +1,31 @@
 """Doubles: if a rebuilt index finds entries in two files, decide which run keeps its row.
 
-A bookie stores an id twice only after damage. It stores the entries of a damaged run again
-(``bookie.storage.upkeep.scrub``, ``bookie.storage.upkeep.read_repair``), and the damaged run stays in its
-file until compaction rewrites the file. The live index forgets the damaged run at once, because the copy's
-row overwrites its row. But a rebuild finds both runs in the files. If the new index kept both, a reader could
-get the damaged copy, and one run could hide another that begins before it.
+A bookie stores an entry id twice only after damage. A *run* is a frame of entries of one ledger, stored in
+one piece. If a run is damaged, the bookie stores its entries again (``bookie.storage.upkeep.scrub``,
+``bookie.storage.upkeep.read_repair``), and the damaged run stays in its file until compaction rewrites the
+file. The index of a running bookie forgets the damaged run at once, because the copy's row overwrites the
+damaged run's row. But a rebuild finds both runs in the files. If the new index kept both, a reader could get
+the damaged copy, and one run could hide another that begins before it.
 
-So a run is *forgotten* if newer runs hold all of its entries. The live index did the same. It does not matter
-which run is damaged. No entry is denied, because the newest run that holds it stays.
+So a run is *forgotten* if newer runs hold all of its entries. The index of the running bookie did the same.
+It does not matter which run is damaged. No entry is denied, because for each entry, the newest run that holds
+the entry stays.
 
 After a crash that lost a part of the copies, two runs with the same first id may be left, but only one of
-them can have the row. The row goes to the one that holds every entry, together with the runs of other first
-ids. If both do, it goes to the newer one. If neither does, that is damage. There is one exception: if the
-loss of this bookie is marked, it denies nothing anyway. Then the run with most entries gets the row.
+them can have the row. For each of the two, ask: would this run and the runs with other first ids hold every
+entry? If only one of the two passes, it gets the row. If both pass, the newer one gets the row. If neither
+passes, the files are damaged. There is one exception: if this bookie's loss is marked, the bookie denies
+nothing anyway. Then the run with most entries gets the row.
 
 **Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
 was written to a later segment. If a run was later moved to an entry log, the last segment that the log
 replaced counts instead. If both runs are in logs that replaced the same last segment, the copy is in the
-later log. In one case the newer run is unknown: the entries stayed in a segment, and the bookie was then
-configured not to write data to its journal, before it made the copy. Then the damaged run may stay. Scrubbing
-finds and restores its entry again.
+later log. In one case nobody can tell which run is newer: the entries stayed in a segment, and the bookie was
+configured not to write data to its journal before it made the copy. Then the damaged run may keep its row.
+Scrubbing finds the damaged run and restores its entries again.
 
-The search goes through all rows once, in order. In memory it holds the runs that reach beyond the next run's
-beginning, and the doubles among them.
+The search goes through all rows once, in order. In memory it holds the runs that end after the beginning of
+the next run, and the doubles among them.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ Age = tuple[int, ...]
 
 class AllRuns(Catalogue):
     """An index that is being rebuilt. Two runs of a ledger with the same first id cannot share a row. If a
-    second one is written, the first goes to ``aside``."""
+    second such run is written, the first one goes to ``aside``."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         super().__init__(catalogue.index)
@@ -82,7 +85,7 @@ class Doubles:
         index: The index, with all runs of all files.
         pool: The files.
         newness: Returns the age of a run. Greater is newer.
-        is_lost_marked: The loss of this bookie's entries is marked, so no answer denies an entry.
+        is_lost_marked: Whether the loss of this bookie's entries is marked. Then no answer denies an entry.
     """
 
     def __init__(
@@ -155,11 +158,11 @@ class Doubles:
         assert stored is not None, "a run without its ledger"
         width = max((held.run.last - held.run.first for held in kept), default=0)
         stored = attrs.evolve(stored, straddle=max(stored.straddle, width))
-        # Bypass the override, which puts runs aside: the row was just decided.
+        # Do not call ``AllRuns.write``: it would put runs aside, but the rows were just decided.
         await Catalogue.write(self._index, [*batch, rows.encode_ledger(ledger_id, stored)])
 
     def _without_forgotten(self, doubled: Iterable[_Held]) -> list[_Held]:
-        """Return the runs with an entry that no newer run holds, newest first."""
+        """Return each run that has an entry that no newer run holds, newest first."""
         kept: list[_Held] = []
         known: set[int] = set()
         for held in sorted(doubled, key=lambda held: self._newness(held.run), reverse=True):

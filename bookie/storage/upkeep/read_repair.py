@@ -1,17 +1,18 @@
 """Read repair: if an add brings stored entries again, verify the stored copies and replace damaged ones.
 
 An add may bring ids that are stored already. If the bookie acknowledges the add, it promises that it has the
-entries. So it reads and verifies the stored copies; finding them in the index is not enough. A damaged copy
-does not count, and an add that brings the entry again, as recovery and repair do, replaces it. ``ReadRepair``
-does both in the same step as the add's verdict, so nothing gets between the look and the append (rule 3).
+entries. So it reads and verifies the stored copies; finding them in the index is not enough. If a stored copy
+is damaged, the bookie does not count as having the entry, and the copy in the add replaces the damaged one.
+Recovery and repair send such adds. ``ReadRepair`` verifies and replaces in the same step as the add's
+verdict, so nothing gets between the look and the append (rule 3).
 
-    look_now   return the digests of the stored entries among the ids, and the runs with damage
-    repair_now   replace each of these runs by one with the same entries, in the journal
+    look_now     return the digests of the stored entries among the ids, and the runs with damage
+    repair_now   replace each damaged run by a new run with the same entries, in the journal
 
-**Conflicts.** If the head of a frame is sound, it gives the digest of each entry, even if the payload is
-damaged. If an add has another digest for such an entry, that is a conflict (rule 6). If the head is damaged,
-an entry whose payload matches its digest still counts as stored. The add replaces only entries that neither
-the head nor a matching payload proves.
+**Conflicts.** The head of a frame has its own checksum. If the head is sound, it gives the digest of each
+entry, even if the payload is damaged. If an add has another digest for such an entry, that is a conflict
+(rule 6). If the head is damaged, an entry still counts as stored if its payload matches its digest. If an
+entry has neither a sound head nor a matching payload, the add replaces it.
 
 **The replacing run** (``bookie.storage.upkeep.replacing``) holds every entry of the damaged run. If one frame
 is too small, several runs replace it. Each entry comes from one of these:
@@ -66,14 +67,14 @@ class Damaged:
 
     run: EntryRun
     ids: Sequence[int] | None
-    """The entries in the run; None if nothing proves them."""
+    """The entries in the run; None if no sound bytes say which they are."""
     kept: Mapping[int, tuple[int, bytes]]
     """Digest and payload of the entries that can be copied as they are, by id."""
     error: StorageError
 
     def replaced_by(self, brought: Entries) -> Entries | None:
         """Return the entries of the replacing run. If ``brought`` has an entry, use that copy; otherwise use
-        the stored one. Return None if an entry has neither, or if nothing proves the ids."""
+        the stored one. Return None if neither has some entry, or if the ids are unknown."""
         if self.ids is None:
             return None
         payloads = dict(zip(brought.ids, zip(brought.digests, brought.payloads(), strict=True), strict=True))
@@ -177,7 +178,7 @@ class ReadRepair:
             ids, digests = decode_head(run, self._bytes_now(run, run.head_length), path)
         except StorageError as error:
             if is_verified:
-                raise  # The memory is failing; a repair would not help.
+                raise  # The computer's memory is failing; a repair would not help.
             return self._look_without_head(run, error)
         known = dict(zip(ids, digests, strict=True))
         if is_verified or wanted.isdisjoint(known):
@@ -229,8 +230,8 @@ class ReadRepair:
 
         Returns:
             None if all replacements are in the journal. CORRUPT or IO_ERROR if some run cannot be replaced;
-            then none was. DISK_FULL or TOO_MANY_REQUESTS if the journal has no room; then some runs may be
-            replaced already, and the others are as before.
+            then no run was replaced. DISK_FULL or TOO_MANY_REQUESTS if the journal has no room; then some
+            runs may be replaced already, and the others are as before.
         """
         journal = self._journal
         mended: list[tuple[Damaged, list[Entries]]] = []

@@ -1,9 +1,9 @@
 """Rebuilding the index from the files that hold the entries.
 
-Everything in the index can be found again: the place of each run, and the key, fence, LAC and LAFR of each
-ledger. Each entry log stores them for all ledgers that had a record in the files that it replaced. Only one
-thing is forgotten: LACs and LAFRs that came without an entry, after the last entry. That is safe, because
-both are lower bounds.
+Everything in the index can be found again: the place of each run (a frame of entries of one ledger, stored in
+one piece), and the key, fence, LAC and LAFR of each ledger. Each entry log stores the keys, fences, LACs and
+LAFRs of all ledgers that had a record in the files that the log replaced. Only one thing is forgotten: LACs
+and LAFRs that came without an entry, after the last entry. That is safe, because both are lower bounds.
 
     1  entry logs: each names the files that it replaced. Those files do not count, and their numbers may be
        missing
@@ -11,18 +11,20 @@ both are lower bounds.
        the bookie would deny entries that it acknowledged
     3  read the segments that count in order, as replay does. If entry logs replaced the segments between two
        of them, the chain of blocks is broken there. Within each stretch without gaps, the chain is followed
-    4  if two files hold the same entry, name one run (``bookie.storage.upkeep.doubles``)
+    4  if two files hold the same entry, choose the run that the index names
+       (``bookie.storage.upkeep.doubles``)
     5  replace the old index by the new one
 
-**Corruption.** If the heads around a corrupted payload are valid, the rebuild goes on, because the heads say
-which entries exist. A run with a corrupted payload gets a row like any other. So its damaged entries are not
-denied, as before, and scrubbing restores them. If an entry was stored again already, the index names the
-copy. Corruption in a head, or in a record that is not an ADD, hides which entries existed. Then the rebuild
-fails.
+**Corruption.** If a payload is corrupted but the heads around it are valid, the rebuild goes on, because
+these heads say which entries exist. A run with a corrupted payload gets a row like any other. So the bookie
+still does not deny the damaged entries, and scrubbing restores them. If an entry was stored again already,
+the index names the copy. Corruption in a head, or in a record that is not an ADD, hides which entries
+existed. Then the rebuild fails.
 
-A START record says where the torn last block of the previous segment was cut. It helps only while its own
-segment exists. Without an index, nobody can notice the loss of the newest segments or logs. If all segments
-are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or none. Then call it again.
+A START record says where the torn last block of the previous segment was cut. The START record helps only
+while its own segment exists. Without an index, nobody can notice the loss of the newest segments or logs. If
+all segments are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or none. Then call
+``rebuild_index`` again.
 """
 
 from __future__ import annotations
@@ -53,14 +55,14 @@ from ledgerlog.errors import StorageCorrupt
 async def rebuild_index(
     directory: StorageDirectory, *, on_file: Callable[[int, int], None] = lambda done, total: None
 ) -> int:
-    """Rebuild the index, and replace the damaged or lost one by it.
+    """Rebuild the index, and replace the damaged or lost index by the new one.
 
-    The files must be complete, and undamaged except for payloads; see the module's docstring.
+    The files must be complete, and undamaged except for payloads; see the module docstring.
 
     Args:
         directory: The locked directory.
-        on_file: Called as ``on_file(done, total)`` with the number of files that were read, and of all that
-            count.
+        on_file: Called as ``on_file(done, total)``: the number of files that were read, and the number of all
+            files that will be read.
 
     Returns:
         How many runs the new index has.
@@ -100,7 +102,7 @@ async def rebuild_index(
 
 @asynccontextmanager
 async def fresh_index(directory: StorageDirectory) -> AsyncIterator[Index]:
-    """Make an empty index for the body. If the body succeeds, it replaces the old index."""
+    """Make an empty index for the body. If the body succeeds, the new index replaces the old one."""
     fresh_path = f"{directory.index_path}.new"
     await directory.indexes.remove(fresh_path)
     index = await directory.indexes.create(fresh_path)
@@ -112,10 +114,10 @@ async def fresh_index(directory: StorageDirectory) -> AsyncIterator[Index]:
 
 
 async def read_replaced(logs: EntryLogFiles, numbers: Sequence[int]) -> tuple[FileSet, dict[int, int]]:
-    """Read which files the entry logs replaced, those of ``numbers``.
+    """Read which files the entry logs with these numbers replaced.
 
     Returns:
-        The replaced files, and for each log that counts the last segment that it replaced.
+        The replaced files, and for each log that no other log replaced, the last segment that it replaced.
     """
     replaced = FileSet()
     last_replaced: dict[int, int] = {}
@@ -142,7 +144,8 @@ async def add_logs(
     *,
     on_read: Callable[[], None] = lambda: None,
 ) -> int:
-    """Add the runs of the entry logs that count to the index. Return how many there are.
+    """Add to the index the runs of all entry logs that no other log replaced. Return the number of these
+    runs.
 
     ``on_read`` is called after each log.
     """
@@ -216,7 +219,8 @@ async def _follow(
         )
     walk = steps.walk
     if not steps.is_closed:
-        # Only a clean stop trims a segment before the next one begins, and its mark would end this segment.
+        # Only a clean stop trims a segment before the next one begins, and a clean stop puts a CLOSE record
+        # at the end of the segment.
         raise StorageCorrupt(files.path(walk.end.segment), walk.end.offset, "the end of the file is missing")
     return runs, ReplayStart(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
 
@@ -233,7 +237,7 @@ def _stretches(numbers: Sequence[int]) -> list[list[int]]:
 
 
 async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPosition) -> ReplayStart:
-    """Return the mark from which to read a stretch whose preceding segment is gone.
+    """Return the replay mark for reading a stretch whose preceding segment is gone.
 
     ``end`` is the end of the part of the journal that was read before.
     """
@@ -244,7 +248,8 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: JournalPo
         header, image = await files.read(number)
         block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
         if block is not None:
-            # This may be a torn block. That does no harm: the block that replaced it has the same number.
+            # This may be a torn block. That does no harm: the block that replaced the torn one has the same
+            # sequence.
             before = block.sequence - 1
             break
     place = JournalPosition(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)

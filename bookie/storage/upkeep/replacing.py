@@ -1,14 +1,15 @@
 """Replacing a damaged run: store its entries again in the journal.
 
-The index names a run by its ledger and its first id. So a new run with the same first id overwrites the
-damaged run's row. Until the new run is indexed, readers use it from memory instead of that row
-(``BookieLedger.is_replaced``). The entries come from one of two sources: scrubbing brings copies of a whole
-run from other bookies (``bookie.storage.upkeep.scrub``), and an add brings some of the entries again
+A *run* is a frame of entries of one ledger, stored in one piece. The index names a run by its ledger and its
+first id. So a new run with the same first id overwrites the damaged run's row. Until the new run is indexed,
+readers take the new run from memory and ignore that row (``BookieLedger.is_replaced``). The entries come from
+one of two sources: scrubbing brings copies of a whole run from other bookies
+(``bookie.storage.upkeep.scrub``), and an add brings some of the entries again
 (``bookie.storage.upkeep.read_repair``). Both replace runs here, under three rules:
 
 **Last part first.** If the entries need several frames, the last part is appended first. The first part
-overwrites the row, so it must not be durable before the others. A crash in between leaves the damaged row,
-and two copies of some entries.
+overwrites the damaged run's row, so it must not be durable before the others. A crash in between leaves the
+damaged row, and two copies of some entries.
 
 **No other row is overwritten.** A later part must not begin at the first id of another run of the ledger,
 because it would overwrite that run's row (``fits``).
@@ -37,7 +38,7 @@ from ledgerlog.wire.entries import Entries, encode_add
 
 @attrs.frozen
 class DamagedRun:
-    """A damaged run: some of it cannot be read as it was written."""
+    """A damaged run: some of its bytes cannot be read as they were written."""
 
     run: EntryRun
     why: str
@@ -80,8 +81,8 @@ class Replacer:
             lafr: The LAFR that the new records carry.
 
         Returns:
-            False if the journal has no room now. Then ``parts`` holds the remaining parts, and the run is not
-            replaced yet.
+            False if the journal has no room now. Then ``parts`` holds the parts that were not appended, and
+            the run is not replaced yet.
         """
         for part in parts[::-1]:
             if not self._append(state, part, lac, lafr):

@@ -2,21 +2,21 @@
 
 The caller has marked the loss durably (``bookie.server.repairing``): every ledger that exists is fenced and
 in limbo. So from now on no answer depends on which records were lost. Salvage then only has to keep as much
-as it can: entries that it keeps need not be copied from other bookies.
+as it can. Each entry that it keeps need not be copied from another bookie.
 
 If the index alone is damaged, ``rebuild_index`` makes a new one, and no file moves. Otherwise:
 
-    1  remove the index. All that it says is in the files. Until step 4 the bookie does not start
+    1  remove the index. Everything in the index is in the files too. Until step 4 the bookie does not start
     2  for each damaged entry log, then for each segment, damaged or not: write its sound records into a new
        entry log that replaces it. Then set a damaged file aside, and remove a sound one
-    3  write one more entry log, without entries. It replaces every number that is gone, even those of files
-       that were missing before
+    3  write one more entry log, without entries. It lists as replaced every file number that is gone, even
+       the numbers of files that were missing before
     4  make a new index from the entry logs. The journal goes on after the last number
 
 The segments go into entry logs so that nothing depends on the chain of blocks, which the damage has broken.
 Each log is as large as its contents, and a sound segment is removed as soon as its log is durable. So the
 disk needs room for one more segment and for a copy of each damaged file. A crash in between leaves a
-directory without an index; call it again.
+directory without an index; then call ``salvage`` again.
 
 **Set aside** means a new name in the same directory: ``000000000000002a.journal.damaged``. A start ignores
 these names, and no number is used twice. The files are removed once nothing is in limbo (``drop_set_aside``).
@@ -70,7 +70,7 @@ class Salvaged:
 
 
 async def salvage(directory: StorageDirectory, new_nonce: Callable[[], bytes]) -> Salvaged:
-    """Make a directory startable again. Its loss must be marked already.
+    """Make a directory fit for a start again. The loss must be marked already.
 
     Args:
         directory: The locked directory. Its cookie must be sound.
@@ -179,9 +179,9 @@ class _Salvage:
             await self._disk.sync_directory(path.rpartition("/")[0])
 
     def _facts(self, file: int, image: memoryview, path: str) -> Iterable[Fact]:
-        """Yield the facts that a file proves; none if its header is damaged or is another bookie's."""
+        """Yield the facts that a file proves; none if the header is damaged or belongs to another bookie."""
         page = bytes(image[:PAGE_BYTES])
-        number = own_number(page)  # It differs from the number in the name if two files were exchanged.
+        number = own_number(page)  # If two files were exchanged, this differs from the number in the name.
         try:
             if file < 0:
                 log = LogHeader.decode(page, path=path, number=number, instance=self._instance)
@@ -217,7 +217,7 @@ class _Salvage:
         )
 
     async def _make_index(self, top: int) -> int:
-        """Make the index from all entry logs that count. Return how many runs it has."""
+        """Make the index from all entry logs that no other log replaced. Return how many runs it has."""
         logs = self._logs
         async with fresh_index(self._directory) as index:
             catalogue = AllRuns(Catalogue(index))

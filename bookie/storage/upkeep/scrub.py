@@ -1,23 +1,24 @@
 """Scrubbing: read all stored entries at intervals, and replace damaged ones.
 
 A disk can return other bytes than were written, or none, without an error. Other copies help only while they
-exist, so damage must be found before it reaches every copy. A *pass* goes through every run that the index
-names, in the order of the index. It reads each run from its segment or entry log, at no more than
-``bytes_per_s``, and checks the frame checksum, the ids and the digest of each entry, as for a reader. It
-skips runs that are in memory, because they are still to be written.
+exist, so damage must be found before it reaches every copy. A *run* is a frame of entries of one ledger,
+stored in one piece. A *pass* goes through every run that the index names, in the order of the index. It reads
+each run from its segment or entry log, at no more than ``bytes_per_s``, and makes the same checks as for a
+reader: the frame checksum, the ids, and the digest of each entry. It skips runs that are in memory, because
+their entries may not be in a file yet.
 
-If a run fails the check, it is *rotten*: ``rotten`` remembers it, and a log line reports it. Nothing else
-changes. The run stays in the index, because a bookie never denies an entry that its index names (rule 8).
-Readers get CORRUPT or IO_ERROR for the damaged entries, and ask another bookie. The run is rotten until it
-reads well again, its ledger is deleted, or it is restored.
+If a run fails the check, it is *rotten*: ``rotten`` remembers the run, and a log line reports it. Nothing
+else changes. The run stays in the index, because a bookie never denies an entry that its index names (rule
+8). Readers get CORRUPT or IO_ERROR for the damaged entries, and ask another bookie. The run is rotten until
+it reads well again, its ledger is deleted, or it is restored.
 
 **Restoring** needs intact copies from other bookies. ``bookie.server.corruption`` fetches them and gives all
-entries of the run to ``restore``. ``restore`` appends them to the journal like an add, although the bookie
-has stored them already, and they replace the damaged run (``bookie.storage.upkeep.replacing``). The order is:
-hold the file of the run, wait for the current compaction job, and only then check the run's row for the last
-time.
+entries of the run to ``restore``. ``restore`` appends these entries to the journal like an add, although the
+bookie has stored them already, and they replace the damaged run (``bookie.storage.upkeep.replacing``). The
+order is: make compaction leave the run's file alone (``Compactor.holding``), wait for the current compaction
+job, and only then check the run's row for the last time.
 
-**The index** is read completely too. If a row or a block of it is damaged, the index remembers that
+**The index** is read completely too. If a row or a block of the index is damaged, the index remembers that
 (``bookie.storage.index.patient``), and the bookie makes the index again (``bookie.server.healing``).
 
 **Parts of files that no row names** are read too, one file at a time, because the index can be rebuilt only
@@ -53,8 +54,8 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 64
 _BATCH_BYTES = MIB
 _FIRST_PASS_S = 3600.0
-"""The longest wait before the first pass. Without it, a bookie that restarts more often than it scrubs would
-never scrub."""
+"""The longest wait before the first pass. Without this limit, a bookie that restarts more often than it
+scrubs would never scrub."""
 
 
 class Scrubber:
@@ -104,8 +105,8 @@ class Scrubber:
     # --- finding ----------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float, at_once: bool = False) -> None:
-        """Scrub every ``interval_s`` seconds, and at each ``prompt``, until you cancel this. If something
-        cannot be read, this does not raise.
+        """Scrub every ``interval_s`` seconds, and after each ``prompt``, until you cancel this. This does not
+        raise if something cannot be read.
 
         Args:
             interval_s: Seconds from the end of one pass to the next.
@@ -152,7 +153,7 @@ class Scrubber:
             pace: Read no faster than this allows. None: as fast as the disk allows.
 
         Raises:
-            StorageCorrupt: The index is damaged. It remembers that too.
+            StorageCorrupt: The index is damaged. ``PatientIndex.damage`` is set too.
         """
         await self._index.refresh()
         with self._index.noting_damage():
@@ -228,7 +229,8 @@ class Scrubber:
         return True
 
     def _is_superseded(self, run: EntryRun) -> bool:
-        """Whether the run's entries were stored again; the row of the copy will overwrite this run's row."""
+        """Whether the run's entries were stored again. The row of the copy will then overwrite this run's
+        row."""
         state = self._ledgers.loaded.get(run.ledger_id)
         # If a ledger has runs in memory, its state is in memory.
         return state is not None and state.is_replaced(run.first, self._journal.commit.newest)
@@ -250,8 +252,8 @@ class Scrubber:
 
         Args:
             rotten: The run, as a pass found it.
-            parts: All entries of the run that the ledger has, in order. The first part begins where the run
-                begins. Each part fits into one frame. The caller has verified their digests.
+            parts: All entries of the run up to the ledger's end, in order. The first part begins where the
+                run begins. Each part fits into one frame. The caller has verified their digests.
             lac: The ledger's LAC to store with them.
             lafr: The ledger's LAFR to store with them.
 
@@ -272,7 +274,8 @@ class Scrubber:
     async def forget(self, rotten: DamagedRun) -> bool:
         """Drop a damaged run from the index. Compaction rewrites its file without it.
 
-        The caller has made sure that the ledger is closed, and that the run lies behind its end.
+        The caller has made sure that the ledger is closed, and that the whole run lies after the ledger's
+        end.
 
         Args:
             rotten: The run, as a pass found it.

@@ -1,12 +1,12 @@
 """The cleanup at a start after a crash that interrupted the rewriting of files.
 
-An entry log under its final name is complete. It is valid until another log replaces it, even if the index
-does not know it. A start takes over each valid log that the index does not know: it writes the rows of the
-log's runs, and deletes the rows of the files that the log replaced. This finishes the interrupted work
-(``bookie.storage.entrylog.rewriting``). Then the start removes files that some log replaced and the index
-does not know. If such a file is a segment, it is removed after replay has moved the mark past it. If a file
-is neither in the index nor replaced by any log, the bookie cannot judge it: it keeps the file and logs a
-warning.
+An entry log under its final name is complete. The log is valid until another log replaces it, even if the
+index does not know it. A start *takes over* each valid log that the index does not know: it writes the rows
+of the log's runs (frames of entries), and deletes the rows of the files that the log replaced. This finishes
+the interrupted work (``bookie.storage.entrylog.rewriting``). Then the start removes files that some log
+replaced and the index does not know. If such a file is a segment, the start removes it after replay has moved
+the mark past it. If a file is neither in the index nor replaced by any log, the bookie cannot judge it: it
+keeps the file and logs a warning.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def take_over_log(
         catalogue: The index.
         number: The number of the log.
         replaced: The files that the log replaced. Their rows are deleted.
-        passes_rot: Whether to take runs with damaged payloads too.
+        passes_rot: Whether to take over runs with damaged payloads too.
 
     Returns:
         The number of runs that were taken over. Runs of deleted ledgers are not.
