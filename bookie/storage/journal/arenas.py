@@ -1,8 +1,9 @@
 """Arenas: the memory from which segments are written and recent entries are read.
 
-An arena is as large as a segment and is used again. Bytes that an earlier segment left in it are never read,
-because blocks are written whole and each run names its own bytes. There are at most ``count`` arenas. Their
-size bounds the memory that a bookie spends on recent data.
+An arena is as large as a segment, and one segment after another uses it. Bytes that an earlier segment left
+in an arena are never read, because blocks are written whole and each run (a frame of entries of one ledger)
+names its own bytes. There are at most ``count`` arenas. Their number and size bound the memory that a bookie
+spends on recent data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from bookie.storage.disk.disk import Disk
 
 
 class Arenas:
-    """Up to ``count`` arenas of ``size`` bytes each. If a segment has another size, so has its arena."""
+    """Up to ``count`` arenas of ``size`` bytes each. If a segment has another size, its arena has that size
+    too."""
 
     def __init__(self, disk: Disk, *, count: int, size: int) -> None:
         self.bytes_held = 0
@@ -23,7 +25,7 @@ class Arenas:
 
     @property
     def has_free(self) -> bool:
-        """Whether ``take`` may be called."""
+        """Whether an arena is free. Call ``take`` only then."""
         return bool(self._free) or self._made < self._count
 
     async def take(self, size: int | None = None) -> memoryview:

@@ -1,7 +1,8 @@
 """Checkpoints: bring full segments into the index, so that replay can begin after them.
 
-The entries of a full segment may stay in it for good (``bookie.core.space`` decides). Then the checkpoint
-tells the index where in the segment each run lies. The order of durability:
+The entries of a full segment may *stay*: the segment is kept for good (``bookie.core.space`` decides). Then
+the checkpoint tells the index where in the segment each run (a frame of entries of one ledger) lies. The
+*mark* is the row of the index that says where replay begins. Things become durable in this order:
 
     1  the segment's last block             (the journal's own sync)
     2  rows of its runs                     each batch synced, in pieces
@@ -11,16 +12,16 @@ tells the index where in the segment each run lies. The order of durability:
 
 If the entries do not stay, the segment is *flushed*: its entries are written from memory into an entry log,
 sorted (``bookie.storage.entrylog.rewriting``). One batch adds the log to the index and moves the mark. Then
-the segment's file is removed. If the disk has no room for the log, the entries do stay in the segment.
+the segment's file is removed. If the disk has no room for the log, the entries stay in the segment after all.
 
 After a crash in between, some of the steps are done again. That is safe: the rows are the same again, and
-ledger states only grow. States may be ahead of the mark and may include adds that are not durable yet. As
-bounds they are still right (``BookieLedger``). They include a fence only if it is durable in the journal.
-Otherwise only the index might have the fence. The bookie would then report it after a restart, and forget it
-if the index is rebuilt.
+ledger states only grow. A state in the index may be ahead of the mark and may include adds that are not
+durable yet. Its values are bounds, so they are still right (``BookieLedger``). A state includes a fence only
+if the fence is durable in the journal. Otherwise only the index might have the fence. The bookie would then
+report the fence after a restart, and forget it if the index is rebuilt.
 
-Checkpoints run beside the journal, in pieces of ``STEP_RUNS`` rows with a wait after each, and never delay
-it.
+Checkpoints run beside the journal, in pieces of ``STEP_RUNS`` rows with a wait after each piece. They never
+delay the journal.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Checkpointer:
         self.checkpoints = 0
         """How many segments were checkpointed."""
         self.flushes = 0
-        """How many of them went to an entry log."""
+        """How many segments were flushed: their entries went to an entry log."""
         self._journal = journal
         self._files = files
         self._ledgers = ledgers
@@ -191,5 +192,5 @@ class Checkpointer:
             segment.indexed += len(piece)
 
     def _is_deleted(self, ledger_id: int) -> bool:
-        # If a state has runs in memory, it is in memory itself.
+        # If a ledger has runs in memory, its state is in memory too.
         return self._ledgers.loaded[ledger_id].is_deleted

@@ -2,30 +2,31 @@
 
 ``append`` copies a record into the current segment's arena and wakes the writer. Two tasks serve it:
 
-* ``run_writer`` takes all records that have gathered as one block, writes it with one sync, and wakes all
-  waiting tasks: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for adds that
-  are about to come. A connection that appends its adds over several passes of the event loop calls
-  ``more_follows`` after each pass. It then gets one sync for up to ``limits.JOURNAL_GATHER_BYTES`` of adds
-  instead of one sync for each pass. If another caller waits too (``release``), the delay ends. A caller that
-  says ``more_follows`` but appends nothing delays the sync by two passes of the event loop. The task that
-  appends a small group may also write it (``hold`` and ``release``). Passing a single append to the writer
-  and back takes one more pass of the event loop, which costs as much as the whole append.
+* ``run_writer`` makes one block of all records that have gathered, writes the block with one sync, and wakes
+  all waiting tasks: through callbacks (``on_durable``) and ``wait_durable``. It delays a block only for adds
+  that are about to come. A connection that appends its adds over several passes of the event loop calls
+  ``more_follows`` after each pass. The connection then gets one sync for up to
+  ``limits.JOURNAL_GATHER_BYTES`` of adds instead of one sync for each pass. If another caller waits too
+  (``release``), the delay ends. A caller that says ``more_follows`` but appends nothing delays the sync by
+  two passes of the event loop. If a task appends a small group of records, it may also write the group itself
+  (``hold`` and ``release``). Passing a single append to the writer and back takes one more pass of the event
+  loop, which costs as much as the whole append.
 * ``run_supply`` keeps the next segment ready: an arena, and a file that is allocated and named durably. An
-  arena becomes free once the oldest segment in memory is indexed. Then the ledgers forget the runs of that
-  segment and find them in the index from then on.
+  arena becomes free once the oldest segment in memory is indexed. Then the ledgers forget the runs (frames of
+  entries) of that segment, and reads find these runs in the index.
 
-If a write fails, it is not tried again. The error leaves ``run_writer``, which ends the engine. Nothing in
+If a write fails, it is not tried again. ``run_writer`` raises the error, and that ends the engine. Nothing in
 that write is ever acknowledged.
 
 **Room.** A record is refused if it does not fit into the current segment and no next one is ready.
 ``has_room`` turns false earlier: it is true only if a next segment is ready, or if the current one has space
 for two of the largest frames. So in ordinary operation no add is refused. If the disk has no room for another
-segment, ``is_disk_full`` is set and the supply tries again from time to time. From then on, ordinary adds are
-refused. The rest of the existing segments is the reserve for fences and recovery.
+segment, ``is_disk_full`` is true and ``run_supply`` tries again from time to time. Until it succeeds,
+ordinary adds are refused. The rest of the existing segments is the reserve for fences and recovery.
 
 **Small beginnings** (``StorageConfig.first_segment_bytes``). If the current segment is a small one, the next
 segment is made only when an add would use more than half of the current one (``has_room_for``). Then adds
-wait until the next segment is ready. It has room for a frame of any size.
+wait until the next segment is ready. That segment has room for a frame of any size.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Journal:
         arenas: The memory of segments.
         config: The limits and the pauses.
         active: The current segment. Its START block is durable.
-        commit: The group commit, whose image is that of ``active``.
+        commit: The group commit. Its image is that of ``active``.
         new_nonce: Makes the nonce of a new segment, 16 random bytes.
     """
 
@@ -112,7 +113,7 @@ class Journal:
         self._follows = False
         """Whether a caller said ``more_follows`` since the writer last looked."""
         self._is_urgent = False
-        """Whether a caller other than those of ``more_follows`` waits for the gathered records."""
+        """Whether a caller that did not call ``more_follows`` waits for the gathered records."""
         self._failure: StorageError | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._waiters: list[tuple[int, trio.Event]] = []
@@ -122,8 +123,8 @@ class Journal:
     def append(self, kind: int, body: bytes | memoryview) -> int | None:
         """Copy a record into the journal.
 
-        It is durable once ``commit.durable`` reaches the value that ``commit.sequence`` has right after this
-        call.
+        The record is durable once ``commit.durable`` reaches the value that ``commit.sequence`` has right
+        after this call.
 
         Args:
             kind: The record's kind (``bookie.core.journal_items``).
@@ -148,15 +149,15 @@ class Journal:
         return offset
 
     def hold(self) -> None:
-        """From now on, appends wake no task until ``release``. Call ``release`` in the same step."""
+        """Until ``release``, appends wake no task. Call ``release`` before any other task can run."""
         self._is_held = True
 
     def release(self, *, at_once: bool) -> None:
         """Start writing the records that were appended since ``hold``.
 
-        With ``at_once``, this call writes them itself, callbacks included, if the disk is quick enough for
-        that and nothing else is being written. Otherwise ``run_writer`` does. This call never raises: the
-        error of a failed write always comes out of ``run_writer``.
+        With ``at_once``, this call writes the records itself and calls the callbacks, if the disk is quick
+        enough for that and nothing else is being written. Otherwise ``run_writer`` writes them. This call
+        never raises: if a write fails, ``run_writer`` raises the error.
         """
         self._is_held = False
         commit = self.commit
@@ -182,8 +183,8 @@ class Journal:
         try:
             self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
-            # Keep the block as "being written", so that no other block is written before the writer ends the
-            # engine.
+            # Leave the block in the state "being written", so that no other block is written before the
+            # writer ends the engine.
             self._failure = error
         else:
             self.sync_s.observe(trio.current_time() - began)
@@ -211,11 +212,12 @@ class Journal:
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether there is no room for another segment, or for the index to let one leave memory."""
+        """Whether there is no room for another segment, or no segment can leave memory because the index has
+        no room."""
         return self._is_disk_full or self.is_index_stuck
 
     def on_index_stuck(self, is_stuck: bool) -> None:
-        """Note that the index begins to wait for room, or no longer waits."""
+        """Note that the index begins to wait for room (``is_stuck``), or no longer waits."""
         self.is_index_stuck = is_stuck
         self.wake_all()
 
@@ -304,7 +306,7 @@ class Journal:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Let the callers of ``more_follows`` run once more, and again as long as they repeat the call."""
+        """Let the callers of ``more_follows`` run once more, and again as long as they call it again."""
         while self._follows and not self._is_urgent and self.commit.pending_bytes < JOURNAL_GATHER_BYTES:
             self._follows = False
             await trio.lowlevel.checkpoint()
@@ -315,7 +317,8 @@ class Journal:
         self._follows = self._is_urgent = False
 
     async def write_block(self) -> bool:
-        """Write the next block and wake everybody who waits for it. Return whether there was one."""
+        """Write the next block and wake all tasks that wait for it. Return False if there was nothing to
+        write."""
         block = self.commit.take_block()
         if block is None:
             return False

@@ -41,7 +41,7 @@ class Recycler:
         self._wake = trio.lowlevel.ParkingLot()
 
     async def take_in(self, path: str, used: int) -> bool:
-        """Durably rename the file of a segment that is not needed any more: it becomes a spare.
+        """Make a spare of the file of a segment that is not needed any more: rename it durably.
 
         Args:
             path: The segment's file.
@@ -73,7 +73,7 @@ class Recycler:
         return self._ready.popleft()
 
     async def run(self) -> None:
-        """Fill the files that were taken in with zeros, for ever. StorageError if the disk fails."""
+        """Fill the files that were taken in with zeros, for ever. Raises StorageError if the disk fails."""
         while True:
             if not self._used:
                 await self._wake.park()

@@ -1,16 +1,18 @@
-"""Replay: bring the journal of the bookie's previous run into the index, even if that run ended in a crash.
+"""Replay: bring the journal of the bookie's previous process into the index, even if that process crashed.
 
-``replay`` follows the journal from the mark to its end (``bookie.core.boot``), one segment at a time:
+``replay`` follows the journal from the mark (the row of the index that says where replay begins) to the
+journal's end (``bookie.core.boot``), one segment at a time:
 
     1  scan the segment; damage is StorageCorrupt
     2  write its last valid block again, durably. Every earlier block is known to be synced, because another
-       block followed it. The last one may only be in a cache, and no client may see it before it is on the
-       disk. A sync alone is not enough: after a failed sync the cache may hold data that never reached the
-       disk
+       block followed it. The last block may only be in a cache, and no client may see its entries before they
+       are on the disk. A sync alone is not enough: after a failed sync the cache may hold data that never
+       reached the disk
     3  take its runs, fences, LACs and LAFRs, and write them to the index
 
-Then it moves the mark to the end. If a crash interrupts it anywhere, a second replay gives the same result.
-It needs memory for one segment's image, the runs of one segment, and the states of the ledgers in it.
+Then it moves the mark to the journal's end. If a crash interrupts the replay anywhere, a second replay gives
+the same result. Replay needs memory for one segment's image, the runs of one segment (its frames of entries),
+and the states of the ledgers in that segment.
 
 ``bookie.storage.upkeep.rebuild`` does the same from the first segment on, into a new index.
 """
@@ -44,10 +46,11 @@ class Replayed:
     end: JournalPosition
     """The end of the journal."""
     next_segment: int
-    """The next segment to use. If it exists, it is in ``pristine``; otherwise it must be made."""
+    """The number of the next segment to use. If that segment exists, its header is in ``pristine``; otherwise
+    the segment must be made."""
     pristine: tuple[SegmentHeader, ...]
-    """The headers of segments after the end that were never written to. All but the first may hold
-    garbage, or have a damaged header in their file."""
+    """The headers of the segments after the end, which were never written to. The files of all but the first
+    may hold garbage or a damaged header."""
     segments: int
     """How many segments were replayed."""
     runs: int
@@ -83,7 +86,7 @@ class Replay:
         self.pristine: list[SegmentHeader] = []
         self.is_closed = True
         """False if the last block seen should be the CLOSE of a clean stop but is not. A trimmed file must
-        end with a CLOSE, unless a later START record says where it ends."""
+        end with a CLOSE, unless a later START record says where the file ends."""
         self._disk = disk
         self._files = files
         self._catalogue = catalogue
@@ -91,8 +94,8 @@ class Replay:
         self._passes_rot = passes_rot
 
     async def take_segment(self, number: int, seal: int | None) -> None:
-        """Take the next segment. ``seal`` is the end of its last valid block, if a later START record gives
-        it."""
+        """Take the next segment. If a later START record gives the end of this segment's last valid block,
+        ``seal`` is that end."""
         path = self._files.path(number)
         try:
             header, image = await self._files.read(number)
@@ -166,7 +169,7 @@ async def replay(
         replaced: Segments whose runs are in entry logs. The index has these runs already.
 
     Raises:
-        StorageCorrupt: Damage. The error names file and offset.
+        StorageCorrupt: The journal is damaged. The error names the file and the offset.
         IndexBehind: A segment is missing.
     """
     await files.prepare()

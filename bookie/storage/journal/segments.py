@@ -3,8 +3,7 @@
 ``bookie.storage.entrylog.file_pool`` reads single entries from them.
 
 A new segment is made under a name that a start ignores. The file gets its size and its header. Only then does
-it get its real name, durably. So if a segment exists, it has its full size and a valid header, whatever
-happened.
+it get its real name, durably. So whatever happened, every segment has its full size and a valid header.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
 
 _PACED_PIECE_BYTES = MIB
-"""How much of a file is read at once, if it is read at a pace."""
+"""How many bytes are read at once if a file is read at a pace."""
 
 
 @attrs.define(eq=False)
@@ -37,7 +36,7 @@ class JournalSegment:
     image: SegmentImage
     file: File
     runs: list[EntryRun] = attrs.field(factory=list)
-    """Its runs, in the order in which they were appended."""
+    """Its runs (frames of entries of one ledger), in the order in which they were appended."""
     marked: set[int] = attrs.field(factory=set)
     """The ledgers with a record in the segment that is not an add, for example a fence."""
     restored: set[tuple[int, int]] = attrs.field(factory=set)
@@ -52,7 +51,7 @@ class JournalSegment:
     last_sequence: int = 0
     """The sequence of the last durable block."""
     final_sequence: int | None = None
-    """The sequence of the last block that it will ever have; None while it takes records."""
+    """The sequence of the last block that the segment will ever have; None while it takes records."""
     is_indexed: bool = False
     """Whether the index has everything in the segment and the mark has passed it."""
 
@@ -110,9 +109,10 @@ class SegmentFiles:
     async def prepare(self) -> None:
         """Clean the directory up before anything is built on its segments.
 
-        It makes the names durable: if the last process was killed between a rename and its sync, the name may
-        only be in a cache. It also removes the leftovers of an interrupted ``create``, and spare files,
-        because it cannot know which part of a spare file is filled with zeros.
+        This makes the names durable: if the last process was killed between a rename and the sync of its
+        directory, the name may only be in a cache. This also removes the leftovers of an interrupted
+        ``create``. And it removes spare files, because it cannot know which part of a spare file is filled
+        with zeros.
         """
         names = await self._names()
         await self.disk.sync_directory(self.directory)
@@ -128,7 +128,7 @@ class SegmentFiles:
 
         Args:
             number: The segment's number.
-            view: Its memory, as large as the file shall be.
+            view: The segment's memory, as large as the file is to be.
             nonce: 16 random bytes.
             is_last_resort: Whether the file may take room that is kept for other files.
 
@@ -160,7 +160,7 @@ class SegmentFiles:
         return JournalSegment(SegmentImage(number, nonce, view), file)
 
     async def reopen(self, header: SegmentHeader, view: memoryview) -> JournalSegment:
-        """Open the segment with this header to write it from ``view``. It was never written to."""
+        """Open the segment with this header, which was never written to, to write it from ``view``."""
         assert len(view) == header.size
         view[:SEGMENT_HEADER_BYTES] = header.encode()
         file = await self.disk.open(self.path(header.number), for_writing=True)
@@ -169,7 +169,7 @@ class SegmentFiles:
     async def remove(self, number: int, *, used: int | None = None) -> None:
         """Remove a segment's file, durably, or recycle it.
 
-        It can be recycled if ``used`` says how many of its first bytes were written.
+        The file can be recycled only if ``used`` says how many of its first bytes were written.
         """
         recycler = self._recycler
         if recycler is None or used is None or not await recycler.take_in(self.path(number), used):
