@@ -1,8 +1,9 @@
 """Finding a file's contents before compaction rewrites it: from the file if it is sound, otherwise from the
 index.
 
-The records of a sound file tell everything: its runs, the ledgers that the records are about, and in an entry
-log, the replaced files. Damage hides some of that. The bookie then gets the rest from elsewhere:
+The records of a sound file tell everything: its runs (frames of entries of one ledger), the ledgers that the
+records are about, and in an entry log, the replaced files. If the file is damaged, the bookie gets all three
+from elsewhere:
 
     runs       The rows of the index that name the file, for each ledger that uses it. A run without a row
                does not count: its ledger is deleted, or its entries were stored again elsewhere.
@@ -99,7 +100,7 @@ class FileContents:
         return FileRuns(await self._indexed_runs(row.file), await self._fenced_or_deleted(), replaced)
 
     async def _indexed_runs(self, file: int) -> list[EntryRun]:
-        """The runs in this file that have a row in the index."""
+        """Return the runs in this file that have a row in the index."""
         found: list[EntryRun] = []
         for ledger_id in sorted(await self._catalogue.usage(file)):
             start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
@@ -110,7 +111,7 @@ class FileContents:
         return found
 
     async def _fenced_or_deleted(self) -> set[int]:
-        """All ledgers that are fenced or deleted."""
+        """Return all ledgers that are fenced or deleted."""
         found: set[int] = set()
         async with aclosing(self._catalogue.ledgers()) as pages:
             async for page in pages:
@@ -120,7 +121,7 @@ class FileContents:
         return found
 
     async def _absent(self) -> FileSet:
-        """The file numbers below the newest that have neither a file nor a row."""
+        """Return the file numbers below the newest that have neither a file nor a row."""
         segments, logs = await self._files.segments.numbers(), await self._files.logs.numbers()
         segments += [row.file for row in await self._catalogue.segments()]
         logs += [-row.file for row in await self._catalogue.logs()]
@@ -128,7 +129,7 @@ class FileContents:
 
 
 def _gaps(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The missing ranges below the largest number, from 1 on: [2, 5] gives (1, 1) and (3, 4)."""
+    """Return the missing ranges below the largest number, from 1 on: [2, 5] gives (1, 1) and (3, 4)."""
     return [
         (low + 1, high - 1) for low, high in itertools.pairwise([0, *sorted(set(numbers))]) if high > low + 1
     ]

@@ -54,13 +54,14 @@ _UNFINISHED = ".new"
 _UNFINISHED_NAME = re.compile(r"[0-9a-f]{16}\.new\Z")
 _PIECE_BYTES = MIB
 STEP_RUNS = 512
-"""How many runs are handled between two checkpoints. Adds wait about a millisecond during that time."""
+"""How many runs (frames of entries) are handled between two checkpoints. During that time, about a
+millisecond, adds wait."""
 _STEP_BYTES = 64 * KIB
 _STEP_RECORDS = 128
 _FETCH_BYTES = MIB
 
 Fetch = Callable[[Sequence[EntryRun]], Awaitable[Sequence[bytes | memoryview]]]
-"""Returns the verified frames of some runs, in order. Raises UnreadableSource if one cannot be read."""
+"""Returns the verified frames of some runs, in order. Raises UnreadableSource if a frame cannot be read."""
 
 
 class UnreadableSource(StorageError):
@@ -125,7 +126,7 @@ class EntryLogFiles:
         return f"{self.directory}/{number:016x}.entries"
 
     async def numbers(self) -> list[int]:
-        """The numbers of all logs, sorted. Files with other names do not belong to the bookie and are
+        """Return the numbers of all logs, sorted. Files with other names do not belong to the bookie and are
         ignored."""
         names = await self.disk.list_directory(self.directory)
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
@@ -177,8 +178,8 @@ class EntryLogFiles:
             DiskFull: The disk has no room. The temporary file is removed.
             UnreadableSource: A run cannot be read from its source. The temporary file is removed.
 
-        After any other error, or if it is cancelled, it may leave a temporary file. The next start removes
-        it.
+        After any other error, or if this is cancelled, a temporary file may be left. The next start removes
+        that file.
         """
         replaces, footer = entry_log.encode_replaces(replaced), entry_log.encode_footer(len(runs), usage)
         records = record_bytes(len(replaces)) + record_bytes(len(footer))
@@ -211,7 +212,7 @@ class EntryLogFiles:
         except (UnreadableSource, DiskFull):
             # The disk still works. A flush that finds no room is tried again every second, so free now what
             # this attempt took.
-            with contextlib.suppress(FileMissing):  # It may have its final name already.
+            with contextlib.suppress(FileMissing):  # The file may have its final name already.
                 await self.disk.unlink(unfinished)
             raise
         finally:
@@ -239,7 +240,7 @@ class EntryLogFiles:
         return header
 
     async def read_replaced(self, number: int) -> FileSet:
-        """The files that a log replaced, and the files that those had replaced."""
+        """Return the files that a log replaced, and the files that those had replaced."""
         async with aclosing(self.facts(number)) as facts:
             async for fact in facts:
                 if isinstance(fact, Replaces):
@@ -359,7 +360,7 @@ async def _write_ledgers(
     begun = -1
 
     async def begin(ledger_id: int) -> None:
-        """Put the LEDGER records up to that of ``ledger_id``, included."""
+        """Put the LEDGER records up to and including that of ``ledger_id``."""
         nonlocal begun
         while begun < ledger_id:
             following = next(waiting, None)

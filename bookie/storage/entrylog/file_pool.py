@@ -1,8 +1,9 @@
 """Open files for reading entries, and waiting until no read uses them any more.
 
-A run names its file by one number: a segment of the journal by its own number, an entry log by its negative
-number. ``FilePool`` opens a file when a read asks for it and keeps it open. If more than ``_OPEN_FILES_MAX``
-are open, it closes the least recently used ones, but never one that a read is using.
+A *run* is a frame of entries of one ledger, stored in one piece. A run names its file by one number: a
+segment of the journal by its own number, an entry log by its negative number. ``FilePool`` opens a file when
+a read asks for it and keeps it open. If more than ``_OPEN_FILES_MAX`` are open, it closes the least recently
+used ones, but never one that a read is using.
 
 **Retiring.** If the entries of a file were written again elsewhere, the file is removed. But a read may have
 found the file in the index already, and may open it soon. So each read runs within ``reading``, and
@@ -42,8 +43,8 @@ class FilePool:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep files for a read. If the index names a file while the body runs, the file stays readable until
-        the end of the body."""
+        """Protect files for a read. If the index names a file at any time while the body runs, the file stays
+        readable until the end of the body."""
         era = self._era
         self._readers[era] += 1
         try:
@@ -57,7 +58,7 @@ class FilePool:
     async def read(self, file: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read the bytes at each (offset, length) of a file.
 
-        A result is shorter than asked if the file is too short.
+        If the file ends before a range does, the result for that range is shorter.
 
         Raises:
             StorageError: The file cannot be read or does not exist.
@@ -77,7 +78,7 @@ class FilePool:
                     if other is None:
                         opened = _OpenFile(made)
                     else:
-                        self._disk.close(made)  # Another read opened it at the same time.
+                        self._disk.close(made)  # Another read opened the file at the same time.
                         opened = other
                 self._open[file] = opened
                 opened.users += 1

@@ -1,10 +1,11 @@
 """A cache of entries from files, for clients that read on or read the same entries again.
 
 A frame on the disk holds up to some hundreds of entries. Suppose that a client asks for one entry after the
-other. Without the cache, the bookie would read and verify the whole frame for each of them. The cache keeps
-verified entries, or raw frames that were read ahead. If it holds more than ``bytes_max``, it drops the least
-recently used ones. An address (file and offset) never changes its meaning, so nothing here goes out of date.
-No read asks for an address in a removed file.
+other. Without the cache, the bookie would read and verify the whole frame for each entry. For each run (a
+frame of entries, at its address), the cache keeps the verified entries, or the raw frame if it was read
+ahead. If the cache holds more than ``bytes_max``, it drops the least recently used runs. An address (file and
+offset) never changes its meaning, so nothing here goes out of date. No read asks for an address in a removed
+file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ReadCache:
         self._frames: OrderedDict[tuple[int, int], tuple[int, bytes | Entries]] = OrderedDict()
 
     def get(self, run: EntryRun) -> bytes | Entries | None:
-        """Return the run's verified entries, or its raw frame; None if neither is here."""
+        """Return the run's verified entries, or its raw frame; None if the cache has neither."""
         key = (run.file, run.offset)
         found = self._frames.get(key)
         if found is None:
@@ -35,7 +36,7 @@ class ReadCache:
         return found[1]
 
     def holds_verified(self, run: EntryRun) -> bool:
-        """Whether the run's verified entries are here."""
+        """Whether the cache has the run's verified entries."""
         found = self._frames.get((run.file, run.offset))
         return found is not None and isinstance(found[1], Entries)
 

@@ -1,8 +1,8 @@
 """Moving entries from memory or from files into a new entry log, and pointing the index at it.
 
-All code that stores entries a second time uses ``Rewriter``: the flush of a full segment whose runs do not
-stay in it, the flush of a write cache that no journal backs, and compaction. They all make things durable in
-this order:
+A *run* is a frame of entries of one ledger, stored in one piece. All code that moves runs uses ``Rewriter``:
+the flush of a full segment whose runs do not stay in it, the flush of a write cache (its entries skip the
+journal), and compaction. They all make things durable in this order:
 
     1  The entry log is complete under its final name.
     2  The states of ledgers that changed are saved. For example, merging two runs with a gap between them
@@ -14,12 +14,12 @@ this order:
     5  The replaced files are removed as soon as no read uses them.
 
 A crash before step 4 leaves a log that the index does not know. The next start takes the log over: it does
-steps 3 and 4 again. A crash after step 4 may leave files that the index does not know. The new log names them
-as replaced, so the next start removes them (``bookie.storage.upkeep.startup_cleanup``). So at any time, each
-run that counts is in an existing file.
+steps 3 and 4 again. A crash after step 4 may leave files that the index does not know. The new log names
+these files as replaced, so the next start removes them (``bookie.storage.upkeep.startup_cleanup``). So at any
+time, each run that the index names is in an existing file.
 
-**Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 leave
-it out. Each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
+**Deleted ledgers** are left out. If a ledger is deleted while its runs are being written, steps 3 and 4 skip
+it. Each batch checks for deletions under the catalogue's lock, and garbage collection holds the same lock
 while it marks ledgers as deleted.
 
 **Ledger states are copied too.** A replaced file may hold the only record of a fence besides the index, and a
@@ -49,7 +49,7 @@ from bookie.storage.index.catalogue import Catalogue
 from ledgerlog.concurrency.pace import Pace
 
 _STEP_LEDGERS = 128
-"""How many ledgers are handled between two checkpoints, as ``STEP_RUNS``."""
+"""How many ledgers are handled between two checkpoints, as ``STEP_RUNS`` is for runs."""
 
 
 async def _by_ledger(runs: Sequence[EntryRun]) -> dict[int, list[EntryRun]]:
@@ -155,7 +155,7 @@ class Rewriter:
 
         Args:
             sources: The rows of the files.
-            runs: The runs of the files that count.
+            runs: The runs of the files, without those that the index no longer names.
             marked: Ledgers with records other than adds in the files.
             level: How often the entries were merged with those of other files.
             replaced: The files, and the files that those had replaced.
@@ -196,8 +196,8 @@ class Rewriter:
         pace: Pace | None,
         changes: Callable[[], Sequence[Change]],
     ) -> WrittenLog:
-        """Write the log and the index. ``old_keys`` has ledger and first entry id of the runs that have a
-        row; None if all runs have one."""
+        """Write the log and the index. ``old_keys`` has the ledger and the first entry id of each run that
+        has a row; None if all runs have a row."""
         with self._watch() as gone:
             by_ledger = await _by_ledger(runs)
             ledgers = set(by_ledger)
@@ -226,7 +226,7 @@ class Rewriter:
             return written
 
     async def _carried(self, ledger_ids: Iterable[int]) -> tuple[dict[int, LoggedLedger], set[int]]:
-        """The state of each ledger for its LEDGER record, and the set of deleted ledgers."""
+        """Return the state of each ledger for its LEDGER record, and the set of deleted ledgers."""
         carried: dict[int, LoggedLedger] = {}
         deleted: set[int] = set()
         for count, ledger_id in enumerate(sorted(ledger_ids)):
@@ -246,7 +246,7 @@ class Rewriter:
         return carried, deleted
 
     async def _merge(self, by_ledger: dict[int, list[EntryRun]]) -> tuple[list[Merged], dict[int, int]]:
-        """The runs as the log will hold them, and the bytes of each ledger's runs."""
+        """Return the runs as the log will hold them, and the bytes of each ledger's runs."""
         merged: list[Merged] = []
         usage: dict[int, int] = {}
         step = 0
