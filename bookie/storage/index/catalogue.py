@@ -1,4 +1,7 @@
-"""The index in the terms of the storage: ledgers, runs, files and the replay mark instead of rows."""
+"""The index in the terms of the storage: ledgers, runs, files and the replay mark instead of rows.
+
+A *run* is a frame of entries of one ledger, stored in one piece.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ class Catalogue:
     def __init__(self, index: Index) -> None:
         self.index = index
         self.lock = trio.Lock()
-        """Hold it for each batch that moves, indexes or removes runs: from the reads on which the batch
-        depends until the batch is written."""
+        """Hold this lock for each batch that moves, indexes or removes runs: from the reads on which the
+        batch depends until the batch is written."""
 
     @property
     def path(self) -> str:
@@ -43,21 +46,23 @@ class Catalogue:
     # --- single values ----------------------------------------------------------------------------
 
     def instance_now(self) -> str:
-        """The instance of the bookie that owns the index. StorageCorrupt if the index has no such row."""
+        """Return the instance of the bookie that owns the index. Raises StorageCorrupt if the index has no
+        such row."""
         value = self.index.get_now(rows.INSTANCE_KEY)
         if value is None:
             raise StorageCorrupt(self.path, None, "the index does not say whose it is")
         return rows.decode_instance(value, self.path)
 
     def mark_now(self) -> ReplayStart:
-        """The position in the journal at which replay begins. StorageCorrupt if the index has no such row."""
+        """Return the replay mark: the position in the journal at which replay begins. Raises StorageCorrupt
+        if the index has no such row."""
         value = self.index.get_now(rows.MARK_KEY)
         if value is None:
             raise StorageCorrupt(self.path, None, "the index has no mark")
         return rows.decode_mark(value, self.path)
 
     def ledger_now(self, ledger_id: int) -> StoredLedger | None:
-        """The stored state of a ledger; None if the index has none."""
+        """Return the stored state of a ledger; None if the index has none."""
         key = rows.ledger_key(ledger_id)
         value = self.index.get_now(key)
         return None if value is None else rows.decode_ledger(key, value, self.path)
@@ -76,11 +81,11 @@ class Catalogue:
     # --- ranges -----------------------------------------------------------------------------------
 
     async def segments(self) -> list[FileRow]:
-        """Every segment that the index knows, in order."""
+        """Return every segment that the index knows, in order."""
         return await self._files(rows.segment_key)
 
     async def logs(self) -> list[FileRow]:
-        """Every entry log that the index knows, in order."""
+        """Return every entry log that the index knows, in order."""
         return await self._files(rows.log_key)
 
     async def _files(self, key_of: Callable[[int], bytes]) -> list[FileRow]:
@@ -90,7 +95,8 @@ class Catalogue:
     async def ledgers(
         self, first: int = 0, last: int = LEDGER_ID_MAX
     ) -> AsyncGenerator[list[tuple[int, StoredLedger]], None]:
-        """Yield id and stored state of each ledger from ``first`` to ``last``, in order, page by page."""
+        """Yield the id and the stored state of each ledger from ``first`` to ``last``, in order, page by
+        page."""
         async with aclosing(self.pages(rows.ledger_key(first), rows.ledger_key(last + 1))) as pages:
             async for page in pages:
                 yield [
@@ -118,13 +124,14 @@ class Catalogue:
             start = page[-1][0] + b"\0"
 
     async def file(self, file: int) -> FileRow | None:
-        """The row of a file; None if the index has none."""
+        """Return the row of a file; None if the index has none."""
         key = rows.file_key(file)
         part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
         return rows.decode_file(*part[0], self.path) if part else None
 
     async def usage(self, file: int) -> dict[int, int]:
-        """The ledgers with runs that count in a file, and the bytes of these runs."""
+        """Return the ledgers with live runs in a file (runs that the index names), and the bytes of these
+        runs."""
         key = rows.usage_key(file)
         part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
         return rows.decode_usage(*part[0], self.path) if part else {}
@@ -138,18 +145,18 @@ class Catalogue:
             ledger_id: The ledger.
             first: The first entry id.
             last: The last entry id.
-            straddle: How far before an entry its run may begin although another run begins in between
+            straddle: How far before an entry its run may begin, even if another run begins in between
                 (``bookie.core.ledger``).
 
         Returns:
             The runs, sorted, and an entry id from ``first`` to ``last``: up to this id, these are all runs in
-            the index. It is less than ``last`` if the range has many runs; call again from there.
+            the index. If the range has many runs, the id is less than ``last``; call again from there.
         """
         limit = _SCAN_ROWS
         while True:
-            # One scan must find them all. Between two scans, a merge could join runs from the second scan's
-            # range to a run that begins in the first scan's range. Neither scan would find them. Do not take
-            # the lock instead: its holder may be waiting for room on the disk.
+            # One scan must find all runs. Between two scans, a merge could join runs from the second scan's
+            # range to a run that begins in the first scan's range. Neither scan would find the joined runs.
+            # Do not take the lock instead: its holder may be waiting for room on the disk.
             search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
             search.take(
                 await self.index.scan(search.start, search.stop, floor=search.floor, limit=limit), limit
@@ -159,7 +166,7 @@ class Catalogue:
             limit *= _MORE
 
     def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[EntryRun]:
-        """All runs of a ledger that may hold entries from ``first`` to ``last``, found by one scan."""
+        """Return all runs of a ledger that may hold entries from ``first`` to ``last``, found by one scan."""
         search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
         rows_found = self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT)
         search.take(rows_found, _NO_LIMIT)
@@ -188,8 +195,8 @@ class Catalogue:
 
 
 class _RunSearch:
-    """Finds the runs that may hold entries of a range. It begins with the last run that begins at or before
-    ``first - straddle``, and ends at the end of the range or of the scan."""
+    """Finds the runs that may hold entries of a range. The search begins with the last run that begins at or
+    before ``first - straddle``. It ends at the end of the range or of the scan."""
 
     def __init__(self, path: str, ledger_id: int, *, first: int, last: int, straddle: int) -> None:
         assert 0 <= first <= last

@@ -1,8 +1,8 @@
 """The index capability: sorted rows, read by key or by range, written in atomic batches.
 
-``LevelDbIndex`` (``bookie.storage.index.leveldb``) keeps the rows in a directory. ``MemoryIndex`` keeps them
-in memory, for bookies without files and for simulation. ``bookie.core.rows`` defines their meaning.
-``Catalogue`` reads and writes them as runs, ledgers and segments.
+``StoredIndex`` (``bookie.storage.index.stored``) keeps the rows in a directory, with LevelDB or RocksDB.
+``MemoryIndex`` keeps them in memory, for bookies without files and for simulation. ``bookie.core.rows``
+defines what the rows mean. ``Catalogue`` reads and writes the rows as runs, ledgers and segments.
 
 All implementations keep this contract:
 
@@ -10,9 +10,9 @@ All implementations keep this contract:
   order in which they were written.
 * A failed operation raises StorageError, or StorageCorrupt if the rows are damaged. A damaged row is never
   skipped: if a range cannot be read in full, the result is an error, not a shorter range.
-* The ``_now`` forms do not let other tasks run. A lookup takes a few microseconds if the key is in LevelDB's
-  cache, or if LevelDB's filter shows that the key is missing. Any other lookup reads from the disk. Use these
-  forms if no other task may run between two of your steps.
+* The ``_now`` forms do not let other tasks run. A lookup takes a few microseconds if the key is in the
+  store's cache, or if the store's filter shows that the key is missing. Any other lookup reads from the disk.
+  Use the ``_now`` forms if no other task may run between two of your steps.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from bookie.storage.disk.disk import FileMissing
 from ledgerlog.errors import DiskFull, StorageError
 
 NOT_NOW = (DiskFull, OutOfDescriptors)
-"""What an index raises if the machine has no room or no descriptor for now. Nothing is damaged and nothing
-was done: try again later. Reads raise it too, while the index cannot be opened again."""
+"""The errors that an index raises if the machine has no room or no descriptor for now. Nothing is damaged and
+nothing was done: try again later. Reads raise these errors too, while the index cannot be opened again."""
 
 
 def remedy(path: str) -> str:
@@ -50,7 +50,7 @@ class Index(Protocol):
 
     @property
     def if_behind(self) -> str:
-        """Text for messages if the last batches are missing: where to look, and the remedy."""
+        """Text for the message that the last batches are missing: where to look, and the remedy."""
         ...
 
     def get_now(self, key: bytes) -> bytes | None:
@@ -63,7 +63,8 @@ class Index(Protocol):
         Args:
             start: The smallest key.
             stop: The first key after the range.
-            floor: Also return, in front, the last row below ``start``, if its key is at least ``floor``.
+            floor: If the last row below ``start`` has a key of at least ``floor``, return this row too, as
+                the first.
             limit: Read at most this many rows with ``start <= key < stop``.
         """
         ...
@@ -79,7 +80,7 @@ class Index(Protocol):
 
     async def refresh(self) -> None:
         """Forget the rows that are kept in memory, so that the next reads come from the disk. This finds the
-        damage that a start would find. The event loop stands still for a few milliseconds.
+        damage that a start would find. No other task runs for a few milliseconds.
 
         Raises:
             StorageCorrupt: The index is damaged, and nothing can be read from it any more.
@@ -150,11 +151,11 @@ class Indexes(Protocol):
     """Creates and opens indexes, by path."""
 
     async def create(self, path: str) -> Index:
-        """Create an empty index. StorageError if there is one already."""
+        """Create an empty index. Raises StorageError if there is one already."""
         ...
 
     async def open(self, path: str) -> Index:
-        """Open an index. FileMissing if there is none; StorageCorrupt if opening shows that it is damaged."""
+        """Open an index. Raises FileMissing if there is none, and StorageCorrupt if opening shows damage."""
         ...
 
     async def remove(self, path: str) -> None:
@@ -168,7 +169,7 @@ class Indexes(Protocol):
 
 
 class MemoryIndexes:
-    """``Indexes`` in memory, for as long as the object lives."""
+    """``Indexes`` in memory. They exist as long as this object."""
 
     def __init__(self) -> None:
         self.indexes: dict[str, MemoryIndex] = {}

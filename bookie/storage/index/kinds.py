@@ -5,14 +5,15 @@
     rocksdb   RocksDB   rocksdict  IDENTITY, OPTIONS-*, rocksdict-config.json
 
 A directory of version 0.1 has LevelDB. RocksDB writes IDENTITY and OPTIONS-* durably while it makes a
-database, and each of them alone says that the index is RocksDB's. So losing one of them changes nothing.
+database, and each of these files alone says that the index is RocksDB's. So if one of them is lost, the
+bookie still knows the kind.
 
 The default kind is LevelDB if plyvel can be imported, otherwise RocksDB. plyvel has wheels for Python 3.11
 and 3.12 on x86-64 only.
 
-An index is never converted in passing. If another kind is asked for, or if the package for the present kind
-cannot be imported, opening it fails. ``bookie rebuild-index PATH --index KIND`` makes an index of another
-kind from the journal and the entry logs.
+Opening an index never converts it. If another kind is asked for, or if the package for the present kind
+cannot be imported, opening the index fails. ``bookie rebuild-index PATH --index KIND`` makes an index of
+another kind from the journal and the entry logs.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class IndexKind:
     """A kind of index."""
 
     name: str
-    """Its name in options."""
+    """The name of the kind in options."""
     title: str
     """The name of the store, for messages."""
     package: str
-    """The package without which it cannot be opened."""
+    """The package that opens such an index."""
     marks: tuple[str, ...]
     """Patterns of files that only this store makes."""
     load: Callable[[], Store]
@@ -108,10 +109,10 @@ class StoredIndexes:
 
     Args:
         disk: The disk, which must be the real one.
-        beside: The path of the bookie's index. New indexes get the kind of this one, if there is one when the
-            object is made.
-        asked: The name of the kind that is asked for. An index of another kind is not opened. None: none is
-            asked for.
+        beside: The path of the bookie's index. If that index exists when this object is made, new indexes get
+            the same kind.
+        asked: The name of the kind that is asked for. An index of another kind is not opened. None: any kind
+            is opened.
     """
 
     def __init__(self, disk: Disk, beside: str | None = None, *, asked: str | None = None) -> None:
@@ -142,15 +143,16 @@ class StoredIndexes:
         await self._disk.remove_directory(path)
 
     async def replace(self, source: str, target: str) -> None:
-        """Replace an index. A crash in the middle leaves no index at ``target``. The next start notices that;
-        nothing else is lost."""
+        """Replace an index. A crash in the middle may leave no index at ``target``. The next start notices
+        that; nothing else is lost."""
         await self._disk.remove_directory(target)
         await self._disk.rename(source, target)
         await self._disk.sync_directory(os.path.dirname(target))
 
 
 def _translated(path: str, make: Callable[[], StoredIndex]) -> StoredIndex:
-    """Call ``make``. If the operating system refuses, such as to list the directory, raise StorageError."""
+    """Call ``make``. If the operating system refuses something, for example to list the directory, raise
+    StorageError."""
     try:
         return make()
     except OSError as cause:

@@ -5,12 +5,13 @@ fail if the log or the manifest is damaged.
 
 If an iterator meets a damaged block, LevelDB goes on after the block and remembers the error, and plyvel
 raises the error at the next row. If no row follows, plyvel ends the iteration as if the range were sound. So
-every iteration here must end at a row. After all other rows comes the row with the key ``_END_KEY``; before
-all other rows come those of the tally. An index of version 0.1 has no row at the end; the first batch adds
-it.
+every iteration here must end at a row. Therefore the row with the key ``_END_KEY`` comes after all other
+rows, and the rows of the tally come before all others. An index of version 0.1 has no row at the end; the
+first batch adds that row.
 
-**A full disk.** If a batch found no room, a part of it may be in the log. LevelDB would write the next batch
-after that part, and no later opening could read it. ``StoredIndex`` opens the database again instead.
+**A full disk.** If a batch found no room, a part of that batch may be in the log. LevelDB would write the
+next batch after that part, and no later opening could read the next batch. So ``StoredIndex`` opens the
+database again before the next batch.
 
 Only this module translates plyvel's exceptions.
 """
@@ -42,7 +43,7 @@ _END_KEY = b"\xff" * 32
 """The key of the last row."""
 _BLOOM_BITS = 10
 _DAMAGED = (os.strerror(errno.EINVAL), os.strerror(errno.ENOENT))
-"""LevelDB's words for a table that is empty (it cannot map it into memory) or missing."""
+"""LevelDB's words for a table that is empty (LevelDB cannot map an empty table into memory) or missing."""
 _LOCKED = os.strerror(errno.EAGAIN)
 _OF_THE_MANIFEST = "descriptor"
 """LevelDB's word for its manifest in messages that do not name the file."""
@@ -90,11 +91,11 @@ class LevelDbDatabase:
 
     def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
         rows: list[Row] = []
-        tally, has_end = self._tally.newest, self._has_end  # Before the snapshot is taken.
-        # Both iterators must see the same rows. A batch between them could remove the first one's row and put
-        # another row below the beginning of the second.
+        tally, has_end = self._tally.newest, self._has_end  # Read these before the snapshot is taken.
+        # Both iterators must see the same rows. A batch between them could remove the row of the first
+        # iterator and put another row below the beginning of the second iterator.
         with self._database.snapshot() as snapshot:
-            # No lower end: plyvel 1.5.1 misses rows if a reverse iterator has both ends.
+            # Set no lower end: plyvel 1.5.1 misses rows if a reverse iterator has both ends.
             with snapshot.iterator(stop=start, reverse=True, verify_checksums=True) as below:
                 row = next(below, None)
                 if row is None and tally and start > tally_key(tally):
@@ -140,8 +141,8 @@ class LevelDbDatabase:
 def _rows_from(
     source: plyvel.DB, path: str, start: bytes, *, has_end: bool, fill_cache: bool = True
 ) -> Generator[Row, None, None]:
-    """Yield the rows of a database or of a snapshot from ``start`` to the end. StorageCorrupt if the row at
-    the end is not reached."""
+    """Yield the rows of a database or of a snapshot from ``start`` to the end. Raises StorageCorrupt if the
+    iteration does not reach the row at the end."""
     with source.iterator(start=start, verify_checksums=True, fill_cache=fill_cache) as rows:
         for row in rows:
             if row[0] == _END_KEY:
@@ -156,7 +157,7 @@ def _rows_missing(path: str) -> StorageCorrupt:
 
 
 def _said(path: str, cause: plyvel.Error) -> str:
-    """LevelDB's message. If it is about the manifest and does not name the file, the path is added."""
+    """Return LevelDB's message. If it is about the manifest and does not name the file, add the path."""
     said = cause.args[0] if cause.args else ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     if _OF_THE_MANIFEST in text:

@@ -6,15 +6,16 @@ a larger step. So while the bookie serves, a batch waits for room (``bookie.stor
 checkpoint, flush or collection that writes the batch waits too. Fences and recovery go on while the journal
 has room. Ordinary adds are refused at once (``on_stuck``).
 
-A start and a stop do not wait for room. The batch is tried, then once more without the ballast, and then it
-fails. If a stop fails in this way, it is not a clean one: the next start replays the journal.
+A start and a stop do not wait for room. The batch is tried once. If it finds no room, the bookie removes the
+ballast and tries the batch once more. If it still finds no room, it fails. If a stop fails in this way, it is
+not a clean stop: the next start replays the journal.
 
 If no file descriptor is left for the index, a batch waits too, even at a start and at a stop, because the
-disk has room for it.
+disk has room for the batch.
 
-**Damage.** The index also remembers the first damage that was found in it (``damage``, ``damaged``). All
-reads and writes pass here, so it makes no difference whether a reader, a flush or scrubbing found the damage.
-``bookie.server.healing`` waits for the event.
+**Damage.** ``PatientIndex`` also remembers the first damage that was found in the index (``damage``,
+``damaged``). All reads and writes pass through it, so it makes no difference whether a reader, a flush or
+scrubbing found the damage. ``bookie.server.healing`` waits for the event ``damaged``.
 
 If a batch finds no room, the inner index raises DiskFull and stays whole. Nothing of the batch counts, and
 the index takes the next batch (``StoredIndex``).
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class PatientIndex:
-    """An ``Index`` around another one. Its writes wait for room."""
+    """An ``Index`` around another ``Index``. Its writes wait for room."""
 
     def __init__(self, inner: Index, ballast: Ballast, *, retry_s: float) -> None:
         self.path = inner.path
@@ -46,7 +47,7 @@ class PatientIndex:
         self.is_patient = False
         """Whether batches wait for room."""
         self.on_stuck: Callable[[bool], None] | None = None
-        """Called with True when batches begin to wait, and with False when they no longer do."""
+        """Called with True when batches begin to wait, and with False when they no longer wait."""
         self.damage: StorageCorrupt | None = None
         """The first damage that was found in the index; None if there was none."""
         self.damaged = trio.Event()

@@ -1,21 +1,21 @@
 """RocksDB as the store of an index, through rocksdict, in its raw mode: keys and values are bytes.
 
-**The interpreter's lock.** rocksdict holds it during reads and during ``write``, also while the disk syncs.
-So a batch is written without a sync first, which takes microseconds. Then ``flush_wal`` syncs RocksDB's log;
-rocksdict releases the lock for that. The batch is visible before it is durable, and durable when ``write``
-returns. A write never waits inside RocksDB for a flush or a compaction (``no_slowdown``); it waits here,
-without the lock.
+**The interpreter's lock.** rocksdict holds the interpreter's lock (GIL) during reads and during ``write``,
+also while the disk syncs. So a batch is first written without a sync, which takes microseconds. Then
+``flush_wal`` syncs RocksDB's log; rocksdict releases the lock for that. Readers see the batch before it is
+durable. It is durable when ``write`` returns. A write never waits inside RocksDB for a flush or a compaction
+(``no_slowdown``); it waits in this module, without the lock.
 
 **Damage.** RocksDB verifies the checksum of each block that it reads, and an iterator that meets damage ends
 with an error (``status``). On opening, ``paranoid_checks`` verifies the manifest, the names and sizes of all
 tables, and RocksDB's log. RocksDB takes the first bad record of its log for the record that was being written
-when the power went: the index then ends before it, like a log that was cut. The engine notices if the journal
-does not reach back so far (``Index.if_behind``).
+when the power failed. The index then ends before that record, as if the log had been cut there. The engine
+notices if the journal does not reach back so far (``Index.if_behind``).
 
-**Closing.** RocksDB stays open while an iterator or a snapshot lives, and a frame of a traceback keeps them
-alive. So they are deleted explicitly.
+**Closing.** RocksDB stays open while an iterator or a snapshot lives, and a frame of a traceback can keep it
+alive. So this module deletes iterators and snapshots explicitly.
 
-Only this module translates rocksdict's exceptions. rocksdict raises ``Exception`` itself, with RocksDB's
+Only this module translates rocksdict's exceptions. rocksdict raises plain ``Exception``, with RocksDB's
 message.
 """
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 _BLOOM_BITS = 10
 _WRITE_BUFFERS = 3
-"""A batch waits if so many write buffers are full and not yet in a table."""
+"""A batch waits if this many write buffers are full and not yet in a table."""
 _LOG_BYTES_MAX = 256 * KIB
 """RocksDB keeps two files of this size with messages for its developers."""
 _STALLED_S = 0.001
@@ -53,8 +53,8 @@ _EXISTS = "error_if_exists"
 _LOCKED = (os.strerror(errno.EAGAIN), os.strerror(errno.ENOLCK))
 _MISSING = os.strerror(errno.ENOENT)
 _DAMAGED = ("Corruption", "Invalid argument", "Not implemented", "NotFound")
-"""How RocksDB's messages about damage begin. The others are what it says of a manifest or a table that reads,
-but names what does not exist."""
+"""How RocksDB's messages about damage begin. "Corruption" is the usual one. The others come if a manifest or
+a table can be read, but names something that does not exist."""
 
 
 class RocksDb:
@@ -62,8 +62,8 @@ class RocksDb:
 
     def open(self, path: str, *, is_new: bool) -> RocksDbDatabase:
         options = _options(is_new=is_new)
-        # With ``column_families``, because otherwise rocksdict takes the options that are stored in the
-        # directory, if it can read them.
+        # Without ``column_families``, rocksdict would take the options that are stored in the directory, if
+        # it can read them.
         return _translated(
             path,
             lambda: RocksDbDatabase(
@@ -82,7 +82,7 @@ class RocksDbDatabase:
         self._read.set_verify_checksums(True)
         database.set_read_options(self._read)
         self._pass = rocksdict.ReadOptions()
-        """For reading many rows once: their blocks do not stay in memory."""
+        """Options for reading many rows once: their blocks do not stay in memory."""
         self._pass.set_verify_checksums(True)
         self._pass.fill_cache(False)  # type: ignore[call-arg]  # its stub lacks the argument
         self._write = rocksdict.WriteOptions()
@@ -97,7 +97,7 @@ class RocksDbDatabase:
 
     def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
         rows: list[Row] = []
-        iterator = self._database.iter(self._read)  # It sees the rows as they are now.
+        iterator = self._database.iter(self._read)  # The iterator sees the rows as they are now.
         try:
             iterator.seek_for_prev(start)
             if iterator.valid() and iterator.key() == start:
@@ -137,7 +137,7 @@ class RocksDbDatabase:
 
     def _written(self, changes: Sequence[Change]) -> bool:
         """Write a batch without a sync. Return False if too many write buffers or tables wait for RocksDB's
-        threads: then nothing of it was written."""
+        threads; then nothing of the batch was written."""
         batch = rocksdict.WriteBatch(raw_mode=True)
         for key, value in changes:
             if value is None:
@@ -153,11 +153,11 @@ class RocksDbDatabase:
         return True
 
     def knows(self, tally: Tally) -> None:
-        """It needs no tally: its iterators tell of damage."""
+        """Do nothing. RocksDB needs no tally, because its iterators report damage."""
 
     def close(self) -> None:
-        # Every batch is in the synced log, so nothing is lost if the table cannot be written that rocksdict
-        # makes of them here.
+        # Here rocksdict writes the batches to a table. Every batch is in the synced log, so nothing is lost
+        # if that table cannot be written.
         with contextlib.suppress(StorageError, rocksdict.DbClosedError):
             _translated(self._path, self._database.close)
 

@@ -2,24 +2,24 @@
 
 ``StoredIndex`` does what does not depend on the store: threads, the tally of batches, and opening the store
 again. A ``Store`` opens a ``Database``, whose calls are synchronous. The modules ``leveldb`` and ``rocksdb``
-have one of each. Only they know their library and translate its exceptions.
+each have a ``Store`` and a ``Database``. Only these modules know their library and translate its exceptions.
 
-Every call that may touch the disk runs in a thread, one hop for each batch. Every batch is synced before
-``write`` returns. If several batches were unsynced, only an ordered prefix of them would survive a power cut.
-If the store changed its log file in between, not even that is sure.
+Every call that may touch the disk runs in a thread. A batch needs one hop to a thread. Every batch is synced
+before ``write`` returns. If several batches were unsynced, at best only the first few of them would survive a
+power cut. If the store changed its log file in between, not even that is sure.
 
 **Damage.** Reads verify the checksums of blocks, and opening fails if the log or the manifest is damaged.
 ``bookie.storage.index.tally`` detects the damage that a store mistakes for the normal end of a file.
 
-**A full disk.** If a batch found no room, a part of it may be in the store's log. So before the next batch,
-the database is opened again: it moves the whole batches of the log into a table and begins another log. If
-there is no room for that either, nothing can be read. ``bookie.storage.disk.ballast`` keeps room free to
-prevent this.
+**A full disk.** If a batch found no room, a part of that batch may be in the store's log. So before the next
+batch, the database is opened again: the store moves the complete batches of the log into a table and begins
+another log. If there is no room for the table either, nothing can be read. ``bookie.storage.disk.ballast``
+keeps room free to prevent this.
 
 **No descriptor left.** A store opens tables and logs when it needs them. If a read finds no descriptor, it is
-tried once more with a descriptor that is kept for it. If a batch finds none, it is not written. If the
-store's own compaction found none, no later batch is written either until the database is opened again. So
-this is handled like a full disk.
+tried once more with a descriptor that is kept for such reads. If a batch finds no descriptor, it is not
+written. If the store's own compaction found none, no later batch is written either until the database is
+opened again. So a missing descriptor is handled like a full disk.
 
 The messages of errors name the remedy, because the index can always be rebuilt from the journal.
 """
@@ -46,7 +46,7 @@ from ledgerlog.errors import StorageCorrupt, StorageError
 T = TypeVar("T")
 
 NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-"""The operating system's texts, which a store includes in its messages."""
+"""The operating system's texts for a full disk, which a store includes in its messages."""
 _READERS = 4
 
 
@@ -62,7 +62,7 @@ class Database(Protocol):
         ...
 
     def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        """``Index.scan_now``."""
+        """Do ``Index.scan_now``."""
         ...
 
     def rows_from(self, start: bytes) -> Generator[Row, None, None]:
@@ -70,7 +70,7 @@ class Database(Protocol):
         ...
 
     def write(self, changes: Sequence[Change], tally: Tally) -> None:
-        """Write a batch atomically and durably. ``tally`` is the tally after it."""
+        """Write a batch atomically and durably. ``tally`` is the tally after this batch."""
         ...
 
     def knows(self, tally: Tally) -> None:
@@ -89,11 +89,11 @@ class Store(Protocol):
         """Open a database.
 
         Args:
-            path: Its directory.
-            is_new: Make it. Otherwise it must exist.
+            path: The directory of the database.
+            is_new: Whether to make the database. If not, it must exist.
 
         Raises:
-            StorageCorrupt: It is damaged.
+            StorageCorrupt: The database is damaged.
             StorageError: There is one already (``is_new``), or it could not be opened.
         """
         ...
@@ -116,9 +116,10 @@ class StoredIndex:
         self._store = store
         self._opened = opened
         self._is_torn = False
-        """Whether a batch failed for lack of room or of a descriptor. The log may end in the middle of it."""
+        """Whether a batch failed because no room or no descriptor was left. The log may end in the middle of
+        that batch."""
         self._failure: StorageError | None = None
-        """The reason if the database could not be opened again."""
+        """The error if the database could not be opened again; None otherwise."""
         self._limiter = trio.CapacityLimiter(_READERS)
         self._writer = trio.CapacityLimiter(1)
         self._writing = trio.Lock()
@@ -128,15 +129,15 @@ class StoredIndex:
     @property
     def _database(self) -> Database:
         if self._failure is not None:
-            raise fresh(self._failure)  # Of the same type: who waits for room waits for this, too.
+            raise fresh(self._failure)  # Keep its type: a caller that waits for room waits for this, too.
         return self._opened.database
 
     def get_now(self, key: bytes) -> bytes | None:
         return self._reading(lambda: self._database.get(key))
 
     def _reading(self, read: Callable[[], T]) -> T:
-        """Call ``read``; lend it the spare descriptor if there is no other. The store does not keep the
-        descriptor: it closes each file that it opened for the read, or maps it into memory."""
+        """Call ``read``, and lend it the spare descriptor if no other is free. The store does not keep that
+        descriptor: it closes each file that it opened for the read, or maps the file into memory."""
         try:
             return self._spare.lend(read)
         finally:
@@ -173,8 +174,8 @@ class StoredIndex:
 
     async def _open_again(self) -> None:
         """Open the database again, which begins another log. First wait until no thread reads. Then block the
-        event loop, so that no other task reads in the meantime. If it fails, it raises StorageError: later
-        reads raise it too, and the next batch tries again."""
+        event loop, so that no other task reads in the meantime. If this fails, it raises StorageError. Later
+        reads raise the same error, and the next batch tries to open the database again."""
         readers = [object() for _ in range(_READERS)]
         for reader in readers:
             await self._limiter.acquire_on_behalf_of(reader)
@@ -205,8 +206,8 @@ def create(store: Store, path: str) -> StoredIndex:
 
 
 def open_stored(store: Store, path: str) -> StoredIndex:
-    """Open an index. StorageCorrupt if opening shows that it is damaged."""
-    log = _newest_log(path)  # Look before opening: that begins another log and removes this one.
+    """Open an index. Raises StorageCorrupt if opening shows that the index is damaged."""
+    log = _newest_log(path)  # Look first, because opening begins another log and removes this one.
     return StoredIndex(path, store, _reopened(store, path), log)
 
 
@@ -225,9 +226,9 @@ def _reopened(store: Store, path: str) -> _Opened:
 
 
 def _newest_log(path: str) -> str:
-    """Return the log that holds the newest batches. StorageCorrupt if there is none. A store itself would
-    mistake a missing log for an empty one. It always begins a log before its manifest names it, so a sound
-    index has one."""
+    """Return the log that holds the newest batches. Raises StorageCorrupt if there is none, because the store
+    would mistake a missing log for an empty one. A store always begins a log before its manifest names that
+    log, so a sound index has a log."""
     names = [name for name in os.listdir(path) if name.endswith(".log")]
     if not names:
         raise StorageCorrupt(path, None, f"the index's log, {path}/*.log, is missing; {remedy(path)}")

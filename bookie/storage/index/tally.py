@@ -1,10 +1,10 @@
 """The tally of an index: its batches are numbered, so a start notices if some of them are lost.
 
-A key-value store may mistake damage for the normal end of a file: a record near the end of its log or
-manifest whose *length* is damaged. It looks like a record that was being written when the power went, and the
-store silently drops it and everything after it. In the log, this loses the newest batches. That is the same
-as an older replay mark: the journal is replayed from there. In the manifest, it can lose a whole table from
-the middle of the history.
+A key-value store may mistake damage for the normal end of a file. Suppose that a record near the end of its
+log or manifest has a damaged *length*. Such a record looks like one that was being written when the power
+failed, and the store silently drops the record and everything after it. In the log, this loses the newest
+batches. The index then has an older replay mark, and the journal is replayed from there. In the manifest,
+this can lose a whole table from the middle of the history.
 
 The tally detects this. Batches are numbered, and each contains its own row (0x00, "tally", number). On
 opening, the numbers found must have no gap up to the newest. If a table is missing, the tally rows of its
@@ -12,7 +12,7 @@ batches are missing too.
 
 Old tally rows are removed, because a start must not read a row for each batch of the bookie's life. A damaged
 end of a manifest can hide only the newest table, and a table holds at most ``KEPT`` batches: each batch takes
-about ninety bytes, and a table is made from four megabytes. So the tally rows of older batches prove nothing.
+about ninety bytes, and a table is made from four megabytes. So the tally rows of older batches are of no use.
 The row (0x00, "since") holds the number of the last batch whose tally row is gone. The batch that removes the
 tally rows up to this number also writes this row.
 """
@@ -30,7 +30,7 @@ from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
 PREFIX = b"\0tally"
-"""The keys of all tally rows begin with it. It sorts before the keys of ``bookie.core.rows``."""
+"""The keys of all tally rows begin with this prefix. It sorts before the keys of ``bookie.core.rows``."""
 SINCE_KEY = b"\0since"
 KEPT = 2**17
 STEP = 1024
@@ -43,7 +43,7 @@ _SINCE = struct.Struct("<QI")
 
 @attrs.frozen
 class Tally:
-    """Which tally rows an index has: those of the batches after ``since``, up to ``newest``."""
+    """The tally rows of an index: it has those of the batches after ``since``, up to ``newest``."""
 
     since: int = 0
     """The number of the last batch whose tally row was removed."""
@@ -57,7 +57,7 @@ class Tally:
             rows: How many rows the batch has.
 
         Returns:
-            The tally after the batch, and the rows that the batch must contain too.
+            The tally after the batch, and the rows that must be added to the batch.
         """
         number, since = self.newest + 1, self.since
         changes: list[Change] = [_tally_row(number, rows)]
