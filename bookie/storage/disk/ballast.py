@@ -3,15 +3,15 @@
 A bookie on a full disk must still be able to stop cleanly, to start, and to free space. Each of these writes
 a little: the index, the marks, a short segment. The bookie turns read-only long before its disk is full, but
 that does not help if other programs write to the same disk. Above all, LevelDB must never find the disk full:
-if only a part of a batch reached its log and another batch follows it, the index is damaged. So room is kept
-in two ways:
+if only a part of a batch reached LevelDB's log and another batch follows that part, the index is damaged. So
+room is kept in two ways:
 
 * A file, ``PATH/ballast``, of ``size`` bytes, allocated and never written to. It is for starts and stops. If
-  less than ``size`` bytes are free, they remove it first (``make_way``). Afterwards the bookie takes the
-  remaining room again at once, before other programs take it (``leave``). It restores the whole ballast when
-  twice ``size`` is free (``restore``).
-* Large files leave ``size`` bytes free (``check``). These are segments and entry logs, and a bookie can do
-  without another one for a while. The index may use the bytes that they leave, down to half of ``size``
+  fewer than ``size`` bytes are free, a start or a stop first removes the file (``make_way``). Afterwards the
+  bookie takes the remaining room again at once, before other programs take it (``leave``). The bookie
+  restores the whole ballast when twice ``size`` is free (``restore``).
+* Large files leave ``size`` bytes free (``check``). Large files are segments and entry logs: a bookie can do
+  without a new one for a while. The index may use the bytes that they leave, down to half of ``size``
   (``ensure``).
 
 The table reads from a disk with room (left) to a full disk (right):
@@ -23,18 +23,18 @@ The table reads from a disk with room (left) to a full disk (right):
 
 For example, with 16 MiB of ballast, the bookie makes no segment or entry log that would leave less than 16
 MiB free. The index waits if less than 8 MiB are free. So if the bookie itself fills its disk, it stops taking
-data while the index still has room to free space. If other programs fill the disk to the last byte, the
-bookie still stops and starts cleanly, again and again. A start does not ask whether there is enough room. It
-removes the ballast and tries.
+data while the index still has enough room for the work that frees space. If other programs fill the disk to
+the last byte, the bookie still stops and starts cleanly, again and again. A start does not ask whether there
+is enough room. It removes the ballast and tries.
 
-If the file system of a directory has no bounds, there is no ballast. The size is at most a sixteenth of the
-disk, because on a small disk the bookie's files are small too. If the bookie crashes while it makes the file,
-it leaves a file named ``PATH/ballast.new``. That file is removed together with the ballast, or when the
+If the file system of a directory has no bounds, there is no ballast. The ballast is at most a sixteenth of
+the disk, because on a small disk the bookie's files are small too. If the bookie crashes while it makes the
+file, it leaves a file named ``PATH/ballast.new``. That file is removed together with the ballast, or when the
 ballast is made again.
 
-**A small bookie** needs little to start and to stop. So the file may be smaller at first (``begin_small``).
-It gets its whole size when the bookie makes a file of half that size. The free room that large files must
-leave is the same from the beginning.
+**A small bookie** needs little to start and to stop. So the ballast may be smaller at first
+(``begin_small``). It gets its whole size once the bookie makes a file that is larger than half of that size.
+The free room that large files must leave is the same from the beginning.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ afterwards."""
 
 _SHARE = 16
 _SMALL = 16
-"""A file this many times smaller than the ballast is not large. For example, a log that only remembers fences
-must be written, to free the files that it replaces."""
+"""A file this many times smaller than the ballast does not count as large. For example, a log that only
+remembers fences must be written, to free the files that it replaces."""
 
 
 class Ballast:
@@ -67,28 +67,30 @@ class Ballast:
 
     def __init__(self, disk: Disk, directory: str, size: int = BALLAST_BYTES) -> None:
         self.size = size
-        """The intended size in bytes. On a small disk less is kept."""
+        """The intended size in bytes. On a small disk the ballast is smaller."""
         self._small: int | None = None
-        """The size of the file while the bookie is small; None once it has made a large file."""
+        """The size of the file while the bookie is small. None once the bookie makes a file that is larger
+        than half of ``size``."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/ballast"
         self._fresh = f"{self._path}.new"
-        """The temporary name of the ballast. A crash may leave the file under this name; it still holds
-        room."""
+        """The temporary name of the ballast. A crash may leave the file under this name. Then the file still
+        holds room."""
         self._lock = trio.Lock()
         self._was_given_up = False
         self._is_ending = False
 
     def begin_small(self, size: int) -> None:
-        """Take no more than ``size`` bytes before the bookie makes a large file."""
+        """Take no more than ``size`` bytes until the bookie makes a file that is larger than half of
+        ``self.size``."""
         self._small = size
 
     async def run(self, changed: Callable[[], trio.Event], *, interval_s: float) -> None:
         """Take the ballast again when there is room for it, for ever.
 
         Args:
-            changed: Returns the event to wait for. It is called again after each look.
+            changed: Returns the event to wait for. ``run`` calls ``changed`` again after each look.
             interval_s: Look after this many seconds at the latest.
 
         Raises:
@@ -114,7 +116,7 @@ class Ballast:
         await self.make_way()
 
     async def leave(self, *, free_share: int = 0) -> None:
-        """Take the ballast again after a start or a stop, if it was given up for that.
+        """Take the ballast again after a start or a stop, if the start or the stop removed it.
 
         Take all free bytes, except ``free_share`` halves of the ballast's size. For example, with
         ``free_share=1`` half of its size stays free.
@@ -183,7 +185,7 @@ class Ballast:
                 await self._disk.sync_directory(self._directory)
 
     async def _held(self) -> int:
-        """Return how many bytes the ballast has. An earlier process may have got less than its full size."""
+        """Return how many bytes the ballast has. An earlier process may have got less than the full size."""
         try:
             file = await self._disk.open(self._path)
         except FileMissing:
@@ -200,7 +202,7 @@ class Ballast:
         try:
             space = await self._disk.space(self._directory)
         except StorageError:
-            return 0, 0  # The disk watch reports it.
+            return 0, 0  # The disk watch reports this error.
         if space is None:
             return 0, 0
         return space.free, min(self.size, space.total // _SHARE // PAGE_BYTES * PAGE_BYTES)

@@ -46,7 +46,7 @@ class OutOfDescriptors(StorageError):
 
 
 def is_exhaustion(cause: BaseException) -> bool:
-    """Whether ``cause`` is a failure because no descriptor was left."""
+    """Whether ``cause`` is an error that says that no descriptor was left."""
     return isinstance(cause, OutOfDescriptors) or (
         isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
     )
@@ -98,7 +98,7 @@ class SpareDescriptor:
                 self._take()
 
     def close(self) -> None:
-        """Free it for good."""
+        """Free the spare descriptor for good."""
         with self._lock:
             self._is_closed = True
             self._free()

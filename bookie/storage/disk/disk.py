@@ -1,20 +1,21 @@
-"""The disk capability: a bookie uses its files only through it.
+"""The disk capability: a bookie uses its files only through a ``Disk``.
 
 ``RealDisk`` (``bookie.storage.disk.real``) uses the file system, ``MemoryDisk``
-(``bookie.storage.disk.memory``) memory. A recording disk in the tests enumerates the states that a crash can
-leave behind. The code above may rely only on these promises, which hold for all of these disks:
+(``bookie.storage.disk.memory``) uses memory. A recording disk in the tests enumerates the states that a crash
+can leave behind. Code that uses a disk may rely only on these promises, which hold for all of these disks:
 
-* Data is durable when its ``write_sync`` returns. If a crash comes earlier, each of its sectors of 512 bytes
-  may or may not be found. A sector that was not written reads as before.
+* Data is durable when its ``write_sync`` returns. If a crash comes earlier, each sector (512 bytes) of the
+  data may or may not be written. A sector that was not written reads as before.
 * A file that ``create`` made has its full size and reads as zeros.
 * Changes of names (``create``, ``rename``, ``unlink``, ``make_directory``) are durable after
-  ``sync_directory`` of the directory that holds them. If a crash comes earlier, the first few of them may be
-  found, in their order: of three renames, for example, the first two.
+  ``sync_directory`` of the directory that holds them. If a crash comes earlier, only the first few changes
+  may have happened, in their order: of three renames, for example, the first two.
 * An operation that raises may or may not have happened. Do not retry a failed ``write_sync``: the kernel may
   have dropped the data, and may still report success for the second call.
 
-Offsets are explicit; there is no append. Calls are few: one for each group commit, each batch of reads, each
-file. Paths consist only of fixed names and integers, below the directory that the operator named.
+Offsets are explicit; there is no append. Calls are few: one call for each group commit, for each batch of
+reads, or for a whole file. Paths consist only of fixed names and integers, below the directory that the
+operator named.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Disk(Protocol):
         ...
 
     async def truncate(self, path: str, size: int) -> None:
-        """Cut a file to its first ``size`` bytes. After a crash the file may be uncut."""
+        """Cut a file to its first ``size`` bytes. After a crash the file may have its old size."""
         ...
 
     async def space(self, path: str) -> DiskSpace | None:
@@ -105,12 +106,12 @@ class Disk(Protocol):
     # --- small files ------------------------------------------------------------------------------
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Make a file with this content, or replace a file of that name. The content is durable, the name is
-        not."""
+        """Make a file with this content, or replace a file of that name. The content is durable; the name is
+        durable only after ``sync_directory``."""
         ...
 
     async def read_file(self, path: str, bytes_max: int) -> bytes:
-        """Return the first ``bytes_max`` bytes of a file, or all of it if it is shorter.
+        """Return the first ``bytes_max`` bytes of a file, or the whole file if it is shorter.
 
         Raises:
             FileMissing: There is no such file.
@@ -122,7 +123,7 @@ class Disk(Protocol):
     async def create(self, path: str, size: int) -> File:
         """Make a file of ``size`` zero bytes, all of them allocated, for ``write_sync``.
 
-        The file must not exist. Its size is durable, its name is not.
+        The file must not exist. Its size is durable; its name is durable only after ``sync_directory``.
 
         Raises:
             DiskFull: There is no room. No file is left behind.
@@ -149,16 +150,16 @@ class Disk(Protocol):
         Args:
             file: A file that is open for writing.
             offset: Where to write, a multiple of 4096.
-            view: A part of a ``make_buffer``. Its place there and its length are multiples of 4096. Its bytes
-                must not change until this returns.
+            view: A part of the memory from ``make_buffer``. Its offset in that memory and its length are
+                multiples of 4096. Its bytes must not change until this returns.
         """
         ...
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
         """Write durably, as ``write_sync`` does. Use it for data that no caller waits for.
 
-        It never delays another write, and may end before or after others. A file may have only one such write
-        under way.
+        Such a write never delays another write, and may end before or after others. A file may have only one
+        such write under way.
         """
         ...
 
@@ -177,7 +178,7 @@ class Disk(Protocol):
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes at each (offset, length) of ``ranges``, in one go.
 
-        A range that passes the end of the file is cut there.
+        If a range goes past the end of the file, its result ends there.
         """
         ...
 
@@ -200,7 +201,7 @@ class Disk(Protocol):
         ...
 
     def close(self, file: File) -> None:
-        """Close the file. Idempotent. It makes nothing durable."""
+        """Close the file. Idempotent. Closing makes nothing durable."""
         ...
 
     async def aclose(self) -> None:

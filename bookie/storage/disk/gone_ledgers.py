@@ -1,13 +1,13 @@
-"""The file ``gone`` in a bookie's directory. It names the deleted ledgers of which no other trace is left.
+"""The file ``gone`` in a bookie's directory. It names the deleted ledgers that left no other trace.
 
 The value is ``bookie.core.gone_ledgers.GoneLedgers``. This module reads, replaces and keeps it. It replaces
 the file in the same way as ``loss_marks``: after a crash the file holds the old value or the new one. The
 rows of deleted ledgers leave the index only after the value that names these ledgers is durable.
 
-A directory without deletions, or of version 0.1, has no such file. If there is one, the loss marks say so
-(``LossMarks.has_gone_file``). If the file is then missing or damaged, the bookie no longer knows which
-ledgers it must refuse. That is a loss like any other (``bookie.server.phase_one``). The file depends on
-neither the journal nor the index, so rebuilding the index forgets no gone ledger.
+A directory without deletions, or of version 0.1, has no such file. If the directory must have the file, the
+loss marks say so (``LossMarks.has_gone_file``). If the file is then missing or damaged, the bookie no longer
+knows which ledgers it must refuse. That is a loss like any other (``bookie.server.phase_one``). The file
+depends on neither the journal nor the index, so rebuilding the index forgets no gone ledger.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ async def read_gone(disk: Disk, directory: str, instance: str, marks: LossMarks)
 
 
 async def write_gone(disk: Disk, directory: str, instance: str, gone: GoneLedgers) -> None:
-    """Replace the gone ledgers of a directory durably. After a crash it has the old value or the new one."""
+    """Replace the gone ledgers of a directory durably. After a crash the file has the old value or the new
+    one."""
     path = gone_path(directory)
     await disk.write_file(f"{path}.new", gone.encode(instance))
     await disk.rename(f"{path}.new", path)
@@ -58,7 +59,7 @@ async def write_gone(disk: Disk, directory: str, instance: str, gone: GoneLedger
 
 
 class GoneLedgerStore:
-    """The gone ledgers of a directory that this process owns. ``now`` is the value in force. It is durable.
+    """The gone ledgers of a directory that this process owns. ``now`` is the value in force; it is durable.
 
     One task at a time may call ``replace``.
     """

@@ -3,11 +3,12 @@
 The value is ``bookie.core.loss_marks.LossMarks``. This module reads, replaces and keeps it. To replace the
 file, it writes the new value under another name, syncs and renames that file, and syncs the directory. So
 after a crash the file holds the old value or the new one. The value in memory changes only after the new
-value is durable. So if the bookie has answered by some marks, it still has them after a crash.
+value is durable. So if an answer of the bookie depended on some marks, the bookie still has these marks after
+a crash.
 
 Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
-If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``None``). The file
-depends on neither the journal nor the index: rebuilding the index forgets no mark.
+If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``read_marks`` returns
+None). The file depends on neither the journal nor the index: rebuilding the index forgets no mark.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ async def read_marks(disk: Disk, directory: str) -> LossMarks | None:
 
 
 async def write_marks(disk: Disk, directory: str, marks: LossMarks) -> None:
-    """Replace the marks of a directory durably. After a crash it has the old marks or the new ones."""
+    """Replace the marks of a directory durably. After a crash the file has the old marks or the new ones."""
     path = marks_path(directory)
     await disk.write_file(f"{path}.new", marks.encode())
     await disk.rename(f"{path}.new", path)
@@ -57,8 +58,8 @@ class LossMarkStore:
         self._lock = trio.Lock()
 
     async def change(self, change: Callable[[LossMarks], LossMarks]) -> None:
-        """Make changed marks durable, then put them in force. Calls run one after the other, and each starts
-        from the marks of the one before.
+        """Make changed marks durable, then put them in force. Calls run one after the other, and each call
+        starts from the marks of the call before.
 
         Raises:
             StorageError: The old marks stay in force. After a restart the old or the new marks may be in

@@ -1,8 +1,8 @@
 """The disk capability in memory, for bookies without files and for tests that want a quick disk.
 
-Names and contents exist as long as the object. Every call takes effect at once and yields to other tasks, as
-on a real disk. Nothing fails unless the caller made a mistake, or ``capacity_bytes`` is set and the space is
-used up.
+Names and contents exist as long as the ``MemoryDisk``. Every call takes effect at once and lets other tasks
+run, as on a real disk. A call fails only if the caller made a mistake, or if ``capacity_bytes`` is set and
+the space is used up.
 """
 
 from __future__ import annotations

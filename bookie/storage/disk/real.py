@@ -1,25 +1,26 @@
 """The disk capability on the file system.
 
-**Synced writes.** ``write_sync`` is one thread hop and, if the file system supports it, one system call:
-``pwritev`` with RWF_DSYNC on a file that is open with O_DIRECT, from page-aligned memory. Nothing is copied
-into the page cache, and no second call flushes it. A trial write finds out once for each directory what its
-file system supports (``_Method``). The fallback is a plain ``pwritev`` and an ``fdatasync``.
+**Synced writes.** ``write_sync`` is one hop to a thread and back and, if the file system supports it, one
+system call: ``pwritev`` with RWF_DSYNC on a file that is open with O_DIRECT, from page-aligned memory.
+Nothing is copied into the page cache, and no second call flushes it. One trial write in each directory finds
+out what its file system supports (``_Method``). The fallback is a plain ``pwritev`` and an ``fdatasync``.
 
 The hop goes to a thread that does nothing else, through a SimpleQueue, and comes back by ``run_sync_soon``.
-That takes about 55 microseconds; ``trio.to_thread.run_sync`` takes 65 to 85 (tests/bench/bench_journal.py
+The hop takes about 55 microseconds; ``trio.to_thread.run_sync`` takes 65 to 85 (tests/bench/bench_journal.py
 prints both beside the bare call). The thread is a daemon, so it does not hold up a process that dies on an
 exception.
 
 **Small writes on a quick disk skip the hop** (``_Haste``). For a single append of a few hundred bytes, the
-hop costs about as much as the write: two wake-ups between processors. So a write of up to INLINE_BYTES_MAX is
-made in the event loop itself, as long as the disk answers within INLINE_S. If INLINE_SLOW_WRITES in a row
-take longer, the next INLINE_PENALTY writes go to the thread, and then one is tried in the loop again. So a
-slow disk holds up the loop for at most one such write in INLINE_PENALTY + 1. One slow write proves nothing:
-on a busy machine, even a quick disk seems slow if the process has to wait for a processor. Large groups
-always go to the thread, because the loop can gather the next group during the write.
+hop costs about as much as the write, because two threads on different processors have to wake up. So a write
+of up to INLINE_BYTES_MAX is made in the event loop itself, as long as the disk answers within INLINE_S. If
+INLINE_SLOW_WRITES writes in a row take longer, the next INLINE_PENALTY writes go to the thread, and then one
+write is tried in the loop again. So a slow disk holds up the loop for at most one such write in
+INLINE_PENALTY + 1. One slow write does not show that the disk is slow: on a busy machine, even a quick disk
+seems slow if the process has to wait for a processor. Large groups always go to the thread, because the loop
+can gather the next group during the write.
 
-**Writes that no caller waits for** (``write_behind``: entry logs) are made in the same way, one piece at a
-time, in one of trio's threads. So they run beside the journal's writes. Each piece is synced by itself.
+**Writes that no caller waits for** (``write_behind``, for entry logs) are made in the same way, one piece at
+a time, in one of trio's threads. So they run beside the journal's writes. Each piece is synced on its own.
 Otherwise the pieces would gather in the page cache, and flushing them would delay the journal's next sync.
 
 **Reads** and everything else go through trio's threads, at most ``_READERS`` at a time. So a slow read never
@@ -63,13 +64,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 32 * 1024
-"""The largest write that may be made in the event loop: an entry of 16 KiB and its block fit."""
+"""The largest write that may be made in the event loop. A block with one entry of 16 KiB fits."""
 INLINE_S = 0.002
 """A write in the event loop that takes more seconds than this is slow."""
 INLINE_SLOW_WRITES = 2
 """The disk counts as slow after this many slow writes in a row."""
 INLINE_PENALTY = 128
-"""How many writes go to the thread while the disk is slow, until one is tried in the loop again."""
+"""While the disk is slow, this many writes go to the thread before one is tried in the loop again."""
 
 _READERS = 4
 _PAGE_BYTES = 4096
@@ -81,7 +82,7 @@ _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EN
 
 
 class _Method(enum.Enum):
-    """The way in which a file is written durably, the best method first."""
+    """The ways to write a file durably, the best one first."""
 
     DIRECT_DSYNC = "O_DIRECT, RWF_DSYNC"
     DSYNC = "RWF_DSYNC"
@@ -89,7 +90,7 @@ class _Method(enum.Enum):
 
 
 def raise_ours(action: str, path: str, cause: OSError) -> NoReturn:
-    """Translate an error of the operating system into ours."""
+    """Translate an error of the operating system into a StorageError."""
     text = f"cannot {action} {path}: {cause.strerror or cause}"
     if is_exhaustion(cause):
         raise OutOfDescriptors(text) from cause
@@ -106,9 +107,10 @@ class RealFile:
 
     path: str
     descriptor: int
-    """For reading, and for writing if ``method`` is not DIRECT_DSYNC. -1 once closed."""
+    """The descriptor for reading, and for writing if ``method`` is not DIRECT_DSYNC. -1 once the file is
+    closed."""
     direct: int = -1
-    """Opened with O_DIRECT, for writing; -1 if there is none."""
+    """The descriptor for writing, opened with O_DIRECT; -1 if there is none."""
     method: _Method | None = None
     """How the file is written, or None if it is open for reading only."""
 
@@ -164,7 +166,7 @@ class _Haste:
     def __init__(self) -> None:
         self._penalty = 0
         self._slow = 0
-        """How many of the last writes in the event loop were slow, without a quick one between them."""
+        """How many writes in the event loop were slow since the last quick one."""
 
     def allows(self, size: int) -> bool:
         """Decide about one write of ``size`` bytes. Call this once for each write that could also go to the
@@ -303,7 +305,8 @@ class RealDisk:
             raise_ours("open", path, cause)
 
     async def _method(self, path: str) -> _Method:
-        """Return how files in the directory of ``path`` are written. Try it out once for each directory."""
+        """Return how files in the directory of ``path`` are written. The first call for a directory makes the
+        trial write."""
         directory = os.path.dirname(path)
         method = self._methods.get(directory)
         if method is None:
