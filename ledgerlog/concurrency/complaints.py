@@ -1,8 +1,8 @@
-"""Log lines that an unknown client can cause: each has its reason, and no flood of them fills a disk.
+"""A limit on the log lines that unknown clients cause, so that a flood of them does not fill the disk.
 
-If a connection sends nonsense, that is worth a line: it is a bug, a wrong port or an attack. But anybody who
-can open connections can cause such lines, in any number. So they share a bound: ``LINES`` of them in
-``PERIOD_S`` seconds. The next line that is logged says how many were left out.
+If a connection sends nonsense, log a line about it: the cause is a bug, a wrong port or an attack. But
+anybody who can open connections can cause such lines, in any number. So all these lines share a limit:
+``LINES`` lines in ``PERIOD_S`` seconds. Further lines are left out. The next logged line says how many.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Complaints:
     def tell(self, text: str) -> None:
         """Log ``text`` as a warning, unless there were too many lines recently.
 
-        A text of more than 400 characters is cut, because parts of it may come from the client.
+        A text of more than 400 characters is cut, because the client may have chosen parts of the text.
         """
         self.count += 1
         now = trio.current_time()

@@ -2,8 +2,8 @@
 
 A nursery wraps the exceptions of its tasks in a group. That is wrong for a caller who asked one question, for
 example "where does this ledger end?". Several tasks may work on the answer. If one of them meets an expected
-fault (``LedgerLogError``), the caller must get that fault without a group. If a group does come out of these
-functions, it holds a bug or a cancellation.
+fault (``LedgerLogError``), the caller must get that fault without a group. If one of these functions does
+raise a group, the group holds a bug or a cancellation.
 
 If you cancel one of these functions, its tasks are cancelled. When it returns or raises, all of its tasks
 have ended.
@@ -73,7 +73,7 @@ async def _run(works: tuple[Work, ...], *, first_ends: bool) -> None:
             await work()
         except LedgerLogError as error:
             if is_ended:
-                return  # What it raises while it is cancelled decides nothing.
+                return  # The outcome is decided already; ignore an error that comes during the cancellation.
             failure, is_ended = error, True
         is_ended = is_ended or first_ends
         if is_ended:

@@ -5,13 +5,14 @@ writes ``async with connect(...)`` did not open a nursery, so an exception that 
 must come out as it is. A bookie has three nurseries inside each other, and nearly always one fault stops it.
 The operator should see that fault, without three groups around it.
 
-A cancellation goes through the nursery in the ordinary way. Its cancel scope may be the nursery's own scope,
-and nothing outside of the nursery would catch it then. If a cancellation comes out of the nursery, it comes
-out as one bare ``Cancelled``, unless other failures come with it in a group.
+A cancellation goes through the nursery in the ordinary way. The scope that was cancelled may be the nursery's
+own scope, and then only the nursery can catch the cancellation. If a cancellation comes out of the nursery,
+it comes out as one bare ``Cancelled``, unless other failures come with it in a group.
 
-A program may stack a thousand of these around one body, in an ``AsyncExitStack``. The code here therefore
-adds nothing for each level: it does not nest one more group, does not recurse through nested groups
-(splitting a group recurses), and does not look at all scopes around the caller.
+A program may stack a thousand of these nurseries around one body, in an ``AsyncExitStack``. So the cost of
+one nursery must not grow with the number of nurseries around it. The code does not nest one more group for
+each level, does not recurse through nested groups (splitting a group recurses), and does not look at all
+scopes around the caller.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ async def open_nursery() -> AsyncIterator[trio.Nursery]:
 
 @asynccontextmanager
 async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery for tasks that serve the body; they fail only because of a bug.
+    """Open a nursery for tasks that serve the body. Such a task fails only because of a bug.
 
     When the body ends, the tasks are cancelled. An exception of the body comes out unchanged. An exception of
     a task always comes out in a group, together with the body's exception if there is one. The caller
@@ -56,7 +57,7 @@ async def background(task: Callable[[], Awaitable[None]], *, name: str) -> Async
     The task is cancelled when the body ends. If the task returns first, the body goes on.
 
     Args:
-        task: The async function to run. An exception of it comes out in a group, as in
+        task: The async function to run. If it raises, the exception comes out in a group, as in
             ``open_serving_nursery``.
         name: The name of the task for debuggers and trio's tools.
     """
@@ -111,12 +112,12 @@ async def is_cancelled() -> bool:
     try:
         await trio.lowlevel.checkpoint_if_cancelled()
     except trio.Cancelled:
-        return True  # The next checkpoint raises it again.
+        return True  # The next checkpoint raises Cancelled again.
     return False
 
 
 def _with_one_cancellation(error: BaseException) -> BaseException:
-    """Replace the cancellations of body and tasks by one, which is at most in the topmost group."""
+    """Replace all cancellations of body and tasks by one, either bare or in the topmost group."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     cancelled, rest = error.split(trio.Cancelled)

@@ -12,8 +12,9 @@ its own.
   waiters are in ``_waiters``, ordered by level, and by arrival within one level. Levels almost always arrive
   in growing order, so one comparison usually finds the place of a new waiter.
 * A cancelled waiter has no task. It stays in the queue until ``advance`` passes it, or until cancelled
-  waiters are more than half of the queue (and more than 64). Cancelling is therefore O(1) on average. A
-  caller that waits and gives up again and again while the watermark is stalled does not fill the memory.
+  waiters are more than half of the queue (and more than 64): then all cancelled waiters are removed.
+  Cancelling is therefore O(1) on average. Even if a caller waits and gives up again and again while the
+  watermark is stalled, the queue stays small.
 
 **Failures are data.** ``fail`` stores an expected fault, and each waiter raises it in its own task. Each
 waiter raises its own copy. If a thousand tasks raised the same exception object, it would collect a thousand

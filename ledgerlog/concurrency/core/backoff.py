@@ -6,9 +6,9 @@ The first pause is the shortest. Each pause is twice the pause before, up to the
     backoff.next_s()     # 0.05, then 0.1, 0.2, ... and 2.0 in the end
     backoff.reset()      # the next pause is 0.05 again
 
-The caller decides when a series of failures is over and calls ``reset``. Often one successful call is not
-enough. For example, a task that can read from a store but not write to it would reset after each read, and
-its pauses would never grow.
+The caller decides when a series of failures is over, and then calls ``reset``. Often one successful call is
+not a reason to reset. For example, suppose that a task can read from a store but not write to it. If the task
+called ``reset`` after each read, its pauses would never grow.
 """
 
 from __future__ import annotations
