@@ -1,7 +1,7 @@
 """Reading a log for callers outside of trio's loop.
 
 A task in trio's loop fetches batches ahead of the caller. Each call of ``take`` returns all batches that have
-arrived. So a replay crosses between the loops once for many records, not once for each record.
+arrived. So a caller that replays a log crosses between the loops once for many records, not once for each.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Fetched:
         self.failure: LedgerLogError | None = None
         self.next_offset = 0
         self.given: list[RecordBatch | RecordsLost] = []
-        """The last answer of ``take``. It is kept in case an interruption loses it on its way to the
-        caller."""
+        """The last answer of ``take``. An interruption may lose an answer on its way to the caller, so
+        ``take`` can return it again."""
         self.given_count = 0
         self.changed = trio.Event()
         self.taken = trio.Event()
@@ -73,9 +73,9 @@ class Fetched:
     ) -> list[RecordBatch | RecordsLost] | None:
         """Wait for a batch, and return all batches that have arrived.
 
-        ``received`` is the number of answers that the caller has received. If it shows that an interruption
-        lost the last answer, return that answer again. Return an empty list at the end of the log, and None
-        if ``timeout_s`` has passed."""
+        ``received`` is the number of answers that the caller has received. If the caller has not received
+        the last answer (an interruption lost it), return that answer again. Return an empty list at the end
+        of the log, and None if no batch arrived within ``timeout_s``."""
         if received < self.given_count:
             return self.given
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):

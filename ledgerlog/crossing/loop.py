@@ -1,13 +1,13 @@
 """Work that other threads and other event loops give to trio's loop.
 
-The library runs under trio. A *face* offers it to other callers: ``ledgerlog.blocking`` to threads,
-``ledgerlog.aio`` to asyncio. This module is the half that all faces share: it runs under trio. The other half
-makes a caller wait for an outcome, and belongs to each face.
+The library runs under trio. A *face* offers the library to other callers: ``ledgerlog.blocking`` to threads,
+``ledgerlog.aio`` to asyncio. This module is the half that all faces share: the half that runs under trio. The
+other half makes a caller wait for an outcome. Each face has its own.
 
 * ``LoopThread`` runs trio in a thread, with a nursery for the work that callers give to it.
-* ``OutsideCall`` is one call: trio runs it and reports its outcome.
-* ``Context`` is an async context manager that a task of trio enters, stays in and leaves. So the nurseries
-  and cancel scopes of the context stay in one task.
+* ``OutsideCall`` is one call from outside: trio runs it and reports its outcome.
+* ``Context`` is an async context manager for a caller outside. One task of trio enters it, stays in it and
+  leaves it. So the nurseries and cancel scopes of the context stay in one task.
 
 An ``OutsideCall`` and a ``Context`` always report their outcome, exactly once, even if the loop ends first.
 """
@@ -64,7 +64,7 @@ class Servable(Protocol):
 
 
 class OutsideCall(Generic[T]):
-    """One call. You cancel it by ``scope``.
+    """One call. To cancel it, cancel ``scope``.
 
     Args:
         work: The function to call.
@@ -103,14 +103,14 @@ class Context(Generic[T]):
     """An async context that a task of the loop enters.
 
     When the context has ended, ``over`` is the outcome of leaving it. A context may also end by itself, for
-    example because a connection behind it failed. Trio's thread calls all of the functions.
+    example because its connection failed. The three functions are called in trio's thread.
 
     Args:
         manager: The context manager.
         on_entered: Called with the value of the context, or with the error of entering it.
         on_over: Called when the context has ended.
-        on_lost: Called if the manager cancels its body. The manager then waits until ``leave`` is called, so
-            the body has all the time that it needs. None: a cancellation ends the context.
+        on_lost: Called if the manager cancels its body. The context then stays open until ``leave`` is
+            called, so the body has all the time that it needs. None: a cancellation ends the context.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Context(Generic[T]):
             if not is_entered:
                 never = ConnectionClosed("it was interrupted before it was entered")
                 self._on_entered(outcome if outcome.error else CallOutcome(None, never))
-                # The caller that entered got the error; there is nothing to leave.
+                # ``on_entered`` reported the error already; there is nothing to leave.
                 outcome = CallOutcome(None)
             self.over = outcome
             self._on_over()
@@ -214,7 +214,7 @@ async def serve_until(closing: trio.Event, on_ready: Callable[[trio.Nursery], ob
 class LoopThread:
     """A thread that runs trio. The constructor returns once the loop runs.
 
-    It is a daemon thread: if a program forgets to end it, the program still ends.
+    It is a daemon thread: if a program forgets to call ``end``, the program still exits.
 
     Args:
         name: The name of the thread.
@@ -283,7 +283,7 @@ class LoopThread:
 
 
 def run_soon_or_refuse(token: trio.lowlevel.TrioToken, act: Callable[[], object]) -> None:
-    """Have trio call ``act`` soon. Raise ConnectionClosed if its loop has ended."""
+    """Have trio call ``act`` soon. Raise ConnectionClosed if trio's loop has ended."""
     try:
         token.run_sync_soon(act)
     except trio.RunFinishedError:

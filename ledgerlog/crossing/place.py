@@ -1,7 +1,8 @@
-"""The place of an iterator over records: what the faces for threads and for asyncio share.
+"""The place of an iterator over records, as the faces for threads and for asyncio share it.
 
-A face gets lists of batches from ``crossing.fetching``. It goes through them record by record, or batch by
-batch. If a caller mixes the two ways, each goes on where the other stopped.
+A face offers the library outside of trio's loop (``crossing.loop``). It gets lists of batches from
+``crossing.fetching``, and its caller iterates over them record by record, or batch by batch. If a caller
+mixes the two ways, each goes on where the other stopped.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class ReadingPlace:
         self.next_offset = next_offset
         """The offset after the last record that was returned."""
         self.records: Iterator[Record] = iter(())
-        """The records of the batch that was begun. Set ``next_offset`` for each that you take."""
+        """The remaining records of the batch that was begun. Set ``next_offset`` for each record that you
+        take."""
         self.received = 0
-        """How many lists have come."""
+        """How many lists have come. The empty list at the end of the log counts too."""
         self._batch: RecordBatch | None = None
         self._waiting: deque[RecordBatch | RecordsLost] = deque()
 
@@ -38,7 +40,8 @@ class ReadingPlace:
         return not self._waiting
 
     def on_received(self, taken: Sequence[RecordBatch | RecordsLost] | None) -> None:
-        """A list came; None at the end, or if none came in time."""
+        """Note the answer of ``Fetched.take``: a list, empty at the end of the log; None if no list came in
+        time."""
         if taken is not None:
             self._waiting.extend(taken)
             self.received += 1
@@ -47,7 +50,7 @@ class ReadingPlace:
         """Take the next batch; None if there is none.
 
         Raises:
-            RecordsLost: Records were given up before they were read. Reading goes on behind them.
+            RecordsLost: Records were given up before they were read. Call this again to read on after them.
         """
         if not self._waiting:
             return None
@@ -58,7 +61,7 @@ class ReadingPlace:
         return first
 
     def begin(self, batch: RecordBatch) -> None:
-        """Go through this batch record by record."""
+        """Begin to go through a batch record by record."""
         self._batch, self.records = batch, iter(batch)
 
     def take_rest(self) -> RecordBatch | None:
