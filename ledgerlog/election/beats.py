@@ -1,24 +1,25 @@
 """Heartbeats over a direct connection between a leader and its standbys.
 
-A candidate's ``BeatServer`` listens during its whole candidacy, even before it leads, so that its address is
-known as soon as it leads. It sends one frame to each standby every ``limits.ELECTION_BEAT_S``.
-``Hearing`` is the standby's side: it connects to the leader that the record names, and reports to the core
-whether it hears the leader.
+A candidate's ``BeatServer`` listens during the whole candidacy, even before the candidate leads, so that the
+address is known as soon as the candidate leads. The server sends one frame to each standby every
+``limits.ELECTION_BEAT_S``. ``Hearing`` is the standby's side: it connects to the leader that the election's
+record names, and reports to the core (``election.core.candidacy``) whether it hears the leader.
 
 **How a failure shows.** If a process dies, its connections close: the standby reads the end of the stream,
 connects again, and is refused, all within a millisecond or two. If a process hangs or a machine is gone,
-nothing comes, and the standby notices it after ``limits.ELECTION_SILENCE_S``. Neither proves that the leader
-is gone. This module decides nothing: it tells ``election.core.candidacy``, which has the rules for a
-suspicion.
+no frame comes, and the standby notices that after ``limits.ELECTION_SILENCE_S``. Neither sign proves that the
+leader is gone. So this module decides nothing. It reports the signs to the core, which has the rules for
+suspecting a leader.
 
-**Who is served.** A standby's HELLO must name the candidacy that it wants: 16 random bytes, which only the
-metadata store tells. So who cannot read the store learns nothing here, and takes no standby's place. Until
-its HELLO a connection is a stranger, with a deadline. If there are ``limits.ELECTION_STRANGERS_MAX`` of them,
-one more takes the place of the oldest: a standby says HELLO in its first packet, so it is not that for long.
-With certificates, TLS has proved that the peer belongs to the cluster, before the first frame.
+**Who is served.** A standby's first frame, HELLO, must name the candidacy that the standby wants to hear: 16
+random bytes, which are found only in the metadata store. So a peer that cannot read the store learns nothing
+here, and cannot take the place of a standby. Before its HELLO, a connection is a *stranger*, and it must say
+HELLO before a deadline. If there are ``limits.ELECTION_STRANGERS_MAX`` strangers and one more connects, the
+oldest stranger is dropped. This rarely hits a standby, because a standby says HELLO in its first packet. With
+certificates, TLS has proved before the first frame that the peer belongs to the cluster.
 
-If a standby does not take its 32 bytes at once, the server drops it and does not wait. A lost connection
-costs only time, because the metadata session still shows the leader's death.
+If a standby does not take the 32 bytes of a frame at once, the server drops its connection and does not wait.
+That costs the standby only time, because the metadata session still shows the leader's death.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 def candidacy_bytes(candidacy: str) -> bytes:
-    """Decode a candidacy's id to 16 bytes. The id is their hexadecimal form.
+    """Decode a candidacy's id, 32 hexadecimal digits, to 16 bytes.
 
     Raises:
         InvalidArgument: ``candidacy`` is not such an id.
@@ -70,7 +71,7 @@ class BeatServer:
         self._strangers: dict[Stream, None] = {}
         """Connections that have not said HELLO, the oldest first. Their streams may take nothing yet."""
         self._standbys: dict[Stream, None] = {}
-        """Connections that have."""
+        """Connections that have said HELLO."""
 
     @property
     def address(self) -> str:
@@ -165,11 +166,14 @@ class Hearing:
         """Set after a report to the core that may change its need."""
 
     async def run(self) -> None:
-        """Listen until the leader says that its term is over, or until its address proves unusable."""
+        """Listen until the leader says that its term is over, or until its address turns out to be
+        unusable."""
         try:
             holder = candidacy_bytes(self._holder)
         except InvalidArgument:
-            return  # Another version wrote this id. So only the session will show the leader's death.
+            # Another version of ledgerlog wrote this id. Only the metadata session will show this leader's
+            # death.
+            return
         while True:
             try:
                 if await self._listen(holder):
@@ -207,7 +211,9 @@ class Hearing:
                 if beat is None:
                     if not heard:
                         raise WireError(f"another candidate listens at {self._address}")
-                    return False  # It closed. Connect again at once: the port of a dead process refuses.
+                    # The leader closed the connection. Connect again at once: if its process is dead, the
+                    # port refuses.
+                    return False
                 if beat.candidacy != holder:
                     raise WireError(f"another candidate speaks at {self._address}")
                 heard = True
@@ -219,8 +225,8 @@ class Hearing:
                     self._has_spoken = False
                     self._core.on_beat(self._term)
                 elif beat.kind is BeatKind.BEAT and not beat.term:
-                    # It lives but does not lead. Either it does not know yet that its claim won, or its term
-                    # is over.
+                    # The holder lives but does not lead. Either it does not know yet that its claim took
+                    # effect, or its term is over.
                     self._core.on_silence(self._term)
                     self.changed.set()
         finally:

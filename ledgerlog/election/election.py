@@ -9,16 +9,18 @@ scope that represents a leadership:
     beats      serves heartbeats; see ``election.beats``
     hearing    listens to the leader's heartbeats, while another process leads
     reach      reports to the core whether the log writers in the body reach an ack quorum of bookies
-    offers     while another process offers the lead, checks whether this one reaches the missing bookies
+    offers     while another process offers the lead, checks whether this process reaches the bookies that
+               the other one cannot reach
 
 **What a leadership guarantees.** Its scope is cancelled as soon as this process can know that the leadership
-is over. A process that was suspended or has just been deposed learns it later than others do. So a leadership
-is a hint and never a proof. If a deposed leader must not write something, write it to a store that fences or
-that compares the term. A log fences: entering its writer deposes the previous writer.
+is over. A process that was suspended or has just been deposed learns that later than others do. So a
+leadership is a hint and never a proof. If a deposed leader must not be able to write some data, keep the data
+in a store that fences or that compares the term. A log fences: entering its writer deposes the previous
+writer.
 
 **The end of a leadership never waits for the store.** If the session is lost, the session's local state ends
-the leadership, without a call to the store. A process that leaves tells its standbys over their connections
-first, and then the store, with a deadline.
+the leadership, without a call to the store. A process that leaves the election first tells its standbys over
+their connections. Then it tells the store, with a deadline.
 """
 
 from __future__ import annotations
@@ -74,11 +76,11 @@ class Leader:
     """The leader that the metadata store names. ``Election.leader`` returns it."""
 
     candidate: str
-    """The leader's name, as it passed it to ``Cluster.election``."""
+    """The leader's name: the ``candidate`` that its process passed to ``Cluster.election``."""
     term: int
-    """The number of its leadership; see ``Term.number``."""
+    """The number of the leadership; see ``Term.number``."""
     is_registered: bool
-    """Whether its session lives. A leader that died a moment ago may still be registered."""
+    """Whether the leader's session lives. A leader that died a moment ago may still be registered."""
 
 
 class Term:
@@ -100,28 +102,29 @@ class Term:
     def number(self) -> int:
         """The number of this leadership. It grows with each leadership and is never used twice.
 
-        You can use it as a fencing token: a store that remembers the highest number that it has seen can
-        refuse a deposed leader, because its number is lower.
+        You can use it as a fencing token: a store that remembers the highest number it has seen can refuse a
+        deposed leader, because the deposed leader's number is lower.
         """
         return self._number
 
     @property
     def is_over(self) -> bool:
-        """Whether the leadership is known to be over. Its body is then being cancelled, or has ended."""
+        """Whether the leadership is known to be over. The ``async with`` body is then being cancelled, or
+        has ended."""
         return self._over.is_set()
 
     @property
     def why(self) -> str | None:
-        """The reason that it is over, in words.
+        """The reason that the leadership is over, in words.
 
-        None while it is not over, or if the body ended by itself.
+        None while the leadership is not over, or if the body ended by itself.
         """
         return self._why
 
     async def wait_over(self) -> None:
         """Wait until the leadership is over.
 
-        It is for tasks outside of the ``async with`` body. The body itself is cancelled anyway.
+        Use it in tasks outside of the ``async with`` body. The body itself is cancelled anyway.
 
         Cancelling: abandons the wait.
         """
@@ -191,14 +194,14 @@ class Election:
         ``strict=True``.
 
         A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a second.
-        The leadership then passes to another candidate that reaches them, if there is one. Without such a
-        candidate it goes on. A strict leadership is never passed on like this.
+        The leadership then passes to another candidate that reaches enough bookies, if there is one. Without
+        such a candidate the leadership goes on. A strict leadership is never passed on like this.
 
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
 
         An exception of the body comes out as it was raised, not in a group. While the store is unreachable,
-        entering waits.
+        entering the ``async with`` waits.
 
         Args:
             strict: Whether the leadership also ends as soon as the store is out of reach. As a rule, this
@@ -284,7 +287,7 @@ class _Stand:
         self._led = trio.Event()
         self._term: Term | None = None
         self._led_as = ""
-        """The id of the candidacy that has, or had, the term."""
+        """The id of our registration when the term began."""
         self._failure: LedgerLogError | None = None
         self._server: BeatServer | None = None
         self._is_left = False
@@ -296,7 +299,7 @@ class _Stand:
         """Cancelled when the leadership is over."""
 
     async def listen(self) -> None:
-        """Start to listen for standbys. If that fails, they rely on the metadata session."""
+        """Start to listen for standbys. If that fails, the standbys rely on the metadata session."""
         # Finding a default address uses the network, so do it now and not when the election is made.
         address = await self._listen() if callable(self._listen) else self._listen
         if address is None:
@@ -358,7 +361,8 @@ class _Stand:
         match need:
             case ElectionNeed.LOOK:
                 node = await store.get(path)
-                # The order matters: a holder that the record names had registered before.
+                # Read the record first. A holder registers before the record names it, so a living holder is
+                # always in a list that is read after the record.
                 candidates = await store.children(candidates_path(self._name))
                 record = None if node is None else ElectionState.decode_untrusted(node.value, self._name)
                 version = -1 if node is None else node.version
@@ -378,7 +382,7 @@ class _Stand:
         store = self._client.store
         session = store.session
         me = self._client.environment.new_token().hex()
-        # If the answer is lost, the node may exist or appear later, but it is not used. So delete it.
+        # If the answer is lost, the node may exist or appear later, but we do not use it. So delete it.
         withdraw = partial(self._client.nursery.start_soon, self._withdraw, session, me, None)
         with on_lost_answer(withdraw, is_cancelled_too=True):
             version = await store.create(
@@ -400,8 +404,8 @@ class _Stand:
         )
         with self._looking_again():
             versions = await self._client.store.transaction(operations)
-            # If this stand was left, the record names a candidacy that is being withdrawn, so the term is
-            # free.
+            # If this stand was left meanwhile, the record names a registration that is being deleted. So the
+            # term is free.
             if not self._is_left:
                 core.on_claimed(versions[1])
 
@@ -424,7 +428,7 @@ class _Stand:
 
     @contextmanager
     def _looking_again(self) -> Iterator[None]:
-        """Around a write of the record: after a conflict or a lost answer, the core looks again."""
+        """Wrap a write of the record: after a conflict or a lost answer, the core looks again."""
         try:
             yield
         except (VersionConflict, NodeMissing):
@@ -493,7 +497,8 @@ class _Stand:
             await self.reach.wait_change()
 
     async def _answer_offers(self) -> None:
-        """While another process offers the lead, check whether this one reaches the missing bookies."""
+        """While another process offers the lead, check whether this process reaches the bookies that the
+        other one cannot reach."""
         core, pool = self._core, self._client.pool
         while True:
             self._offer_looked = trio.Event()
@@ -546,7 +551,8 @@ class _Stand:
         self.scope.cancel()
 
     async def leave(self) -> None:
-        """Leave the election and tell the others: the body has ended, or the wait was cancelled."""
+        """Leave the election and tell the others. Call this when the body has ended or the wait was
+        cancelled."""
         core, store = self._core, self._client.store
         self._is_left = True
         me, node_version, version = core.me, core.node_version, core.version
@@ -579,8 +585,8 @@ class _Stand:
     async def _withdraw(self, session: MetadataSession, me: str, node_version: int | None) -> None:
         """Delete our node once the store is reachable again.
 
-        If the session is lost, the store has deleted the node with it. If the session goes on, the node must
-        go: with it we would look like a leader for as long as this process lives.
+        If the session is lost, the store has deleted our node already. If the session goes on, the node must
+        be deleted. Otherwise we would look like a leader for as long as this process lives.
         """
         store = self._client.store
         while store.session is session:

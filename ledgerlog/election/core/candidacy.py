@@ -1,7 +1,9 @@
-"""The rules of an election: when to claim it, and when a leadership is over. Pure; you pass the time.
+"""The rules of an election: when to claim a term, and when a leadership is over. Pure; you pass the time.
 
 ``Candidacy`` is one process's part in one election, through any number of leaderships. Inputs are methods,
-outputs are attributes. ``need(now)`` is the next task of the shell. It stays the same until the task is done:
+outputs are attributes. A *term* is one leadership and its number. The election's *record* in the metadata
+store has the newest term and its *holder*: the registration of the candidate that leads. ``need(now)`` is the
+next task of the shell. The need stays the same until the task is done:
 
     LOOK       read the record, then the list of candidates            -> on_looked
     CREATE     make the record ``ElectionState()``                     -> on_stale
@@ -16,47 +18,50 @@ outputs are attributes. ``need(now)`` is the next task of the shell. It stays th
 * *Vacant.* The record has no holder, or the holder's node is gone. The store deletes that node when the
   holder's session ends. This way needs only the store, so it always works. The standby claims at once.
 * *Told.* The holder said over its connection that its term is over: it lost its session, or it left. Or the
-  holder is an earlier candidacy of this process. It stepped down while the store was away, so its node still
-  exists, as long as the session lasts. The standby claims at once.
+  holder is an earlier registration of this process. The process stepped down while the store was away, so the
+  node still exists, as long as the session lasts. The standby claims at once.
 * *Suspected.* The standby heard the holder lead this term, and hears it no more. This is only a guess, so the
-  standby waits: it claims only ``tenure_ms`` after it first saw the term, by its own clock. A
-  standby never suspects a holder that it has not heard: a connection that never worked (a wrong address, a
+  standby waits: it claims only when ``tenure_ms`` have passed since it first saw the term, by its own clock.
+  A standby never suspects a holder that it has not heard: a connection that never worked (a wrong address, a
   blocked port) says nothing about the holder.
+* *Offered.* The holder cannot reach an ack quorum of bookies, and the record lists the bookies that the
+  holder misses (``OutOfReach``). Only a standby that reaches enough of them claims, and it claims at once.
+  See "Offers" below.
 
-* *Offered.* The holder cannot reach an ack quorum of bookies, and the record says which bookies it misses
-  (``OutOfReach``). A standby that reaches enough of them claims at once, and no other. See below.
-
-A wrong guess deposes a leader that lives, and costs a takeover. It is never unsafe. A claim is a
-compare-and-set, so each term has one holder. If a deposed holder still writes, its writes must be fenced
-where they arrive. A log does so by itself, with its takeover.
+A wrong guess deposes a leader that lives, and costs a takeover. A wrong guess is never unsafe. A claim is a
+compare-and-set, so each term has one holder. If a deposed holder still writes, the store that gets the writes
+must fence them. A log does so by itself, with its takeover.
 
 **Offers.** A leader that is cut off from the bookies does not know which bookies a standby reaches. It must
 not just give up: if the bookies themselves are down, the lead would only move from one helpless candidate to
 the next. So it keeps the lead, goes on trying and *offers* the term, if another candidate is registered. If a
-candidate reaches enough of the missing bookies, it takes the term. If the leader reaches an ack quorum again,
-it withdraws the offer. A deposed leader cannot win back the lead in this way, because the new term is not
-offered. A strict leader offers nothing, because a standby would claim before the strict leader has stopped.
+candidate reaches enough of the missing bookies, it claims the next term. If the leader reaches an ack quorum
+again, it withdraws the offer. A deposed leader cannot win back the lead in this way, because the new term is
+not offered. A strict leader offers nothing: otherwise a standby would claim before the strict leader has
+stopped.
 
 **Duels.** If the connection between two candidates breaks again and again, they would depose each other
-forever. So if a candidate was deposed while it lived and now claims on suspicion, it doubles the tenure, up
-to ``ELECTION_TENURE_MAX_S``. The tenure delays only a claim on suspicion: even with the longest tenure, the
-term of a dead leader is free as soon as its session ends. If a candidate was not deposed for five minutes and
-for ten tenures, its duel is over, and it starts with the shortest tenure again.
+forever. The *tenure* is the time for which others may not claim a term on suspicion. If a candidate was
+deposed while it lived and now claims on suspicion, it doubles the tenure, up to ``ELECTION_TENURE_MAX_S``.
+The tenure delays only a claim on suspicion: even with the longest tenure, the term of a dead leader is free
+as soon as its session ends. If a candidate was not deposed for five minutes and for ten tenures, its duel is
+over, and it starts with the shortest tenure again.
 
-**Leading.** ``leading`` is the term. It is set by ``on_claimed``, or by a look that shows our claim in the
-record. It is cleared as soon as one of these is seen: the session is over, the record shows another term or
-holder, or our node is gone. Then ``lost`` has the reason, and ``leave`` makes the candidacy ready to stand
-again.
+**Leading.** ``leading`` is the term in which we lead. It is set by ``on_claimed``, or by a look that shows
+our claim in the record. It is cleared as soon as one of these is seen: the session is over, the record shows
+another term or holder, or our node is gone. Then ``lost`` is the reason, and ``leave`` makes the candidacy
+ready to stand again.
 
-**The store is away.** If the session is not connected, it may be over or still go on; this side cannot know.
-A leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions go on and so does
-the leader. If only this process is cut off, the store ends its session and another candidate claims the next
-term. Until this process learns that, two processes act as the leader. So their writes must be fenced where
-they arrive, as a log does it. If nothing fences them, ask for the strict kind (``is_strict``): it also clears
-``leading`` as soon as the session is not connected.
+**The store is away.** If the session is not connected, it may be over or still go on; this process cannot
+know. A leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions go on and so
+does the leader. If only this process is cut off, the store ends its session and another candidate claims the
+next term. Until this process learns that, two processes act as the leader. So the store that gets their
+writes must fence the older leader, as a log does. If your store does not fence, ask for the strict kind
+(``is_strict``): then ``leading`` is also cleared as soon as the session is not connected.
 
-Invariants: ``leading`` is set only between a claim that took effect and the first proof of its end (strict:
-the first doubt). A claim is made from the record of the last look, and is never sent for two versions.
+Invariants: ``leading`` is set only between a claim that took effect and the first proof that the term is over
+(strict: the first doubt). A claim is made from the record of the last look, and is never sent for two
+versions.
 """
 
 from __future__ import annotations
@@ -73,7 +78,7 @@ __all__ = ["Candidacy", "ElectionNeed"]
 
 _DUEL_S = 300.0
 _DUEL_TENURES = 10
-"""A deposed candidate counts as duelling for ``_DUEL_S`` or for ``_DUEL_TENURES`` tenures, the longer one."""
+"""After a candidate was deposed, its duel lasts ``_DUEL_S`` or ``_DUEL_TENURES`` tenures, whichever is longer."""
 
 
 class ElectionNeed(enum.Enum):
@@ -86,15 +91,15 @@ class ElectionNeed(enum.Enum):
 
 
 class Candidacy:
-    """One process's part in one election. See the module's docstring for the rules."""
+    """One process's part in one election. See the module docstring for the rules."""
 
     def __init__(self, *, candidate: str, address: str | None = None) -> None:
         self._candidate = candidate
         self.address = address
         """The address of our heartbeats. The shell sets it before the first claim."""
         self.is_strict = False
-        """Whether a leadership ends as soon as the session is not connected. The shell may set it between two
-        stands."""
+        """Whether a leadership ends as soon as the session is not connected. The shell may change it only
+        between two stands (calls of ``Election.leadership``)."""
         self.record: ElectionState | None = None
         self.version = -1
         self.me: str | None = None
@@ -113,11 +118,11 @@ class Candidacy:
         self._seen_at = -math.inf
         """The time at which we first saw the record's term."""
         self._heard: int | None = None
-        """The term whose holder we heard leading it."""
+        """The term in the last heartbeat in which its holder said that it leads."""
         self._suspected: int | None = None
         self._ended: int | None = None
         self._better: int | None = None
-        """The term whose offer we can take: we reach enough of its bookies."""
+        """The term whose offer we can take: we reach enough of the bookies that its holder misses."""
         self._out_of_reach: OutOfReach | None = None
         self._deposed_at = -math.inf
         self._claimed: ElectionState | None = None
@@ -157,7 +162,8 @@ class Candidacy:
 
     @property
     def offer_to_answer(self) -> tuple[int, OutOfReach] | None:
-        """The term that another holder offers, and the bookies that we must reach for it; None if none."""
+        """The term that another candidate offers, and the bookies of which we must reach enough to take it.
+        None if there is no offer."""
         record = self.record
         if record is None or record.on_offer is None or record.holder == self.me:
             return None
@@ -165,7 +171,7 @@ class Candidacy:
 
     @property
     def _wanted_offer(self) -> OutOfReach | None:
-        """The offer that our record should have; None: no offer."""
+        """The offer that the record of our term should have; None: no offer."""
         has_standby = bool(self._candidates - self._former - {self.me})
         return self._out_of_reach if has_standby and not self.is_strict else None
 
@@ -207,7 +213,7 @@ class Candidacy:
         )
 
     def _tenure_ms(self, now: float) -> int:
-        """Return the tenure for our claim: for this long, others may not claim the term on suspicion."""
+        """Return the tenure for our claim, in milliseconds."""
         shortest = round(ELECTION_TENURE_S * 1000)
         assert self.record is not None
         before = max(shortest, self.record.tenure_ms)
@@ -219,13 +225,13 @@ class Candidacy:
     # --- news from the store ------------------------------------------------------------------
 
     def on_stale(self) -> None:
-        """Something in the election may have changed."""
+        """Note that something in the election may have changed."""
         self._is_stale = True
 
     def on_looked(
         self, record: ElectionState | None, version: int, candidates: Collection[str], now: float
     ) -> None:
-        """The shell has read the record, and after it the list of candidates.
+        """Take the result of a look: the shell has read the record, and then the list of candidates.
 
         Args:
             record: The record. None if it does not exist.
@@ -253,14 +259,14 @@ class Candidacy:
             self._lead(record.term)
 
     def on_registered(self, me: str, version: int, session_id: str) -> None:
-        """The shell has made our node, in this session."""
+        """Note that the shell has made our node, in this session."""
         assert self.leading is None
         self._is_stale = True
         if session_id == self._session_id:
             self.me, self.node_version = me, version
 
     def on_claimed(self, version: int) -> None:
-        """Our claim took effect."""
+        """Note that our claim took effect."""
         claimed, self._claimed = self._claimed, None
         assert claimed is not None
         self._is_stale = True
@@ -270,18 +276,21 @@ class Candidacy:
         self._lead(claimed.term)
 
     def on_offered(self, record: ElectionState, version: int) -> None:
-        """The offer, or its withdrawal, is in the record."""
+        """Note that the record now has our offer, or has it no more."""
         self.record, self.version = record, version
 
     def on_unsettled(self) -> None:
-        """The claim or the offer met a conflict, or its answer was lost. The next look shows which."""
+        """Note that the write of a claim or an offer met a conflict, or that its answer was lost.
+
+        The next look shows whether the write took effect.
+        """
         self._is_stale = True
 
     def on_session(self, session_id: str, *, is_connected: bool, is_lost: bool = False) -> None:
-        """The metadata session has this state now.
+        """Take the present state of the metadata session.
 
         Args:
-            session_id: The session.
+            session_id: The id of the session.
             is_connected: Whether the store is in reach, and keeps the session for now.
             is_lost: Whether the store has surely ended the session.
         """
@@ -300,27 +309,27 @@ class Candidacy:
     # --- news from the leader's heartbeat -----------------------------------------------------
 
     def on_beat(self, term: int) -> None:
-        """We just heard the holder of this term, and it leads."""
+        """Note that we just heard the holder of this term lead."""
         self._heard = term
         if self._suspected == term:
             self._suspected = None
 
     def on_silence(self, term: int) -> None:
-        """We cannot hear the holder of this term."""
+        """Note that we cannot hear the holder of this term, or hear that it does not lead."""
         self._suspected = term
 
     def on_ended(self, term: int) -> None:
-        """The holder of this term said that it is over."""
+        """Note that the holder of this term said that the term is over."""
         self._ended = term
 
     # --- news of the bookies ------------------------------------------------------------------
 
     def on_reach(self, out_of_reach: OutOfReach | None) -> None:
-        """We lead and cannot reach these bookies. None: we reach an ack quorum."""
+        """Note the bookies that we cannot reach while we lead. None: we reach an ack quorum."""
         self._out_of_reach = out_of_reach
 
     def on_better(self, term: int) -> None:
-        """We reach enough of the bookies that the holder of this term misses."""
+        """Note that we reach enough of the bookies that the holder of this term misses."""
         self._better = term
 
     # --- leading ------------------------------------------------------------------------------
@@ -340,8 +349,8 @@ class Candidacy:
         """End the leadership, or the wait for it.
 
         Returns:
-            The record to write at ``version``. With it, the next leader need not wait until our session ends.
-            None if the record does not name us.
+            The record to write at ``version``. If you write it, the next leader need not wait until our
+            session ends. None if the record does not name us.
         """
         self.leading = self.lost = self._claimed = self._out_of_reach = None
         if self.me is not None:
