@@ -78,7 +78,8 @@ __all__ = ["Candidacy", "ElectionNeed"]
 
 _DUEL_S = 300.0
 _DUEL_TENURES = 10
-"""After a candidate was deposed, its duel lasts ``_DUEL_S`` or ``_DUEL_TENURES`` tenures, whichever is longer."""
+"""After a candidate was deposed, its duel lasts for ``_DUEL_S`` or for ``_DUEL_TENURES`` tenures, whichever
+is longer."""
 
 
 class ElectionNeed(enum.Enum):
