@@ -1557,14 +1557,15 @@ class Election(AioFace[AsyncElection]):
         does not, pass ``strict=True``.
 
         A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a
-        second. The leadership then passes to another candidate that reaches them, if there is one.
-        Without such a candidate it goes on. A strict leadership is never passed on like this.
+        second. The leadership then passes to another candidate that reaches enough bookies, if there is
+        one. Without such a candidate the leadership goes on. A strict leadership is never passed on
+        like this.
 
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
 
         An exception of the body comes out as it was raised, not in a group. While the store is
-        unreachable, entering waits.
+        unreachable, entering the ``async with`` waits.
 
         Args:
             strict: Whether the leadership also ends as soon as the store is out of reach. As a rule,
@@ -1608,26 +1609,27 @@ class Term(AioTerm):
     def number(self) -> int:
         """The number of this leadership. It grows with each leadership and is never used twice.
 
-        You can use it as a fencing token: a store that remembers the highest number that it has seen
-        can refuse a deposed leader, because its number is lower."""
+        You can use it as a fencing token: a store that remembers the highest number it has seen can
+        refuse a deposed leader, because the deposed leader's number is lower."""
         return self._inner.number
 
     @property
     def is_over(self) -> bool:
-        """Whether the leadership is known to be over. Its body is then being cancelled, or has ended."""
+        """Whether the leadership is known to be over. The ``async with`` body is then being cancelled, or
+        has ended."""
         return self._inner.is_over
 
     @property
     def why(self) -> str | None:
-        """The reason that it is over, in words.
+        """The reason that the leadership is over, in words.
 
-        None while it is not over, or if the body ended by itself."""
+        None while the leadership is not over, or if the body ended by itself."""
         return self._inner.why
 
     async def wait_over(self) -> None:
         """Wait until the leadership is over.
 
-        It is for tasks outside of the ``async with`` body. The body itself is cancelled anyway.
+        Use it in tasks outside of the ``async with`` body. The body itself is cancelled anyway.
 
         Cancelling: abandons the wait."""
         await self._run(self._inner.wait_over)
@@ -1645,13 +1647,14 @@ class Replica(AioReplica[M]):
         log: The log.
         machine: The state machine, in its initial state. Only the replica may change it.
         election: Decides which replica leads. None: this replica leads at once. Then it must be the
-            only one, or all others must have ``leads=False``.
-        snapshots: Where snapshots are kept. None: there are none, and each start applies the whole log.
+            only replica, or all others must have ``leads=False``.
+        snapshots: The store that keeps snapshots. None: there are no snapshots, and each start applies
+            the whole log.
         leads: Whether this replica may lead. If not, it only follows.
         snapshot_every: Take a snapshot after this many records, at least 1.
         snapshots_kept: How many snapshots to keep, at least 1.
-        truncate: Whether to truncate the log behind the oldest kept snapshot. None: do so if the store
-            of snapshots is shared.
+        truncate: Whether to truncate the records that all kept snapshots have. None: do so if the store
+            of snapshots is shared (``SnapshotStore.is_shared``).
 
     Raises:
         InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, or ``truncate`` is set
@@ -1709,12 +1712,11 @@ class Replica(AioReplica[M]):
 
         Args:
             command: The command for ``StateMachine.apply``. It must fit into one record (almost 4 MiB).
-            request_id: Names the request, in at most 128 bytes of text. If you propose the same id
+            request_id: The id of the request, at most 128 bytes of text. If you propose the same id
                 again, here or at any other replica, the command is not executed again, and you get the
                 first outcome. An id of your own is remembered for ``limits.REPLICA_REQUESTS`` requests,
-                or fewer if their results are large. An id of ``new_request_id`` is refused once it may
-                be forgotten.
-                None: the command is a request of its own.
+                or fewer if their results are large. An id from ``new_request_id`` is refused once its
+                outcome may be forgotten. None: the command is a request of its own.
 
         Returns:
             The result of ``StateMachine.apply``.
@@ -1751,7 +1753,7 @@ class Replica(AioReplica[M]):
             ReplicaStopped: The replica has stopped.
             LogSealed: The log is sealed. No more commands can be proposed.
             InvalidArgument: The replica has ``leads=False``; it will never lead.
-            LostLeadership: Another replica took the log over. Without an election, this one stays a
+            LostLeadership: Another replica took the log over. Without an election, this replica stays a
                 follower."""
         await self._run(self._inner.wait_leading)
 

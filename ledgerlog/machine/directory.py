@@ -2,13 +2,13 @@
 
     PATH/snapshot-IIIIIIIIIIIIIIII-OOOOOOOOOOOOOOOO     the log's incarnation and the next offset, hexadecimal
 
-A file is written under another name (``.TOKEN.new``), synced and renamed; then the directory is synced. So a
-snapshot that is listed is whole, and a saved snapshot survives a power cut. A crash may leave a file under
-the other name. A living writer holds a lock on such a file. If the file is not locked, the next ``prune``
-deletes it. Files with other names are left alone.
+A file is first written under a temporary name, which ends with ``.TOKEN.new``. Then it is synced and renamed,
+and the directory is synced. So a snapshot that is listed is whole, and a saved snapshot survives a power cut.
+A crash may leave a file under its temporary name. A living writer holds a lock on such a file. If the file is
+not locked, the next ``prune`` deletes it. Files with any other name are left alone.
 
 This module translates every OSError: a full disk is DiskFull, any other error is StorageError. Worker threads
-write, a batch of pieces at a time, so the event loop never waits for the disk."""
+do the writing, one batch of pieces at a time, so the event loop never waits for the disk."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class DirectorySnapshots:
     Args:
         path: The directory.
         shared: Whether every replica of the log sees this directory. Pass True if there is only one replica,
-            or if all of them mount the same file system. By default, a replica truncates the log behind its
-            snapshots only if the directory is shared.
+            or if all of them mount the same file system. By default, a replica truncates the log only if the
+            directory is shared.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, shared: bool = False) -> None:
@@ -62,7 +62,7 @@ class DirectorySnapshots:
         return self._shared
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
-        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details.
+        """Return the snapshots of a log, newest first. See ``SnapshotStore.find`` for the details.
 
         Args:
             incarnation: The incarnation of the log.
@@ -72,7 +72,7 @@ class DirectorySnapshots:
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
-        """Save a snapshot. ``SnapshotStore.save`` has the details.
+        """Save a snapshot. See ``SnapshotStore.save`` for the details.
 
         Args:
             name: The name of the log, for people.
@@ -107,7 +107,7 @@ class DirectorySnapshots:
         return SnapshotInfo(next_offset=next_offset, size=size, place=file_name)
 
     async def load(self, info: SnapshotInfo) -> bytes:
-        """Return the whole stream of a snapshot. ``SnapshotStore.load`` has the details.
+        """Return the whole stream of a snapshot. See ``SnapshotStore.load`` for the details.
 
         Args:
             info: The snapshot, as ``find`` or ``save`` returned it.
@@ -120,7 +120,7 @@ class DirectorySnapshots:
         return await self._in_thread((self._path / info.place).read_bytes)
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        """Delete old snapshots. ``SnapshotStore.prune`` has the details.
+        """Delete old snapshots. See ``SnapshotStore.prune`` for the details.
 
         Args:
             incarnation: The incarnation of the log.
@@ -186,7 +186,7 @@ class DirectorySnapshots:
                 self._remove_if_dead(entry.path)
 
     def _remove_if_dead(self, path: str) -> None:
-        """Delete an unfinished file if its writer is dead. A writer holds a lock until its process ends."""
+        """Delete an unfinished file if nobody writes it any more: a writer holds a lock on its file."""
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

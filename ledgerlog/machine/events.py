@@ -30,9 +30,10 @@ class EventKind(enum.Enum):
     SNAPSHOT_FAILED = "snapshot failed"
     """A snapshot was not made, or cannot be used; ``detail`` says why. The replica goes on without it."""
     TRUNCATED = "truncated"
-    """The log was truncated before ``offset``, behind durable snapshots."""
+    """The log was truncated before ``offset``. Durable snapshots have the effect of the truncated records."""
     NOT_TRUNCATED = "not truncated"
-    """The log was not truncated behind a snapshot up to ``offset``; ``detail`` says why."""
+    """A snapshot up to ``offset`` was saved, but older snapshots could not be deleted or the log could not be
+    truncated; ``detail`` says why."""
     STOPPED = "stopped"
     """The replica has stopped at ``offset``; ``detail`` says why."""
     MISSED = "missed"
@@ -52,10 +53,10 @@ class ReplicaEvent:
 
 
 class Events:
-    """An async iterator over a replica's events since the iterator was made. It ends with the replica.
+    """An async iterator over a replica's events since the iterator was made. It ends when the replica ends.
 
-    It holds at most ``limits.REPLICA_EVENTS`` events for you. If you are slower, the oldest ones are dropped,
-    and an event of the kind ``EventKind.MISSED`` says how many.
+    It keeps at most ``limits.REPLICA_EVENTS`` events for you. If you do not take them in time, the oldest
+    ones are dropped, and an event of the kind ``EventKind.MISSED`` says how many.
     """
 
     def __init__(self) -> None:

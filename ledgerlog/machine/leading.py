@@ -1,31 +1,31 @@
 """The leading part of a replica: it puts proposals into the log and gets their outcomes.
 
-A proposal is stamped, submitted to the log's writer, and put into a queue, the *line*. One task waits for the
-submissions in the order of the line, which is also the order of their offsets. It applies each proposal once
-it is durable. So the leader applies its own records without reading them back, and never before they are
-durable.
+A *proposal* is a command, or a barrier (see below), that is on its way into the log. It is stamped, submitted
+to the log's writer, and put into a queue, the *line*. One task waits for the submissions in the order of the
+line, which is also the order of their offsets. The task applies each proposal once the proposal is durable.
+So the leader applies its own records without reading them back, and never before they are durable.
 
-If a request is in the line already, a second proposal of it joins the first. It is not appended again. If a
-request was executed before, the table of requests has its outcome.
+If a request is in the line already, a second proposal of the same request joins the first. The request is not
+appended again. If a request was executed before, the table of requests has its outcome.
 
-**The end.** If the leadership is lost, each proposal in the line gets the answer of its own submission. There
-are three:
+**The end.** If the leadership is lost, each proposal in the line gets the answer of its own submission. Three
+answers are possible:
 
-- The record is in the log after all. It is applied.
+- The record is in the log after all. The replica applies it.
 - The record is surely not in the log: ``NotLeader``.
 - The record may be in the log: ``AppendUnknown``. Propose it to the new leader with the same request id.
 
 Before a proposal is in the line, only the task that submits it may answer it, because only that task learns
-whether the writer took it. No proposal waits for ever: a writer that has ended refuses it.
+whether the writer took the record. No proposal waits for ever: a writer that has ended refuses every record.
 
 **Barriers.** A linear read must see every command that was acknowledged before the read began, by any leader.
-So the leader appends an empty record after the read has begun. If that record is acknowledged, no other
-leader came in between; otherwise the append would have been refused. Reads that arrive while a barrier is on
-its way share the next one.
+So the leader appends a *barrier*, an empty record, after the read has begun. If the barrier is acknowledged,
+no other leader came in between; otherwise the append would have been refused. Reads that arrive while a
+barrier is on its way share the next barrier.
 
-**Joining.** A caller may join a proposal or a barrier that another caller has begun. If that other caller is
-cancelled before the record is on its way, the first of the joined callers begins a new one, and the others
-join that."""
+**Joining.** A caller may join a proposal that another caller has begun. If that other caller is cancelled
+before the record is on its way, the first of the joined callers begins a new proposal, and the others join
+that one."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from ledgerlog.wire.commands import encode_envelope
 __all__ = ["Leading", "catch_up"]
 
 _CATCH_UP_S = 15.0
-"""If an elected replica makes no progress towards the end of the log for so many seconds, it gives up the
-leadership."""
+"""If an elected replica makes no progress towards the end of the log for this many seconds, and cannot follow
+the log, it gives up the leadership."""
 
 _ABANDONED = "the replica was left before the outcome was known"
 
@@ -60,14 +60,15 @@ class _Proposal:
     outcome: CommandOutcome | None = None
     failure: LedgerLogError | None = None
     is_given_up: bool = False
-    """Whether its caller was cancelled before the record was on its way. Callers that joined begin again."""
+    """Whether the caller that began it was cancelled before the record was on its way. Callers that joined
+    begin again."""
     done: trio.Event = attrs.Factory(trio.Event)
 
     async def wait(self) -> CommandOutcome | None:
         """Wait for the outcome; None for a barrier and for a proposal that was given up.
 
         Raises:
-            LedgerLogError: The proposal failed, as the module explains.
+            LedgerLogError: The proposal failed. See "The end" in the module docstring.
         """
         await self.done.wait()
         if self.failure is not None:
@@ -75,9 +76,10 @@ class _Proposal:
         return self.outcome
 
     def end_unsent(self, error: BaseException) -> None:
-        """End a proposal that its caller could not submit.
+        """End a proposal that the caller who began it could not submit.
 
-        Callers that joined get the same error. If the caller was cancelled, they learn that it is given up.
+        Callers that joined get the same error. If the caller that began it was cancelled, the joined callers
+        learn that the proposal is given up.
         """
         if isinstance(error, LedgerLogError):
             self.failure = error
@@ -138,7 +140,7 @@ class Leading:
         """Propose a command and wait until it is applied.
 
         Args:
-            request_id: Names the request. A request is executed once.
+            request_id: The id of the request. A request is executed once.
             command: The command.
 
         Returns:
@@ -212,7 +214,8 @@ class Leading:
             await trio.lowlevel.checkpoint()
             raise self._not_leading()
         try:
-            # ``submit`` takes the record at its very end, so the line has the order of the offsets.
+            # ``submit`` has no checkpoint after it has taken the record. So the line has the order of the
+            # offsets.
             proposal.submission = await self._writer.submit(encode_envelope(proposal.envelope))
         except LedgerLogError as error:
             raise self._definite(error) from error
@@ -230,7 +233,7 @@ class Leading:
     async def run(self, lost: Callable[[], LedgerLogError | None]) -> None:
         """Apply the records that become durable.
 
-        Return after ``leave``, once all taken records are applied.
+        After ``leave`` was called, return once all submitted records are applied.
 
         Args:
             lost: Returns why the leadership is lost; None while it lasts.
@@ -238,7 +241,7 @@ class Leading:
         Raises:
             LedgerLogError: The leadership is lost. Each proposal in the line has its answer.
 
-        Cancelling: leaves the line as it is. ``abandon`` answers it.
+        Cancelling: leaves the line as it is. Call ``abandon`` to answer the proposals in it.
         """
         failure: LedgerLogError | None = None
         while True:
@@ -280,12 +283,13 @@ class Leading:
         self._arrived.set()
 
     def leave(self) -> None:
-        """Refuse new proposals. ``run`` ends once the taken ones are applied."""
+        """Refuse new proposals. ``run`` ends once the proposals in the line are applied."""
         self._is_leaving = True
         self._arrived.set()
 
     def abandon(self) -> None:
-        """Answer all proposals in the line with AppendUnknown. Call it after ``run`` has ended."""
+        """Refuse new proposals, and answer all proposals in the line with AppendUnknown. Call this after
+        ``run`` has ended."""
         self._is_over = self._is_abandoned = True
         while self._line:
             self._answer(AppendUnknown(_ABANDONED))
@@ -294,7 +298,7 @@ class Leading:
 async def catch_up(applied: Watermark, end: int, trouble: Callable[[], LedgerLogError | None]) -> None:
     """Wait until the record at offset ``end`` is applied.
 
-    A replica that has all records may take the leadership.
+    A replica may only lead once it has applied all records.
 
     Args:
         applied: The offset of the last applied record.

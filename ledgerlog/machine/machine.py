@@ -11,12 +11,13 @@ __all__ = ["StateMachine"]
 
 
 class StateMachine(ABC):
-    """A state that only commands change, in the same way on every replica. Subclass it.
+    """A state that only commands change, in the same way on every replica. Subclass this class.
 
     A replica calls these methods from one task, one call at a time, in the order of the log. ``apply`` must
-    be *deterministic*: it may depend only on the state and on the command. It must not use a clock (take
-    ``command.timestamp_ms``, the leader's clock), chance (take ``random.Random(command.seed)``), files, the
-    network, or the order of a set or of object ids. ``ledgerlog.testing.check_machine`` looks for violations.
+    be *deterministic*: it may depend only on the state and on the command. ``apply`` must not use a clock
+    (use ``command.timestamp_ms``, the leader's clock), chance (use ``random.Random(command.seed)``), files,
+    the network, or the order of a set or of object ids. ``ledgerlog.testing.check_machine`` looks for
+    violations.
 
     Example:
         ```python
@@ -40,7 +41,7 @@ class StateMachine(ABC):
     def apply(self, command: Command) -> bytes | None:
         """Change the state by one command.
 
-        Keep it short, because the event loop waits meanwhile.
+        Keep this method fast, because the event loop waits until it returns.
 
         Args:
             command: The command, with its offset, timestamp and seed.
@@ -51,7 +52,7 @@ class StateMachine(ABC):
         Raises:
             Exception: The exception is the result of the command: the proposer gets ``CommandFailed``. The
                 state stays as ``apply`` left it, so raise before you change anything.
-            MemoryError: The replica stops, because this depends on the process and not on the command.
+            MemoryError: The replica stops, because this error depends on the process and not on the command.
             RecursionError: The replica stops, for the same reason.
         """
 
@@ -59,9 +60,10 @@ class StateMachine(ABC):
     def snapshot(self) -> Iterable[bytes]:
         """Return the whole present state, in chunks.
 
-        The call should be cheap. The replica takes the chunks while it applies further commands, so they must
-        not change afterwards. A generator runs up to its first ``yield`` at once: for example, copy the dict
-        and then ``yield`` from the copy. Equal states must give equal bytes, because replicas compare them.
+        The call should be cheap. The replica takes the chunks while it applies further commands, so the
+        commands must not change the chunks. If this method is a generator, it runs up to its first ``yield``
+        at once: for example, copy the dict and then ``yield`` from the copy. Equal states must give equal
+        bytes, because replicas compare them.
         """
 
     @abstractmethod

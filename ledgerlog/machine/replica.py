@@ -7,21 +7,22 @@ snapshots.
         value = await replica.read(lambda machine: machine.get("a"), consistency="linear")
 
 The log determines the state of the machine. Each replica has a place in the log (``next_offset``). It applies
-the records from there on in order, and never skips one. The leader appends records, and applies its own
-records once they are durable. All other replicas follow the log.
+the records from that place on in order, and never skips one. The leader appends records, and applies its own
+records once they are durable. All other replicas follow the log: they read its records and apply them.
 
-**From following to leading.** Once elected, the replica takes the log over. That fences the previous leader
-and fixes the end of the log. The replica follows up to that end. Then following stops and leading begins. No
-record can come in between, because no other writer can append. When the leadership ends, the replica follows
-again from the first record that is not applied.
+**From following to leading.** Once elected, the replica takes the log over. The takeover fences the previous
+leader and fixes the end of the log. The replica follows up to that end. Then following stops and leading
+begins. No record can come in between, because no other writer can append. When the leadership ends, the
+replica follows again from the first record that is not applied.
 
-**A gap.** The log may be truncated beyond the place of a replica that was away. Then the replica restores the
-newest snapshot that reaches at least to the new beginning of the log. If there is none, its state would lack
-commands. So it stops with the reason and serves nothing any more.
+**A gap.** While a replica is away, the log may be truncated beyond the replica's place. Then the replica
+restores the newest snapshot that reaches at least the new beginning of the log. If there is no such snapshot,
+the replica's state would lack commands. So the replica stops with the reason and serves nothing any more.
 
-**Trouble.** Temporary trouble is waited out, with growing pauses: the store is away, there are too few
-bookies, a leadership is lost. Permanent trouble stops the replica: a record is no command, the log was
-deleted, the machine cannot go on. Every call then raises ``ReplicaStopped`` with the reason."""
+**Trouble.** The replica waits out temporary trouble, with growing pauses: the store is away, there are too
+few bookies, a leadership is lost. Permanent trouble stops the replica: a record is not a command, the log was
+deleted, the machine cannot go on. Then proposals, reads, waits and ``snapshot`` raise
+``ReplicaStopped`` with the reason."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class ReplicaStatistics:
-    """Counts since the replica was entered, and its present place. ``Replica.statistics`` returns it."""
+    """Counts since the replica was entered, and its present place. ``Replica.statistics`` returns this."""
 
     next_offset: int
     """The offset of the first record that is not applied."""
@@ -122,14 +123,15 @@ class Replica(Generic[M]):
     Args:
         log: The log.
         machine: The state machine, in its initial state. Only the replica may change it.
-        election: Decides which replica leads. None: this replica leads at once. Then it must be the only one,
-            or all others must have ``leads=False``.
-        snapshots: Where snapshots are kept. None: there are none, and each start applies the whole log.
+        election: Decides which replica leads. None: this replica leads at once. Then it must be the only
+            replica, or all others must have ``leads=False``.
+        snapshots: The store that keeps snapshots. None: there are no snapshots, and each start applies the
+            whole log.
         leads: Whether this replica may lead. If not, it only follows.
         snapshot_every: Take a snapshot after this many records, at least 1.
         snapshots_kept: How many snapshots to keep, at least 1.
-        truncate: Whether to truncate the log behind the oldest kept snapshot. None: do so if the store of
-            snapshots is shared.
+        truncate: Whether to truncate the records that all kept snapshots have. None: do so if the store of
+            snapshots is shared (``SnapshotStore.is_shared``).
 
     Raises:
         InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, or ``truncate`` is set without
@@ -172,7 +174,7 @@ class Replica(Generic[M]):
         self._core = ReplicaCore(machine)
         self._environment = log._client.environment
         self._applied = Watermark()
-        """The offset of the last applied record. It fails when the replica stops."""
+        """The offset of the last applied record. This watermark fails when the replica stops."""
         self._listeners = Listeners()
         self._snapshot_manager = SnapshotManager(
             log=log,
@@ -190,7 +192,7 @@ class Replica(Generic[M]):
         """The reason that proposals are refused although the replica goes on: the log is sealed."""
         self._leaving = trio.Event()
         self._passed_on: LostLeadership | None = None
-        """Why this replica will never lead again: another one leads, and there is no election."""
+        """Why this replica will never lead again: another replica leads, and there is no election."""
         self._stuck: LedgerLogError | None = None  # Why the last try to follow the log failed.
         self._must_reach = -1  # The log's last offset at the latest takeover. It may not be applied yet.
         self._turned = trio.Event()
@@ -267,11 +269,11 @@ class Replica(Generic[M]):
 
         Args:
             command: The command for ``StateMachine.apply``. It must fit into one record (almost 4 MiB).
-            request_id: Names the request, in at most 128 bytes of text. If you propose the same id again,
+            request_id: The id of the request, at most 128 bytes of text. If you propose the same id again,
                 here or at any other replica, the command is not executed again, and you get the first
                 outcome. An id of your own is remembered for ``limits.REPLICA_REQUESTS`` requests, or fewer if
-                their results are large. An id of ``new_request_id`` is refused once it may be forgotten.
-                None: the command is a request of its own.
+                their results are large. An id from ``new_request_id`` is refused once its outcome may be
+                forgotten. None: the command is a request of its own.
 
         Returns:
             The result of ``StateMachine.apply``.
@@ -308,10 +310,12 @@ class Replica(Generic[M]):
         """Call a function with the machine, and return its result.
 
         Args:
-            fn: Gets the machine. It must not change the machine, nor keep parts of it that commands change.
+            fn: The function. It gets the machine. It must not change the machine, nor keep parts of the
+                machine that commands change.
             consistency: ``local``: read the present state of this replica, which may be an old state of the
                 log. ``linear``: read a state with every command that was acknowledged before the call, by any
-                leader. Only the leader can do that. It costs one append, which all waiting reads share.
+                leader. Only the leader can do that. A linear read costs one append, which all waiting reads
+                share.
 
         Returns:
             The result of ``fn``.
@@ -350,7 +354,8 @@ class Replica(Generic[M]):
             ReplicaStopped: The replica has stopped.
             LogSealed: The log is sealed. No more commands can be proposed.
             InvalidArgument: The replica has ``leads=False``; it will never lead.
-            LostLeadership: Another replica took the log over. Without an election, this one stays a follower.
+            LostLeadership: Another replica took the log over. Without an election, this replica stays a
+                follower.
         """
         if not self._leads:
             raise InvalidArgument("this replica only follows (leads=False): it will never lead")
@@ -426,7 +431,7 @@ class Replica(Generic[M]):
         try:
             await self._restore()
         except BaseException:
-            # Some tasks may wait for this replica already. End their waits.
+            # Some tasks may wait for this replica already. Wake them.
             self._end()
             raise
         async with background(self._run, name=f"replica of {self._log.name}"):
@@ -450,7 +455,7 @@ class Replica(Generic[M]):
                     self._led.set()
                 await self._leaving.wait()
                 if self._leading is not None:
-                    # It finishes its proposals, closes its ledger and resigns.
+                    # The leading part finishes its proposals, closes its ledger and resigns.
                     self._leading.leave()
                     await self._led.wait()
                 nursery.cancel_scope.cancel()
@@ -460,7 +465,7 @@ class Replica(Generic[M]):
             self._end()
 
     def _end(self) -> None:
-        """End all waits: the replica is over."""
+        """Wake every task that waits for the replica: the replica is over."""
         if self._failure is None:
             self._failure = ReplicaStopped(self._log.name, "it was left")
         self._applied.fail(self._failure)
@@ -619,8 +624,8 @@ class Replica(Generic[M]):
     async def _lead_with(self, writer: LogWriter) -> None:
         """Lead, while following pauses."""
         if self._core.next_offset != writer.next_offset:
-            # Another leader has taken over, and its records were already applied here. Wait for the writer to
-            # notice.
+            # Another leader has taken over, and this replica has applied records of that leader already. Wait
+            # until our writer notices.
             with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
                 await writer.wait_over()
             raise fresh(writer.failure or LostLeadership(self._log.name, None, "another leader has appended"))

@@ -1,24 +1,25 @@
 """The snapshots of a replica: when to take them, which ones to keep, and how to restore from them.
 
-A snapshot is due after a number of records. It is the state at one moment. At that moment the manager copies
-the head and the table of requests, and asks the machine for its chunks. It writes them while the replica
-applies further commands. It writes one snapshot at a time. If the store is shared, only the leader takes
-snapshots; otherwise each replica takes its own.
+A snapshot is due after a number of records. It is the state at one moment: it *reaches* an offset, and has
+the effect of all records before that offset. At that moment the manager copies the head and the table of
+requests, and asks the machine for its chunks. It writes the chunks while the replica applies further
+commands. It writes one snapshot at a time. If every replica can read the store (it is *shared*), only the
+leader takes snapshots; otherwise each replica takes its own.
 
-**Truncation.** Only the leader truncates the log. By default it does so only if every replica can read the
-store. It truncates up to the point that the oldest kept snapshot reaches. For example, with two snapshots, up
-to offsets 1000 and 2000, it truncates before offset 1000. So nothing is lost if the newest snapshot turns out
-to be damaged. The manager truncates through the leader's writer and never by ``Log.truncate``: if another
-replica leads by then, the writer's ``truncate`` fails at its compare-and-set, and ``Log.truncate`` does not.
-If a replica is deposed while it writes a snapshot, it does not know which snapshots the new leader keeps. So
-it truncates nothing.
+**Truncation.** Only the leader truncates the log. By default it does so only if the store is shared. It
+truncates up to the offset that the oldest kept snapshot reaches. For example, if two snapshots reach offsets
+1000 and 2000, it truncates before offset 1000. So nothing is lost if the newest snapshot turns out to be
+damaged. The manager truncates through the leader's writer and never by ``Log.truncate``: if another replica
+leads by then, the writer's ``truncate`` fails at its compare-and-set, and ``Log.truncate`` would not fail. If
+a replica is deposed while it writes a snapshot, it does not know which snapshots the new leader keeps. So the
+deposed replica truncates nothing.
 
-**Restoring** takes the newest whole snapshot. A damaged one is reported as an event and skipped. There are
-two cases:
+**Restoring** uses the newest whole snapshot. A damaged one is reported as an event and skipped. There are two
+cases:
 
-* The log has a gap at the replica's place. The snapshot must reach at least to the far side of the gap. If
-  every such snapshot is damaged or missing, the replica stops. If one is unreadable only for the moment, the
-  replica tries again.
+* The log has a gap at the replica's place: it was truncated, or records were lost. The snapshot must reach at
+  least the first record after the gap. If every such snapshot is damaged or missing, the replica stops. If
+  one is unreadable only for the moment, the replica tries again.
 * The log has no gap there. If no snapshot can be used, the replica applies the log from its place on.
 """
 
@@ -52,7 +53,7 @@ from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, en
 __all__ = ["SnapshotManager"]
 
 _DAMAGE = (StorageCorrupt, EntryCorrupt, EntryNotFound, LedgerNotFound, WireError)
-"""Errors that say that a snapshot is damaged or gone. Reading it again would raise the same error."""
+"""Errors that say that a snapshot is damaged or gone. Another read would raise the same error."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +69,13 @@ class SnapshotManager:
     store: SnapshotStore | None
     """Where snapshots are kept; None: the replica has none."""
     listeners: Listeners
-    """They get an event for each snapshot."""
+    """The listeners that get an event for each snapshot."""
     every: int
     """After how many records a snapshot is due."""
     kept: int
     """How many snapshots to keep."""
     truncates: bool
-    """Whether to truncate the log behind the kept snapshots."""
+    """Whether to truncate the log before the offset that the oldest kept snapshot reaches."""
     leader: LogWriter | None = None
     """The log's writer while this replica leads. Truncation goes through it, so a deposed leader truncates
     nothing."""
@@ -87,22 +88,23 @@ class SnapshotManager:
     reaches: int = 0
     """The offset that the newest snapshot reaches, among those that this replica took or restored."""
     _tried_at: int = 0
-    """The same, among those that this replica began or an earlier leader saved."""
+    """The offset that the newest snapshot reaches, among those that this replica began or restored or that
+    an earlier leader saved. The next snapshot is due ``every`` records later."""
     _is_saving: bool = False
     _is_learning: bool = False
     """True until the manager has found out how far the snapshots of earlier leaders reach."""
     _saved: trio.Event = attrs.Factory(trio.Event)
     _unreachable: LedgerLogError | None = None
-    """Why a snapshot could not be read this time. It may be whole; a later try may succeed."""
+    """Why a snapshot could not be read this time. The snapshot may be whole; a later try may succeed."""
 
     # --- taking -------------------------------------------------------------------------------
 
     def on_leading(self, leader: LogWriter) -> None:
-        """This replica leads now: it takes snapshots and truncates the log.
+        """Note that this replica leads now: it takes snapshots and truncates the log.
 
         The next snapshot is due ``every`` records after the newest existing one, even if another replica took
-        that one. So if the store is shared, the manager first asks it for the newest snapshot, and takes none
-        on its own meanwhile. This call lets no other task run.
+        that one. So if the store is shared, the manager first asks the store for the newest snapshot. Until
+        the store has answered, no snapshot is due. This call is not a checkpoint.
 
         Args:
             leader: The log's writer.
@@ -113,7 +115,7 @@ class SnapshotManager:
             self.nursery.start_soon(self._learn, self.store, leader)
 
     def on_following(self) -> None:
-        """This replica does not lead any more."""
+        """Note that this replica does not lead any more."""
         self.leader = None
 
     async def _learn(self, store: SnapshotStore, leader: LogWriter) -> None:
@@ -123,7 +125,7 @@ class SnapshotManager:
             found = await store.find(self.log.incarnation)
             newest = found[0].next_offset if found else 0
         except LedgerLogError as error:
-            # The next snapshot is then taken too early, which does no harm.
+            # The next snapshot may then be taken too early. That does no harm.
             logger.info("log=%s: its snapshots cannot be listed now: %s", self.log.name, error)
         if self.leader is leader:
             self._is_learning = False
@@ -131,7 +133,7 @@ class SnapshotManager:
             self.on_applied()
 
     def on_applied(self) -> None:
-        """A record was applied: take a snapshot if one is due. This call lets no other task run."""
+        """Note that a record was applied, and begin a snapshot if one is due. Not a checkpoint."""
         store = self.store
         if store is None or self.core.next_offset - self._tried_at < self.every:
             return
@@ -142,8 +144,8 @@ class SnapshotManager:
         try:
             next_offset, stream = self._begin()
         except Exception as error:
-            # ``snapshot`` of the user's machine raised before its first chunk. If it raises later, ``_save``
-            # raises.
+            # The machine's ``snapshot`` raised before its first chunk. If it raises at a later chunk,
+            # ``_save`` raises.
             self._tell_failed(self.core.next_offset, error)
             return
         self.nursery.start_soon(self._save_quietly, store, next_offset, stream)
@@ -212,7 +214,7 @@ class SnapshotManager:
         return info
 
     async def _forget_old(self, store: SnapshotStore) -> None:
-        """Delete old snapshots, and truncate the log behind the oldest one that is kept."""
+        """Delete old snapshots, and truncate the log before the offset that the oldest kept one reaches."""
         incarnation = self.log.incarnation
         await store.prune(incarnation, self.kept)
         if self.truncates and self.leader is not None:
@@ -226,10 +228,11 @@ class SnapshotManager:
     # --- restoring ----------------------------------------------------------------------------
 
     async def restore(self, gap: Truncated | None = None) -> int | None:
-        """Restore from the newest whole snapshot that is ahead of the replica.
+        """Restore from the newest whole snapshot that reaches further than the replica.
 
         Args:
-            gap: A gap in the log that the replica has met. The snapshot must reach at least to its far side.
+            gap: A gap in the log that the replica has met. The snapshot must reach at least the first record
+                after the gap.
 
         Returns:
             The offset that the snapshot reaches; None if there is no gap and no snapshot could be used.

@@ -1,22 +1,24 @@
 """Stores for snapshots: their interface, and a store in ledgers of the cluster itself.
 
-A store keeps streams of bytes (``wire.snapshots``) for logs, each under the offset that it reaches. It does
-not look into them. A snapshot is listed only if it is durable and whole.
+A store keeps snapshots of logs. Each snapshot is a stream of bytes (``wire.snapshots``), stored under the
+offset that it reaches: it has the effect of all records before that offset. The store does not look into the
+streams. A snapshot is listed only if it is durable and whole.
 
-**Shared or not.** A log may be truncated behind a snapshot only if every replica can read that snapshot.
-``is_shared`` says whether they can. All replicas that reach the cluster share a store in ledgers. All
-replicas that mount a directory share that directory.
+**Shared or not.** The records that a snapshot has may be truncated from the log only if every replica can
+read that snapshot. ``is_shared`` says whether every replica can. All replicas that reach the cluster share a
+store in ledgers. All replicas that mount a directory share that directory.
 
-**In ledgers.** Each snapshot has a ledger of its own, with the stream cut into entries, replicated as any
-other ledger. A record in the metadata store, ``snapshots/INCARNATION``, lists the ledgers of a log's
+**In ledgers.** Each snapshot has a ledger of its own. The stream is cut into entries, which are replicated as
+in any other ledger. A record in the metadata store, ``snapshots/INCARNATION``, lists the ledgers of a log's
 snapshots:
 
     save    create the ledger; list it as unfinished; write; close; list it as finished
-    prune   take it off the list, then delete the ledger
+    prune   take the ledger off the list, then delete it
 
-So a crash leaves a ledger that is listed as unfinished, which the next ``prune`` deletes. A crash between the
-first two steps leaves an empty ledger that is not listed; its own metadata name the log. If the log is gone
-or takes no snapshots any more, no ``prune`` follows. Then the sweep finds these ledgers (``log.sweep``).
+So a crash of ``save`` leaves a ledger that is listed as unfinished. The next ``prune`` deletes it. A crash
+between the first two steps of ``save`` leaves an empty ledger that is not listed; its own metadata name the
+log. If the log is gone or takes no snapshots any more, no ``prune`` follows. Then the sweep finds these
+ledgers (``log.sweep``).
 Several replicas may save at the same time and all succeed, because the list is changed by compare-and-set
 (``log.snapshot_list``)."""
 
@@ -53,9 +55,9 @@ class SnapshotInfo:
     next_offset: int
     """The first record of the log that is not in the snapshot."""
     size: int
-    """The size of its stream, in bytes."""
+    """The size of the snapshot's stream, in bytes."""
     place: str
-    """Where it is, for example a file name or a ledger. Only its store uses it."""
+    """Where the snapshot is, for example a file name or a ledger. Only the store uses this text."""
 
 
 class SnapshotStore(Protocol):
@@ -79,8 +81,8 @@ class SnapshotStore(Protocol):
     ) -> SnapshotInfo:
         """Save a snapshot.
 
-        The store takes the stream piece by piece, with checkpoints between. If the call raises or is
-        cancelled, the snapshot is not listed.
+        The store takes the stream piece by piece, with checkpoints between the pieces. If the call raises or
+        is cancelled, the snapshot is not listed.
 
         Args:
             name: The name of the log, for people.
@@ -105,7 +107,8 @@ class SnapshotStore(Protocol):
         ...
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        """Delete all snapshots of a log but the newest ``keep``, and those whose writers have died.
+        """Delete all snapshots of a log except the newest ``keep``. Also delete unfinished snapshots whose
+        writers have died.
 
         Args:
             incarnation: The incarnation of the log.
@@ -143,7 +146,7 @@ class LedgerSnapshots:
         return True
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
-        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details.
+        """Return the snapshots of a log, newest first. See ``SnapshotStore.find`` for the details.
 
         Args:
             incarnation: The incarnation of the log.
@@ -158,7 +161,7 @@ class LedgerSnapshots:
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
-        """Save a snapshot. ``SnapshotStore.save`` has the details.
+        """Save a snapshot. See ``SnapshotStore.save`` for the details.
 
         Args:
             name: The name of the log, for people.
@@ -200,7 +203,7 @@ class LedgerSnapshots:
         return SnapshotInfo(next_offset=next_offset, size=size, place=f"ledger {ledger_id}")
 
     async def load(self, info: SnapshotInfo) -> bytes:
-        """Return the whole stream of a snapshot. ``SnapshotStore.load`` has the details.
+        """Return the whole stream of a snapshot. See ``SnapshotStore.load`` for the details.
 
         Args:
             info: The snapshot, as ``find`` or ``save`` returned it.
@@ -218,7 +221,7 @@ class LedgerSnapshots:
         return b"".join(parts)
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        """Delete old snapshots. ``SnapshotStore.prune`` has the details.
+        """Delete old snapshots. See ``SnapshotStore.prune`` for the details.
 
         Args:
             incarnation: The incarnation of the log.

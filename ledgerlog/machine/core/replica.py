@@ -4,24 +4,24 @@
 requests makes a retry harmless.
 
 **Exactly once.** A command carries its request id. When a command with a new id is applied, it is executed
-and its outcome is remembered. When a command with a known id is applied, it changes nothing and has the
-outcome of the first one. This happens if a proposer tries again after a time-out or with the next leader. The
-table is part of the replicated state: it depends only on the log, and every snapshot has it. Its bounds are
-constants (``limits``) and never options. If two replicas forgot at different times, they would execute
-different commands.
+and its outcome is remembered in the table of requests. When a command with a known id is applied, it changes
+nothing and has the outcome of the first command with that id. An id comes twice if a proposer tries again
+after a time-out or with the next leader. The table is part of the replicated state: it depends only on the
+log, and every snapshot has it. The bounds of the table are constants (``limits``) and never options: if two
+replicas dropped outcomes at different times, they would execute different commands.
 
 **Forgetting.** The table keeps the newest outcomes, up to a number and a size, and drops the oldest. If a
-retry comes after its outcome was dropped, it would be executed again. An id that ``model.command`` made
-prevents that. It carries an offset below which the request was surely not executed. If the table has dropped
-any outcome at or above that offset, the command is *expired*: it is not executed, and its proposer gets
-``RequestExpired``. For example, an id was made at offset 700, and the table has dropped all outcomes up to
-offset 800. The command expires. An id that the user made carries no offset. Such a request is recognised only
-while the table still has its outcome.
+retry came after its outcome was dropped, the request would be executed again. An id that ``model.command``
+made prevents that: it carries an offset, and the request was surely not executed below that offset. If the
+table has dropped any outcome at or above that offset, the command is *expired*: it is not executed, and its
+proposer gets ``RequestExpired``. For example, if an id was made at offset 700, and the table has dropped all
+outcomes up to offset 800, the command expires. An id that the user made carries no offset. Such a request is
+recognised only while the table still has its outcome.
 
 **An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome on
-every replica. The state stays as ``apply`` left it. ``MemoryError`` and ``RecursionError`` depend on
-the process and not on the command. ``ReplicaCore.apply`` raises them, and everything that is not an
-``Exception``. Then the replica has to stop.
+every replica. The state stays as ``apply`` left it. ``MemoryError`` and ``RecursionError`` are different:
+they depend on the process and not on the command. ``ReplicaCore.apply`` raises these two, and everything that
+is not an ``Exception``. Then the replica has to stop.
 
 **Format of the table**, little endian, in the order of execution: the highest forgotten offset (i64, -1 if
 there is none); the number of entries (u32). Each entry: offset (u64), size of the id (u16), size of the error
@@ -69,8 +69,9 @@ class RequestTable:
     """The newest outcomes, by request id.
 
     Args:
-        entries_max: How many outcomes it holds at most.
-        bytes_max: How many bytes of ids, results and errors it holds at most, with a fixed cost for each.
+        entries_max: How many outcomes the table holds at most.
+        bytes_max: How many bytes of ids, results and errors the table holds at most. A fixed cost for each
+            outcome counts too.
     """
 
     def __init__(
@@ -91,12 +92,14 @@ class RequestTable:
         return self._outcomes.get(request_id)
 
     def is_expired(self, request_id: str) -> bool:
-        """Whether the request may have been executed and dropped. False for every id that a user made."""
+        """Whether the request may have been executed before, and its outcome dropped. False for every id that
+        a user made."""
         since = since_of(request_id)
         return since is not None and since <= self.forgotten_through
 
     def add(self, request_id: str, outcome: CommandOutcome) -> None:
-        """Remember an outcome, and drop the oldest ones beyond the bounds. The newest one always stays."""
+        """Remember an outcome, and drop the oldest outcomes while the table is beyond a bound. The newest
+        outcome always stays."""
         assert request_id not in self._outcomes
         self._outcomes[request_id] = outcome
         self._bytes += _cost(request_id, outcome)
@@ -114,7 +117,8 @@ class RequestTable:
         return b"".join(self.pieces()[1])
 
     def pieces(self) -> tuple[int, Iterator[bytes]]:
-        """Return the present table in pieces, and their number. The table may change while they are read."""
+        """Return the number of pieces of the encoded table, and the pieces themselves. They are those of the
+        present table, even if the table changes while you read them."""
         outcomes = list(self._outcomes.items())
         head = _TABLE_HEAD.pack(self.forgotten_through, len(outcomes))
         stretches = range(0, len(outcomes), _PIECE_ENTRIES)
@@ -228,10 +232,10 @@ class ReplicaCore:
         return CommandOutcome(command.offset, result or b"")
 
     def chunks(self) -> Iterable[bytes]:
-        """Return the machine's present state, in chunks that may be read while the machine goes on.
+        """Return the machine's present state, in chunks that you may read while the machine goes on.
 
-        The first chunk is taken at once. So if ``snapshot`` is a generator, it runs up to its first ``yield``
-        here. Until then it can copy the state, before the next command changes it.
+        This call takes the first chunk at once. So if ``snapshot`` is a generator, it runs up to its first
+        ``yield`` here, and can copy the state before the next command changes the state.
         """
         chunks = iter(self._machine.snapshot())
         return chain([first for first in (next(chunks, None),) if first is not None], chunks)
@@ -253,7 +257,7 @@ class ReplicaCore:
     def digest(self) -> str:
         """Return a digest of the whole state.
 
-        Replicas that have applied the same records have the same one.
+        Replicas that have applied the same records have the same digest.
         """
         return digest_of(self.next_offset, self.requests.encode(), self._machine.snapshot())
 
