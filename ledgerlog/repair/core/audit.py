@@ -1,12 +1,13 @@
 """What the auditor concludes: which bookies are lost, and which entries it checks (rules 20 to 22, 24).
 
-``Absences`` keeps the time since which each bookie is absent. A bookie is *absent* while it is not
-registered. It is *lost* once it was absent for the whole delay without a break. If it returns before that,
-its absence is forgotten. An auditor that has just started counts every absence from its own start (rule 22):
-it cannot know when a bookie went away, so it waits the whole delay again.
+A bookie is *absent* while it is not registered. ``Absences`` remembers when each absence began. A bookie is
+*lost* once it was absent for the whole delay without a break. If the bookie returns before that, its absence
+is forgotten. An auditor that has just started counts every absence from its own start (rule 22): it cannot
+know when a bookie went away, so it waits the whole delay again.
 
-``ends`` gives the entries that a check of a fragment's ends reads on each bookie. Such a check does not see
-holes between the ends (rule 24). Only the bookie's list of its entries shows them.
+A bookie's *share* of a fragment is the entries that the bookie should have (``model.missing``). ``ends``
+gives the first and the last entry of a share. The cheap check reads only these two entries, so it does not
+see holes between them (rule 24). Only the bookie's list of its entries shows the holes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Absences", "ends", "named_bookies", "shares_of"]
 
 
 class Absences:
-    """Since when each absent bookie is absent, by a clock that does not go back."""
+    """The absent bookies, each with the time when its absence began, by a clock that does not go back."""
 
     def __init__(self) -> None:
         self._since: dict[BookieId, float] = {}
@@ -31,7 +32,7 @@ class Absences:
         self._since = {bookie: self._since.get(bookie, now) for bookie in sorted(absent)}
 
     def since(self) -> Mapping[BookieId, float]:
-        """Return each absent bookie with the time since which it is absent."""
+        """Return each absent bookie with the time when its absence began."""
         return self._since
 
     def lost(self, now: float, delay_s: float) -> frozenset[BookieId]:
@@ -39,7 +40,7 @@ class Absences:
         return frozenset(bookie for bookie, since in self._since.items() if since + delay_s <= now)
 
     def next_lost_at(self, now: float, delay_s: float) -> float | None:
-        """Return the time at which the next absent bookie will count as lost; None if there is none."""
+        """Return the time when the next absent bookie will count as lost; None if no bookie will."""
         return min((at for t in self._since.values() if (at := t + delay_s) > now), default=None)
 
 
@@ -56,7 +57,7 @@ def shares_of(metadata: LedgerMetadata) -> dict[BookieId, list[Share]]:
 def ends(share: Share) -> list[int]:
     """Return the first and the last entry of a bookie's share of a fragment (rule 21).
 
-    The share may also have only one entry, or none.
+    If the share has only one entry, return that one; if it has none, return an empty list.
     """
     first = next(share.ids(share.first, share.last), None)
     if first is None:

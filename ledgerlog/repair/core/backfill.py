@@ -1,18 +1,18 @@
 """Giving a live bookie the entries that it should have and lacks (rule 24).
 
-A ``Backfill`` works on one share: the entries of one fragment that the bookie's slot holds. Ranges of them
-are missing: perhaps one entry that was on its way when a connection broke, perhaps millions. The ``Backfill``
-takes the ranges in ascending order and works in three steps:
+A ``Backfill`` works on one *share*: the entries of one fragment that the bookie's slot holds. The bookie
+lacks ranges of the share: perhaps one entry that was on its way when a connection broke, perhaps millions.
+The ``Backfill`` takes the ranges in ascending order. For each range it works in three steps:
 
     lists     each other bookie of the same write sets lists the entries that it has
                   take_lists -> on_listed, on_list_failed
-    skipped   a stretch that no list names is skipped in one step, however long it is
-    rounds    the entries that a list names are read, up to ``round_entries`` ids at a time. Entries with the
-              same write set form a class; each class reads one range from one bookie at a time. Digests are
-              checked, and the entries are sent to the bookie in pieces
+    skip      if no list names any entry of a stretch, skip the stretch in one step, however long it is
+    rounds    read the entries that some list names, up to ``round_entries`` ids at a time. Entries with the
+              same write set form a class, and each class reads one range from one bookie at a time. Check
+              the digests, and send the entries to the bookie in pieces
                   take_asks -> on_reply, on_failed;   take_copies -> on_copied
 
-**If an entry is not available, that does not hold up the others.** The entry is reported in one of two sets.
+**An entry that is not available does not hold up the others.** The entry is reported in one of two sets.
 ``nowhere``: every bookie that should have the entry answered, and none has an intact copy. ``unavailable``:
 some bookie could not say whether it has the entry, so another try makes sense (rule 8: no answer, limbo and
 trouble never mean "no such entry"). If a bookie fails to answer once, this ``Backfill`` does not ask it
@@ -44,16 +44,16 @@ __all__ = ["Backfill"]
 
 @attrs.define(eq=False)
 class _Stock(Holdings):
-    """The entries that another bookie has."""
+    """The entries that another bookie has, as far as it has listed them."""
 
     asked: CopyAsk | None = None
 
 
 @attrs.define(eq=False)
 class _Lane:
-    """One class of entries of the round.
+    """One class of the round: its entries with the same write set.
 
-    ``entries`` has those that are not read yet, in ascending order, each with the bookies that have it.
+    ``entries`` has the entries that are not read yet, in ascending order, each with the bookies that have it.
     """
 
     entries: dict[int, list[BookieId]] = attrs.Factory(dict)
@@ -78,8 +78,8 @@ class Backfill:
             metadata: The ledger's metadata.
             bookie: The bookie to fill.
             share: Its share of one fragment.
-            missing: Ranges of ids, in ascending order. Each begins and ends with an entry of the share, and
-                the bookie has none of its own entries in between (``model.missing.gaps``).
+            missing: Ranges of ids, in ascending order. Each range begins and ends with an entry of the share,
+                and the bookie has no entry of its share within the range (``model.missing.gaps``).
             round_entries: How many ids one round covers at most.
         """
         self.bookie = bookie
@@ -109,7 +109,7 @@ class Backfill:
         self._stocks = {peer: _Stock(NO_ENTRY) for peer in peers}
         self._ranges = deque(missing)
         self._at = self._ranges[0][0] if self._ranges else 0
-        """The first entry of the first range that is not planned yet."""
+        """The first entry that is not planned yet. It is in the first of ``_ranges``."""
         self._lanes: dict[int, _Lane] = {}
         self._doubted: set[int] = set()
         """Entries of the round for which some bookie did not say whether it has them."""
@@ -122,7 +122,8 @@ class Backfill:
 
     @property
     def silent(self) -> list[BookieId]:
-        """The bookies that did not list their entries, or are in limbo."""
+        """The bookies that did not answer, or are in limbo: they may have lost entries and do not know yet
+        which."""
         return sorted(bookie for bookie, stock in self._stocks.items() if stock.is_doubtful)
 
     # --- lists --------------------------------------------------------------------------------------
@@ -157,7 +158,8 @@ class Backfill:
         self._give_up_on(ask.bookie)
 
     def _plan(self, last: int) -> None:
-        """Plan the next round, or skip the next stretch that no list names. All lists reach ``_at``."""
+        """Plan the next round, or skip the next stretch that no list names. Call this when all lists reach
+        ``_at``."""
         told = [stock for stock in self._stocks.values() if not stock.is_silent]
         horizon = min((stock.through for stock in told), default=last)
         horizon = min(horizon, last)
@@ -188,7 +190,7 @@ class Backfill:
         self._lanes.setdefault(entry_id % self._stride, _Lane()).entries[entry_id] = sources
 
     def _conclude(self, first: int, last: int, is_doubtful: bool) -> None:
-        """Report a stretch as not available. First move its last id down to an entry of the share."""
+        """Report a stretch as not available, up to its last entry that belongs to the share."""
         share = self._share
         last = next(e for e in range(last, first - 1, -1) if share.replication.holds(share.slot, e))
         (self.unavailable if is_doubtful else self.nowhere).add(first, last)
@@ -229,7 +231,8 @@ class Backfill:
                 del lane.entries[entry_id]
                 self._doubted.discard(entry_id)
             elif entry_id == damaged or entry_id <= through:
-                # The bookie listed the entry but did not send it: the entry is damaged, or was lost since.
+                # The bookie listed the entry but did not send it. So the entry is damaged, or the bookie has
+                # lost it since.
                 kind = FaultKind.CORRUPT if entry_id == damaged else absence(negative)
                 self._without(lane, entry_id, ask.bookie, kind)
             else:

@@ -1,8 +1,8 @@
-"""Copies on their way to bookies: what was read is cut into frames, and each copy waits for its confirmation.
+"""Copies on their way to bookies: entries are cut into frames, and each copy waits for its confirmation.
 
 The repair of a fragment (``repair.core.repair``) and the filling of a share (``repair.core.backfill``) read
-entries and put them into a ``CopyQueue``. It bounds the memory of both: they read nothing more while it is
-full. At most one more reply for each read under way arrives after that.
+entries and put them into a ``CopyQueue``. The queue bounds their memory: they begin no read while the queue
+is full. When it becomes full, each read that is under way still brings at most one reply.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ledgerlog.wire.entries import cut_to_frames
 __all__ = ["COPY_BYTES", "Copy", "CopyQueue"]
 
 COPY_BYTES = 16 * FRAME_BYTES_TARGET
-"""A queue is full while this many bytes are not confirmed."""
+"""A queue is full while this many bytes, or more, are not confirmed."""
 
 
 @attrs.frozen(eq=False)
 class Copy:
-    """Entries to store on a new bookie by a recovery add. ``entries`` is in order of ids."""
+    """Entries to store on a bookie by a recovery add. ``entries`` is in order of ids."""
 
     bookie: BookieId
     entries: Mapping[int, bytes]
@@ -31,7 +31,7 @@ class Copy:
 
 
 class CopyQueue:
-    """The copies of one repair that are not confirmed yet. It is false if there are none."""
+    """The copies of one repair that are not confirmed yet. The queue is false if there are none."""
 
     def __init__(self) -> None:
         self._due: list[Copy] = []
@@ -61,7 +61,7 @@ class CopyQueue:
         return due
 
     def on_copied(self, copy: Copy) -> None:
-        """The bookie has stored the copy durably."""
+        """Note that the bookie has stored the copy durably."""
         self._unconfirmed.remove(copy)
 
     def clear(self) -> None:

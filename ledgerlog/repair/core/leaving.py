@@ -1,14 +1,16 @@
-"""When a bookie that takes no ordinary adds may be restarted without anybody noticing.
+"""When you may restart a read-only bookie (one that takes no ordinary adds) without disturbing anybody.
 
-A bookie is *in use* by each ledger that is not closed and names it in its last fragment: the writer sends it
-every add, or a recovery reads it. ``Leaving`` is told what each look at the metadata found.
+A ledger *uses* a bookie if the ledger is not closed and its last fragment names the bookie: the writer sends
+the bookie adds, or a recovery reads from it. A process looks at all metadata again and again, and tells
+``Leaving`` the result of each look.
 
-A look that finds no such ledger is not enough. A client whose view of the registrations is older than the
-bookie's move to the read-only list may still choose it, for a new ledger or as a replacement. Views are up to
-date and such choices are stored within a bounded time. So the bookie is free if a look finds nothing that
-began when the bookie had been read-only for that time, without a break.
+One look that finds no such ledger is not enough. A client's view of the registrations may be older than the
+bookie's move to the read-only list. Such a client may still choose the bookie, for a new ledger or as a
+replacement. But within a bounded time (``settled_s``), all views are up to date and all such choices are
+stored. So the bookie is free if two things hold: the bookie was read-only for that time without a break, and
+a look that began after that time finds no ledger that uses it.
 
-A ledger with damaged metadata may name the bookie, so it counts as one that does.
+A ledger with damaged metadata may name the bookie, so it counts as a ledger that uses the bookie.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ def is_in_use(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
 
 
 class Leaving:
-    """What the looks at the metadata have found, and whether the bookie is free."""
+    """Decides from the looks at the metadata whether the bookie is free."""
 
     def __init__(self, *, settled_s: float) -> None:
-        """Create it.
+        """Begin without a look.
 
         Args:
-            settled_s: After this time, everything that was chosen by an older view of the registrations is
-                stored.
+            settled_s: After this many seconds, every choice that a client made by an older view of the
+                registrations is stored.
         """
         self.is_free = False
         """Whether nobody uses the bookie any more."""
@@ -46,11 +48,11 @@ class Leaving:
         self._read_only_since: float | None = None
 
     def on_look(self, began: float, *, is_read_only: bool, used_by: Collection[int]) -> None:
-        """Note a look.
+        """Note the result of a look.
 
         Args:
-            began: When it began.
-            is_read_only: Whether the bookie was registered as read-only then.
+            began: When the look began.
+            is_read_only: Whether the bookie was registered as read-only at that time.
             used_by: The ledgers that use the bookie, or may use it.
         """
         if not is_read_only:

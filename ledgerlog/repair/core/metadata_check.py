@@ -1,12 +1,15 @@
 """Comparing the metadata with the ledgers that bookies list. No I/O.
 
-**Forgotten** is a ledger that bookies hold, that the metadata do not know, and whose id is from before a
-restore whose loss is not accepted yet. Without such a restore the ledger was *deleted*, and bookies will
-collect it. A ledger that was deleted before the backup, or since the restore, and that bookies had not
-collected, looks forgotten too: nobody can tell.
+**Forgotten and deleted ledgers.** Bookies may hold a ledger that the metadata do not have. The ledger is
+*forgotten* if its id was given out before a restore whose loss is not accepted yet: the backup may be older
+than the ledger. Otherwise the ledger was *deleted*, and bookies will collect it. A ledger with such an old id
+that was really deleted, and that bookies had not collected yet, looks forgotten too: nobody can tell the
+difference.
 
-A ledger of a log that no list names also counts as forgotten if its metadata were made again and the work was
-interrupted (``BROUGHT_BACK_LABEL``), or if it was OPEN in the backup: its leader may have listed it after it.
+While the loss of the restore is not accepted, two more kinds of ledgers count as forgotten although the
+metadata have them, if bookies hold them and no log's list names them. A ledger with ``BROUGHT_BACK_LABEL``:
+its metadata were made again, but that work was interrupted. And a ledger of a log that was not CLOSED in the
+backup (``AS_IN_BACKUP_LABEL``): its leader may have added it to the log's list after the backup was made.
 """
 
 from __future__ import annotations
@@ -28,27 +31,30 @@ __all__ = ["HeldOnly", "MetadataCheck", "NotHeld", "check_metadata"]
 
 @attrs.frozen(kw_only=True)
 class HeldOnly:
-    """A ledger that bookies hold and no metadata name."""
+    """A ledger that bookies hold and that is forgotten or deleted."""
 
     ledger_id: int
     log: str | None
-    """The log that it was made for; None if no log of the metadata has this key."""
+    """The log for which the ledger was made; None if the ledger's key is not the key of any known log."""
     incarnation: int | None
     """The incarnation of that log."""
     last_entry: int
     """The highest entry that a bookie holds."""
     bookies: tuple[BookieId, ...]
-    """The bookies that hold entries of it."""
+    """The bookies that hold entries of the ledger."""
     key: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
 class NotHeld:
-    """A CLOSED ledger with entries that none of the bookies in its metadata holds."""
+    """A CLOSED ledger that has entries, although no bookie that its metadata names holds any entry of it.
+
+    Ledgers in an archive are not counted.
+    """
 
     ledger_id: int
     elsewhere: tuple[BookieId, ...]
-    """The bookies that do hold entries of it."""
+    """Other bookies, which hold entries of the ledger."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,12 +67,12 @@ class MetadataCheck:
     """Bookies that listed their ledgers."""
     forgotten: tuple[HeldOnly, ...]
     deleted: tuple[HeldOnly, ...]
-    """Bookies will collect them; no difference."""
+    """Bookies will collect these ledgers, so they do not count as a difference."""
     not_held: tuple[NotHeld, ...]
     missing: Mapping[str, tuple[int, ...]]
-    """By log, the ledgers of its list that neither the metadata nor an archive have."""
+    """By log, the ledgers of the log's list that neither the metadata nor an archive have."""
     above_counter: tuple[int, ...]
-    """Ids that the store would give out again."""
+    """Ids of ledgers above the store's counter. The store would give out these ids again."""
     unregistered: tuple[BookieId, ...]
     silent: tuple[BookieId, ...]
     """Registered bookies that did not list their ledgers."""
@@ -102,18 +108,18 @@ def check_metadata(
     in_limbo: Sequence[BookieId],
     unreadable: Sequence[str],
 ) -> MetadataCheck:
-    """Compare.
+    """Compare the metadata with the bookies' lists.
 
     Args:
         ledgers: The metadata of all ledgers, read before the bookies' lists.
         logs: The records of all logs.
-        archived: By incarnation, the ledgers that lie in an archive.
+        archived: By incarnation, the ledgers that are in an archive.
         highest: The highest ledger id that was given out.
-        restoration: The last restore whose loss is not accepted.
+        restoration: The restore whose loss is not accepted yet; None if there is none.
         cookies: The bookies that have a cookie.
         registered: The bookies that are registered.
-        held: The lists of those that answered.
-        in_limbo: Those of them that may have lost ledgers.
+        held: The lists of the bookies that answered.
+        in_limbo: The bookies in ``held`` that may have lost ledgers.
         unreadable: Paths of nodes that cannot be decoded.
     """
     in_lists = {segment.ledger_id for log in logs for segment in log.segments}

@@ -1,11 +1,11 @@
 """Which copies lie in too few racks: the audit of placement (``model.placement``).
 
-Auto-recovery looks for *narrow* write sets: an entry's copies lie in fewer racks than the placement policy
-wants. This happens if a policy or labels are set later, if a rack was down while bookies were chosen, or if
-nothing better was there. Workers move such copies to other racks (``repair.ledger``).
+Auto-recovery looks for *narrow* write sets: the copies of an entry lie in fewer racks than the placement
+policy wants. This happens if the policy or the labels are set later, if a rack was down while bookies were
+chosen, or if no better bookies were there. Workers move such copies to other racks (``repair.ledger``).
 
-Only the bookies that are registered count, because a bookie says in its registration where it is. A bookie
-without the label ``rack`` shares its rack with nobody, as for the choice of bookies.
+A bookie says in its registration in which rack it is. A bookie without the label ``rack``, or one that is not
+registered, counts as if it had a rack of its own. The choice of bookies uses the same rule for the label.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NarrowFragment:
     bookies: tuple[BookieId, ...]
     """The bookies of its narrow write sets, in slot order."""
     racks: tuple[str, ...]
-    """Their racks, sorted."""
+    """The known racks of these bookies, sorted."""
 
 
 def narrow_fragments(

@@ -1,8 +1,9 @@
 """Repairing a fragment: new bookies get the entries of lost ones and take their slots (rules 20 to 24).
 
-A ledger survives the loss of a bookie, but then has one copy less. Repair restores the copy. It works on
-fragments that take no more entries. Others may change the same ledger at the same time: its owner changes the
-last fragment, recoverers close it, another worker repairs the same fragment. Verbs in, state out:
+A ledger survives the loss of a bookie, but then its entries have one copy less. Repair restores the copy. It
+works on fragments that take no more entries. Other processes may change the same ledger at the same time: the
+ledger's writer changes the last fragment, recoverers close the ledger, another worker repairs the same
+fragment. Verbs in, state out:
 
     survey              which fragments name lost bookies, and how each may be repaired
     FragmentRepair      repairs one fragment, all its lost bookies at once:
@@ -16,26 +17,27 @@ last fragment, recoverers close it, another worker repairs the same fragment. Ve
 ledger that is not closed (rule 20). All entries of these fragments are committed and never change, so a copy
 is right whenever it was read. The last fragment of a ledger that is not closed belongs to its writer: the
 writer may be about to store more entries, and bookies that the metadata no longer names would acknowledge
-them. If a worker finds a lost bookie there, it waits a while and checks that the same ensemble still names
-the bookie. Then it recovers the ledger, which ends the fragment (``Work.RECOVER``).
+them. If a worker finds a lost bookie in this last fragment, the worker waits a while and checks that the same
+ensemble still names the bookie. Then it recovers the ledger, which ends the fragment (``Work.RECOVER``).
 
 **Which entries repair copies.** All entries that the lost bookie's slot holds; checking only the first and
-the last would miss holes (rule 24). Each is read from another member of its write set by the rules of an
-ordinary read (``ledger.core.reader.RangeRead``). If the old bookie still serves (for example, an operator
+the last would miss holes (rule 24). Each entry is read from another member of its write set by the rules of
+an ordinary read (``ledger.core.reader.RangeRead``). If the old bookie still serves (for example, an operator
 empties it), it is asked last: with a write quorum of one, no other bookie has the entry. In a striped
-fragment that is shorter than its ensemble, a slot may hold no entry; in an empty fragment no slot holds any.
-Then nothing is lost, and repair changes only the metadata (rule 21, ``Work.NAME``).
+fragment that is shorter than its ensemble, a slot may hold no entry; in an empty fragment no slot holds an
+entry. Then nothing is lost, and repair changes only the metadata (rule 21, ``Work.NAME``).
 
 **What copies carry.** Copies go as recovery adds, which pass the fence. Their LAC is the last entry that is
-certainly committed: the end of a closed ledger, otherwise the entry before the last fragment. It may be below
-or above the copied entry, and no reader concludes anything from that (rule 23). They carry no LAFR, because
-repair does not know how many copies the other bookies have.
+certainly committed: the end of a closed ledger, otherwise the entry before the last fragment. This LAC may be
+below or above the copied entry, and no reader concludes anything from that (rule 23). Copies carry no LAFR,
+because repair does not know how many copies the other bookies have.
 
 **The metadata write** replaces only this fragment's lost bookies, in their slots, in the newest stored
-metadata. It keeps what the owner and recoverers did to other fragments, as they keep what repair does (rule
-13). It is formed once every copy is durable, and its outcome is settled by reading (rule 14):
+metadata. The write keeps what the writer and recoverers did to other fragments, and they keep what repair did
+(rule 13). The write is formed once every copy is durable. Repair reads the metadata afterwards to learn the
+outcome (rule 14):
 
-    the new bookies are named    done, whoever wrote them
+    the new bookies are named    done, no matter which process wrote them
     the old bookies are named    write again, at the version just read
     anything else                another repair was faster with other bookies; this one fails
 
@@ -151,12 +153,12 @@ class FragmentRepair:
             version: The version at which it was read.
             fragment_index: The fragment to repair. It must have an end: the last fragment of a ledger that is
                 not closed is refused (rule 20).
-            replacements: A new bookie for each lost one. A new bookie is not in the fragment yet.
+            replacements: A new bookie for each lost bookie. A new bookie must not be in the fragment yet.
             new_token: Makes the token of each metadata write.
             avoid: Bookies to read from last, in addition to the lost ones.
-            serving: Bookies that count as lost but still serve: an operator empties one, or one has a damaged
-                copy. Only such a bookie may have an entry, so it is asked for its own share if all others
-                fail.
+            serving: Bookies that count as lost but still serve: an operator empties the bookie, or its copy
+                is damaged. Perhaps no other bookie has an entry of its share. So if all others fail, such a
+                bookie is asked for its own share.
             round_entries: How many ids one round covers at most.
         """
         end = metadata.fragment_end(fragment_index)
@@ -181,13 +183,14 @@ class FragmentRepair:
         """The LAC that every copy carries, with ``lafr``."""
         self.lafr = NO_ENTRY
         self._base = metadata
-        """The metadata for reads. The fragment keeps its entries in every later version."""
+        """The metadata that reads use. It need not be the newest: the fragment has the same entries in every
+        later version."""
         self._new_token = new_token
         self._avoid = (*replacements, *avoid)
         self._serving = tuple(sorted(serving))
         self._round_entries = round_entries
         self._todo = [old for old in replacements if _holds_any(metadata.replication, fragment, old, end)]
-        """The lost bookies with entries that are still to be read. The first one's entries are being read."""
+        """The lost bookies whose entries are not all read yet. The first one's entries are being read."""
         self._next = fragment.first_entry
         """The first entry of the next round."""
         self._read: RangeRead | None = None
@@ -246,10 +249,11 @@ class FragmentRepair:
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{copy.bookie}: {why}"))
 
     def on_target_lost(self, bookie: BookieId, why: str) -> None:
-        """Fail the repair: a new bookie is lost, even if it has confirmed all copies.
+        """Fail the repair: a new bookie is lost. This fails the repair even if the bookie has confirmed all
+        copies.
 
-        The bookie is not named, unless a write named it already. Do not call this while a write is under way:
-        the write's outcome decides.
+        The metadata does not name the bookie, unless a write did so already. Do not call this while a write
+        is under way: the write's outcome decides.
         """
         assert bookie in self.replacements.values()
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{bookie}: {why}"))
@@ -257,11 +261,11 @@ class FragmentRepair:
     def _look(self) -> None:
         read = self._read
         assert read is not None
-        # Pass on at once what was read. Then memory holds only the copies and answers that are under way.
+        # Queue the entries that were read at once. Then memory holds only copies and answers under way.
         self._copies.add(self.replacements[self._todo[0]], read.found)
         read.found.clear()
         if read.failure is not None:
-            # No other bookie has some entry, or it cannot be read now. The fragment stays as it is: the entry
+            # Some entry is on no other bookie, or cannot be read now. The fragment stays unchanged: the entry
             # may still turn up on the bookies that the metadata names.
             self._fail(read.failure)
         elif read.is_done:
