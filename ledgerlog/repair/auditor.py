@@ -1,31 +1,32 @@
-"""The auditor: finds what is under-replicated and makes tasks of it (rules 22 and 24). It repairs nothing.
+"""The auditor: finds ledgers that lack copies and makes tasks for them (rules 22 and 24). It repairs nothing.
 
 An election makes one of the auto-recovery processes the auditor. If it dies, another process takes over.
 While a process leads, it looks after three things:
 
-    registrations   are watched. A bookie that is not registered is absent; after the delay, it is lost
+    registrations   watches them. A bookie that is not registered is absent; after a delay, it is lost
                     (``repair.core.audit.Absences``)
-    metadata        a pass goes over all of it at the start, when a bookie is lost or to be emptied, when
-                    racks or the placement policy change, and from time to time. Each ledger that names such a
-                    bookie gets a task, and each whose copies can be moved to more racks
-    entries         are checked from time to time: bookies are asked for the entries that they should have
+    metadata        makes a *pass* over all metadata at the start, when a bookie is lost or to be emptied,
+                    when racks or the placement policy change, and from time to time. A ledger gets a task if
+                    it names a bookie that is lost or to be emptied, or if its copies can be moved to more
+                    racks
+    entries         checks them from time to time: it asks bookies for the entries that they should have
                     (``repair.checking``)
 
-**The first pass compares everything** (rule 22). A bookie may have been lost while nobody led, and the watch
-does not report that later. The auditor knows bookies by their cookies, by their registrations and by what
-metadata names. So a bookie that was never seen alive counts as well.
+**The first pass compares everything** (rule 22). A bookie may have been lost while no process led, and the
+watch does not report that later. The auditor knows bookies from their cookies, from their registrations and
+from the metadata of ledgers. So even a bookie that the auditor never saw alive counts.
 
 **Every conclusion comes from a fresh read**, after a sync, never from a watched view. A view that lags would
-call a bookie lost that has long been back. A deposed auditor that does not know it yet may make one task too
-many. That is harmless: tasks are hints, and the worker checks them.
+still call a bookie lost that has long been back. A deposed auditor that does not know yet that it is deposed
+may make one task too many. That is harmless: tasks are hints, and the worker checks them.
 
-**Registrations are read while a pass runs.** A pass over many ledgers takes its time. During one, a bookie
-may come back, workers may finish the tasks that the pass made for it, and the bookie may be lost again. Then
-its delay begins anew, and the next pass must look for it again. So reading registrations does not wait for
-passes.
+**Registrations are read while a pass runs.** A pass over many ledgers takes a long time. During a pass, a
+bookie may come back, workers may finish the tasks that the pass made for it, and the bookie may be lost
+again. Then the bookie's delay begins anew, and the next pass must look for the bookie again. So reading
+registrations does not wait for passes.
 
 **Between two passes**, a ledger can come to name a lost bookie only through a writer that chose the bookie
-before it was lost. That writer replaces it. If the writer dies first, the next pass finds the ledger.
+before it was lost. That writer replaces the bookie. If the writer dies first, the next pass finds the ledger.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class Pass:
     narrow: dict[int, list[NarrowFragment]] = attrs.field(factory=dict)
     """The ledgers with entries whose copies lie in too few racks; empty if the pass did not look for them."""
     movable: dict[int, tuple[BookieId, ...]] = attrs.field(factory=dict)
-    """Those of them that other bookies can mend now, each with the bookies of its narrow write sets."""
+    """The ledgers in ``narrow`` whose copies can be moved to more racks now, each with the bookies of the
+    write sets that lie in too few racks."""
 
 
 async def pass_over_metadata(
@@ -100,19 +102,19 @@ async def pass_over_metadata(
     unfit: Collection[BookieId] = (),
     within_s: float = math.inf,
 ) -> Pass:
-    """Find the ledgers that name a bookie that is gone, and those whose copies lie in too few racks.
+    """Find the ledgers that name a bookie that is gone, and the ledgers whose copies lie in too few racks.
 
     Args:
         client: The client whose store is read.
         is_gone: Tells whether a bookie counts as gone.
         places: The registered bookies, to look for copies in too few racks; None: do not look for them.
-        unfit: Bookies that take no copies: they are to be emptied.
+        unfit: Bookies that take no copies, because they are to be emptied.
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is no ledger's. Damaged metadata of one ledger is not
-            raised; ``Pass.damaged`` reports it.
+        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger. (If a ledger's metadata is
+            damaged, nothing is raised; ``Pass.damaged`` has the ledger.)
     """
     registry = LedgerRegistry(client.store, client.environment)
     deadline = trio.current_time() + within_s
@@ -188,8 +190,8 @@ async def pass_over_now(
 ) -> Pass:
     """Find the ledgers that name a bookie that is not registered at this moment or is to be emptied.
 
-    This also finds ledgers whose copies lie in too few racks. No earlier observation is needed: a bookie
-    counts even if only metadata names it.
+    This also finds ledgers whose copies lie in too few racks. A bookie counts even if nothing but the
+    metadata of ledgers is known of it.
 
     Args:
         client: The client whose store is read.
@@ -199,7 +201,7 @@ async def pass_over_now(
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is no ledger's.
+        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger.
     """
     registered = await queue.registered()
     there = registered.keys() - frozenset(draining)
@@ -208,7 +210,7 @@ async def pass_over_now(
     )
     if not found.affected:
         return found
-    # A bookie that registered during the pass may be in a ledger that was created during it.
+    # A ledger that was created during the pass may name a bookie that registered during the pass.
     there |= (await queue.registered()).keys() - frozenset(draining)
     affected = {}
     for ledger_id, hit in found.affected.items():
@@ -229,17 +231,19 @@ async def check_entries(
 
     Args:
         client: The client to ask the bookies with.
-        check_all: Compare all entries by lists; otherwise read the ends of each share (``check_ledger``).
+        check_all: Whether to compare all entries by the bookies' lists. If not, only the first and the last
+            entry of each share are read. See ``check_ledger``.
         per_s: Send at most this many requests a second.
-        on_fault: Awaited for each ledger with faults.
-        on_checked: Called before the first ledger and after each, with how many are checked, of how many.
+        on_fault: Awaited for each ledger that has missing or damaged copies.
+        on_checked: Called before the first ledger and after each, with the number of ledgers that are
+            checked and the number of all ledgers.
 
     Returns:
         How many ledgers there are. Ledgers with damaged metadata are logged and skipped.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is no ledger's.
+        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger.
     """
     registry = LedgerRegistry(client.store, client.environment)
     ledgers = await registry.list()
@@ -295,15 +299,16 @@ class Auditor:
         """The bookies that the last pass looked for and that have been gone ever since; None before the first
         pass."""
         self._min_racks = 0
+        """How many racks the placement policy wanted at the last pass."""
         self._racks: dict[BookieId, str | None] = {}
-        """The placement policy at the last pass, and the racks of all bookies seen until then."""
+        """The racks of all bookies that were registered at any pass so far."""
         self._passing: frozenset[BookieId] = frozenset()
-        """The same for the pass that is under way."""
+        """The bookies that the pass under way looks for and that have been gone since the pass began."""
         self._next_pass_at = 0.0
 
     def prompt(self) -> bool:
-        """Go over all metadata now, unless that is under way. Return False if this process is not the
-        auditor."""
+        """Start a pass over all metadata now, unless a pass is under way. Return False if this process is not
+        the auditor."""
         if self.is_leading:
             self._next_pass_at = trio.current_time()
             self._looked.set()
@@ -311,7 +316,7 @@ class Auditor:
 
     @property
     def record(self) -> AuditState:
-        """What this process has found out while it was the auditor."""
+        """The auditor's record, as this process last had it while it was the auditor."""
         return self._record
 
     async def run(self) -> None:
@@ -324,7 +329,7 @@ class Auditor:
                     self.is_leading = True
                     await self._lead()
             except LedgerLogError as trouble:
-                # During an outage of the store, every try fails alike. Log the trouble once.
+                # During an outage of the store, every try fails in the same way. Log the trouble once.
                 level, told = logging.DEBUG if str(trouble) == told else logging.WARNING, str(trouble)
                 logger.log(level, "auditor=%s steps down: %s", self.name, trouble)
             finally:
@@ -334,8 +339,8 @@ class Auditor:
     async def _lead(self) -> None:
         """Audit until cancelled.
 
-        Raises what the store raises. The leadership is over then; whoever leads next starts from the
-        beginning, this process or another.
+        If the store fails, this raises the store's error, and the leadership ends. The next leader starts
+        from the beginning, even if it is this process.
         """
         self._record = attrs.evolve(await self._last_record(), auditor=self.name)
         self._found = self._audited = None
@@ -352,12 +357,13 @@ class Auditor:
         try:
             return await self._queue.audit_record() or AuditState()
         except MetadataCorrupt as damage:
-            # All that it holds is found again, or was only for people to read.
+            # The auditor finds the contents of the record again, or they were only for people to read.
             logger.error("auditor=%s: %s; it is made anew", self.name, damage)
             return AuditState()
 
     async def _heed(self) -> RepairSettings:
-        """Return the settings that hold now. Note them in the record, for processes that cannot read them."""
+        """Return the settings to use now. Note them in the record, in case the stored settings get damaged
+        later."""
         settings = await self._settings.read()
         if self._settings.damage is None and settings != self._record.settings:
             self._record = attrs.evolve(self._record, settings=settings)
@@ -387,7 +393,7 @@ class Auditor:
             absences.look({*self._named, *await self._queue.known()} - registered.keys(), now)
             lost = absences.lost(now, delay_s)
             self._found = found = _Found(lost, lost | draining, registered, draining)
-            # If a bookie came back, a pass must look for it again when it is lost again.
+            # Drop the bookies that came back: if one is lost again, a pass must look for it again.
             self._audited = None if self._audited is None else self._audited & found.gone
             self._passing &= found.gone
             self._next_pass_at = min(self._next_pass_at, now + settings.bookie_check_ms / 1000)
@@ -412,7 +418,7 @@ class Auditor:
             self._named, self._audited = passed.named, self._passing
             self._next_pass_at = trio.current_time() + (await self._heed()).bookie_check_ms / 1000
             if is_news:
-                self._wake.set()  # Metadata names bookies that were unknown. They may be absent, too.
+                self._wake.set()  # Metadata names bookies that were unknown. They may be absent as well.
 
     def _is_pass_due(self, found: _Found) -> bool:
         is_time = trio.current_time() >= self._next_pass_at
@@ -420,8 +426,9 @@ class Auditor:
         return is_new or is_time or self._is_placed_anew(found)
 
     def _is_placed_anew(self, found: _Found) -> bool:
-        """Whether the policy changed since the last pass, or bookies came that are in racks unknown until
-        then. Bookies that only went away and came back change nothing."""
+        """Whether copies can now lie in other racks: since the last pass, the policy has changed, or a bookie
+        has registered that is new or is in another rack. A bookie that went away and came back to its rack
+        does not count."""
         return self._min_racks != self._client.bookies.policy.min_racks or any(
             self._racks.get(bookie) != rack_of(info) for bookie, info in found.registered.items()
         )
@@ -481,9 +488,9 @@ class Auditor:
             await trio.sleep(min(_LOOK_S, pause_s))
 
     def _check_is_due(self, settings: RepairSettings) -> bool:
-        # By the wall clock: for example, a daily check stays daily however often the auditor changes. A
-        # clock that goes back delays the check by at most as much. If it goes back behind the last check, the
-        # check is due at once.
+        # Use the wall clock: for example, a daily check stays daily, no matter how often the auditor changes.
+        # If the clock goes back, the check comes later by at most the same time. If the clock goes back to
+        # before the last check, the next check is due at once.
         since_ms = self._client.environment.now_ms() - self._record.entries_at_ms
         return since_ms >= settings.entry_check_ms or since_ms < 0
 

@@ -1,17 +1,21 @@
-"""Bringing ledgers back that a restored metadata store has forgotten, into the logs that they continue.
+"""Bringing forgotten ledgers back into the logs that they continue.
 
-For each log, this takes its forgotten ledgers in the order in which they were written:
+A *forgotten* ledger is one that bookies hold but that a restored metadata store does not know
+(``repair.core.metadata_check``). For each log, this module goes through the log's forgotten ledgers in the
+order in which they were written:
 
-1. Read the first entry of each. Its header says the epoch, the offset and the bytes before it.
+1. Read the first entry of each ledger. Its header has the ledger's epoch, the first offset, and the number of
+   bytes before it.
 2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: no entry
    beyond that point was acknowledged.
-3. Bring a forgotten ledger back if it begins where the log ends, in no earlier epoch. Make its metadata
-   again, marked like those of a backup, so its recovery asks all bookies (``ledger.holders``).
-4. Add it to the log's list by a compare-and-set. Only then is it part of the log.
+3. Bring a forgotten ledger back if it begins where the log ends, and not in an earlier epoch than the log's
+   last ledger. Make its metadata again, with the label of ledgers from a backup, so that its recovery asks
+   all bookies (``ledger.holders``).
+4. Add the ledger to the log's list by a compare-and-set. Only then is the ledger part of the log.
 
 A crash before step 4 leaves metadata with ``BROUGHT_BACK_LABEL`` that no list names; the next run continues
-there. If a ledger does not continue its log, this leaves it out and reports it: its offsets may belong to
-other records.
+there. If a ledger does not continue its log, this module leaves the ledger out and reports it: the ledger's
+offsets may belong to other records.
 """
 
 from __future__ import annotations
@@ -81,19 +85,19 @@ class LeftOut:
 
 
 class _NotNext(Exception):
-    """The ledger does not continue the log. The message has the reason."""
+    """The ledger does not continue the log. The message says why."""
 
 
 async def bring_back(
     client: LedgerClient, check: MetadataCheck, *, accept_absent: bool = False
 ) -> tuple[list[BroughtBack], list[LeftOut]]:
-    """Bring back the ledgers that continue a log. Do it before any writer starts.
+    """Bring back the ledgers that continue a log. Call this before any writer starts.
 
     Args:
         client: The client of the cluster.
         check: The result of ``look_at_metadata``.
-        accept_absent: Go on although bookies are not registered, or did not list their ledgers. What only
-            they hold does not come back, and the next writer takes its offsets.
+        accept_absent: Go on although some bookies are not registered or did not list their ledgers. A ledger
+            that only such bookies hold does not come back, and the next writer uses its offsets again.
 
     Returns:
         The ledgers that came back, and those that did not.
@@ -174,7 +178,7 @@ class _Log:
         return record
 
     async def _first_header(self, ledger: HeldOnly) -> EntryHeader | None:
-        """The header of a ledger's first entry; None if no bookie can provide it."""
+        """Return the header of a ledger's first entry; None if no bookie can provide the header."""
         for bookie in ledger.bookies:
             connection = self._client.pool.connection(bookie)
             answer = await read_range(connection, ledger.ledger_id, first=0, last=0)
@@ -189,7 +193,7 @@ class _Log:
     async def _end_open(self, first: Sequence[EntryHeader]) -> None:
         record = await self._read()
         if any(segment.ledger_id >= self._floor for segment in record.open_segments):
-            return  # A leader has come since the restore. Leave it alone.
+            return  # A leader has begun to write since the restore. Do not end its ledger.
         for segment in record.open_segments:
             closed = await self._client.ledgers.recover(segment.ledger_id)
             await self._cut(closed, [h for h in first if h.epoch > segment.epoch])

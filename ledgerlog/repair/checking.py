@@ -2,15 +2,17 @@
 
 ``check_ledger`` goes over every fragment of a ledger whose end is known, and over every bookie in it:
 
-    ends   reads the first and the last entry of the bookie's share and checks their digests. It is cheap, and
-           it does not see holes in between
-    all    compares the bookie's list of its entries with its share. It sees every hole, and no damage
+    ends   reads the first and the last entry of the bookie's share (the entries that it should have) and
+           checks their digests. This is cheap, but it does not see holes between the two entries
+    all    compares the bookie's list of its entries with its share. This finds every hole, but no damage
 
-``ledger.core.comparison`` decides what an answer means. If the check finds a fault, it checks the ledger once
-more with the metadata as it is then: repair may have moved the share meanwhile, and an entry that was on its
-way may have arrived. A bookie that does not answer is no work for repair: its registration decides whether it
-is lost. A bookie in limbo is no work for repair either: it copies back its lost entries itself. The check
-reports both kinds, because nobody knows what they have.
+``ledger.core.comparison`` decides what an answer means. If the check finds missing or damaged entries, it
+checks the ledger once more with the metadata as it is then: repair may have moved the share meanwhile, and an
+entry that was on its way may have arrived.
+
+A bookie that does not answer is not work for repair: its registration decides whether it is lost. A bookie in
+limbo (it may have lost entries and does not know yet which) is not work for repair either: it copies back its
+lost entries itself. The check reports both kinds of bookies, because it is unknown which entries they have.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ __all__ = ["LedgerFaults", "check_ledger"]
 
 @attrs.frozen
 class LedgerFaults:
-    """The bookies at which a check found a fault, by kind of fault. Each tuple is sorted."""
+    """The bookies at which a check found a fault, by the kind of the fault. Each tuple is sorted."""
 
     incomplete: tuple[BookieId, ...] = ()
     damaged: tuple[BookieId, ...] = ()
@@ -45,7 +47,7 @@ class LedgerFaults:
 
     @classmethod
     def of(cls, found: Iterable[tuple[BookieId, FaultKind]]) -> LedgerFaults:
-        """Sort the faults that were found, given in any order, by kind."""
+        """Group faults by their kind. They may be in any order, and may repeat."""
         kinds = set(found)
 
         def those(kind: FaultKind) -> tuple[BookieId, ...]:
@@ -65,7 +67,7 @@ class LedgerFaults:
 
     @property
     def doubtful(self) -> tuple[BookieId, ...]:
-        """All bookies whose copies are faulty or not known."""
+        """All bookies whose copies are faulty or unknown. A bookie with several kinds of faults repeats."""
         return (*self.incomplete, *self.damaged, *self.silent, *self.in_limbo)
 
 
@@ -75,9 +77,9 @@ async def check_ledger(client: LedgerClient, ledger_id: int, *, check_all: bool,
     Args:
         client: The client to ask the bookies with.
         ledger_id: The ledger. If it does not exist, no faults are found.
-        check_all: Compare all entries by the bookies' lists; otherwise read the first and the last entry of
-            each share.
-        pace: Bounds the requests a second.
+        check_all: Whether to compare all entries by the bookies' lists. If not, only the first and the last
+            entry of each share are read.
+        pace: Limits the number of requests a second.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.

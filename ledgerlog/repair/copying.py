@@ -1,10 +1,10 @@
 """Copying entries between bookies: the shell around ``repair.core.repair`` and ``repair.core.backfill``.
 
-Entries are read like any reader reads them and checked against their writer's digests. They are sent on as
-recovery adds, which pass the fence. A copy counts once the bookie has answered that it is durable. All
-copying of one process goes through one ``Pacer``, so its rate holds however many ledgers are worked on. A
-task that copies faster than the rate waits with its copy in memory. ``repair.core.copy_queue`` bounds how
-much is read ahead.
+Entries are read as any reader reads them, and checked against their writer's digests. They are sent on as
+recovery adds, which a fenced ledger still takes. A copy is complete once the bookie has answered that the
+copy is durable. All copying of one process goes through one ``Pacer``. So the rate holds, no matter how many
+ledgers the process works on. A task that is faster than the rate waits with its copy in memory.
+``repair.core.copy_queue`` bounds how much is read ahead.
 
 There are two kinds of work:
 
@@ -13,17 +13,21 @@ There are two kinds of work:
 
 **Acknowledgements** come in the order of the adds on a connection (``net.adds``). Acknowledgements with
 consecutive ids may be merged into one. So the copies that are on their way to one bookie form a queue, and an
-acknowledgement takes copies from its front. If a bookie is lost or refuses a copy, all its unconfirmed copies
-fail.
+acknowledgement takes copies from the front of that queue. If a bookie is lost or refuses a copy, all
+unconfirmed copies to that bookie fail.
 
-**The metadata may name a new bookie only while it is registered as writable.** A new bookie may be lost after
-its last copy, while other bookies still get theirs. If the metadata named it then, nothing would repair the
-loss. There are three cases. The bookie may come back without the copies that it confirmed: the metadata did
-not name it, so its loss check did not ask for them. Or it never comes back: then the auditor drew its
-conclusion about it before any ledger named it. Or an operator has begun to empty it and has seen that nothing
-names it. So each new bookie's registration is read right before the write, and the write is a transaction
-that checks that the registration is unchanged. A bookie that is lost or to be emptied has no node at that
-path. A process that looks for the ledgers of such a bookie therefore sees all of them.
+**The metadata may name a new bookie only while the bookie is registered as writable.** A new bookie may be
+lost, or an operator may begin to empty it, after it got its last copy, while other new bookies still get
+copies. If the metadata then named the bookie, nothing would repair the loss. There are three cases:
+
+- The bookie comes back without the copies that it confirmed. It checked for lost entries before the metadata
+  named it, so it did not look for these copies.
+- The bookie never comes back. The auditor looked for its ledgers before any ledger named it.
+- An operator has begun to empty the bookie, and has seen that no ledger names it.
+
+So each new bookie's registration is read right before the write, and the write is a transaction that checks
+that the registration is unchanged. A bookie that is lost or to be emptied has no node at that path. Therefore
+a process that looks for the ledgers of such a bookie sees all of them.
 """
 
 from __future__ import annotations
@@ -111,7 +115,7 @@ class Pacer:
 
 
 class Target:
-    """The copies that are on their way to one bookie (a ``net.adds.AddSink``)."""
+    """The bookie to which copies go, and the copies on their way to it (a ``net.adds.AddSink``)."""
 
     def __init__(self, client: LedgerClient, metadata: LedgerMetadata, bookie: BookieId) -> None:
         self.bookie = bookie
@@ -170,7 +174,7 @@ class Target:
     # --- AddSink ------------------------------------------------------------------------------
 
     def on_add_ok(self, bookie_id: BookieId, first: int, last: int) -> None:
-        """Take an acknowledgement; it may cover several copies."""
+        """Take an acknowledgement, which may cover several copies."""
         while True:
             begin, end = self._waiting.popleft()
             assert begin == first, "acknowledgements come in the order of the adds"
@@ -214,30 +218,33 @@ class Copying:
         """Carry out the repair of a fragment.
 
         Raises:
-            RepairFailed: The fragment could not be repaired now. Other errors say why an entry could not be
-                read. The metadata is unchanged by this repair.
+            RepairFailed: The fragment could not be repaired now. This repair did not change the metadata.
+                Errors of reading (EntryCorrupt, EntryNotFound, EntryUnavailable) mean the same: some entry
+                could not be read.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store could not be reached. The write may or may not have
                 happened; the next survey shows it.
             MetadataOutcomeUnknown: The same: the write may or may not have happened.
 
-        Cancelling: the metadata write has happened or not. Copies may be left that no metadata names.
+        Cancelling: the metadata write may or may not have happened. New bookies may keep copies although no
+        metadata names these bookies.
         """
         await _FragmentShell(self, core).run()
 
     async def fill(
         self, metadata: LedgerMetadata, bookie: BookieId, share: Share, missing: Missing
     ) -> Backfill:
-        """Give a bookie those of the share's ``missing`` entries that other bookies have.
+        """Copy missing entries to a bookie, as far as other bookies have them.
 
         Args:
             metadata: The ledger's metadata.
             bookie: The bookie that lacks the entries.
-            share: Its share of one fragment.
-            missing: The ranges of the share that it lacks.
+            share: The bookie's share of one fragment.
+            missing: The ranges of the share that the bookie lacks.
 
         Returns:
-            The finished ``Backfill``. It says which entries were not available.
+            The finished ``Backfill``. Its ``nowhere`` and ``unavailable`` are the entries that were not
+            available.
 
         Raises:
             BookieUnavailable: The bookie does not take the copies.
@@ -273,10 +280,10 @@ class Copying:
         self.byte_count += byte_count
 
     async def is_sound(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
-        """Ask a bookie to read all its entries of its shares of the ledger. Return whether all are undamaged.
+        """Ask a bookie to read all entries that it has of the ledger. Return whether all are undamaged.
 
         Missing entries do not count here. If the bookie does not answer, the result is False. The bytes that
-        it reads count against the rate like copies, because its disk serves writers as well.
+        the bookie reads count against the rate like copies, because its disk serves writers as well.
         """
         connection = self._client.pool.connection(bookie)
         for share in shares(metadata, bookie):
@@ -289,7 +296,7 @@ class Copying:
                     return False
                 first = answer.through + 1
                 if first <= share.last:
-                    await self.pacer.pass_through(SCRUB_BYTES)  # One request makes it read at most this much.
+                    await self.pacer.pass_through(SCRUB_BYTES)  # A bookie reads at most this much a request.
         return True
 
 

@@ -2,15 +2,20 @@
 
     ask       store the request that the bookie is to be emptied. The bookie turns read-only, and the auditor
               makes tasks
-    wait      until the bookie takes no new ledgers and no fragment of any ledger names it, twice in a row
-    forget    remove its cookie, so its directory is never served again
+    wait      look at all metadata until two looks in a row find that the bookie takes no new ledgers and no
+              fragment of any ledger names it
+    forget    remove the bookie's cookie, so its directory is never served again
 
-The bookie may be alive; then it keeps serving its entries, and workers read from it. It may also be dead;
-then nothing waits for it. Two looks are needed, because a fragment can still come to name the bookie: a
-writer that chose it before it turned read-only may create a ledger with it, and a recoverer may have it in a
-private ensemble until it closes the ledger. If ledgers are in recovery, the second look comes later. The
-request stays stored while the bookie is registered: without the request, the bookie would take new ledgers
-again. The auditor removes the request afterwards.
+If the bookie is alive, it keeps serving its entries, and workers read from it. If it is dead, nothing waits
+for it.
+
+Two looks are needed, because a fragment can still come to name the bookie after the first look. A writer that
+chose the bookie before it turned read-only may create a ledger with it. A recoverer may use the bookie, and
+the metadata names it only when the recoverer closes the ledger. So if ledgers are in recovery, the second
+look comes later.
+
+The request stays stored while the bookie is registered: without the request, the bookie would take new
+ledgers again. The auditor removes the request afterwards.
 """
 
 from __future__ import annotations
@@ -36,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _SETTLED_S = 2.0
-"""After this time, writers' views of the registrations are up to date. Ledgers that were created with older
-views are stored."""
+"""After this time, every writer sees the present registrations, and the ledgers that writers created before
+are stored."""
 _RECOVERED_S = APPEND_DEADLINE_S + METADATA_TIMEOUT_S
 """After this time, a recovery that was under way has closed its ledger or given up."""
 
@@ -50,9 +55,10 @@ class Emptying:
     ledgers_left: int
     """Ledgers that name the bookie, or may name it because their metadata is damaged."""
     workers: int
-    """The number of live workers. Without a worker nothing is copied."""
+    """The number of live workers. If there are none, nothing is copied."""
     troubles: dict[int, str]
-    """By ledger, the reason why it still names the bookie; only for ledgers with a known reason."""
+    """By ledger, the reason why the ledger still names the bookie, if a reason is known. At most 100 ledgers
+    with intact metadata are asked for a reason."""
 
 
 async def decommission(
@@ -69,14 +75,15 @@ async def decommission(
         The fulfilled request. No ledger refers to the bookie any more, and its cookie is gone.
 
     Raises:
-        InvalidArgument: No bookie of this id is known, or the request was taken back in the meantime.
+        InvalidArgument: ``bookie_id`` is malformed, no bookie of this id is known, or the request was taken
+            back in the meantime.
         MetadataCorrupt: The request or the bookie's cookie cannot be read. If the request is damaged, call
-            this again: it replaces the request.
+            this function again: it replaces the request.
         MetadataUnavailable: The metadata store could not be reached; the cookie is still there.
         MetadataOutcomeUnknown: The cookie may or may not be gone.
 
-    If this is cancelled or fails, the bookie is still being emptied until ``RepairQueue.keep`` takes the
-    request back. To wait again, call this again.
+    If this call is cancelled or fails, the bookie is still being emptied. To stop that, take the request back
+    with ``RepairQueue.keep``. To wait again, call this function again.
     """
     queue = RepairQueue(client)
     draining = await queue.drain(check_bookie_id(bookie_id))

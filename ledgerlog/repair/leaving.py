@@ -1,8 +1,9 @@
 """Waiting until nobody uses a read-only bookie, so that a restart disturbs no writer.
 
-Writers leave a read-only bookie by themselves: a busy one when the bookie refuses an add, an idle one when
-it sees the registration move (``ledger.member_watch``). Both need another bookie to go to. So this only
-looks. It never fences a ledger: the ledger's writer would end.
+Writers leave a read-only bookie by themselves: a busy writer when the bookie refuses an add, an idle writer
+when it sees that the bookie is registered as read-only (``ledger.member_watch``). Both need another bookie
+that can take its place. So this module only looks at the metadata. It never fences a ledger, because that
+would end the ledger's writer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _SETTLED_S = 2.0
-"""After this time, writers' views of the registrations are up to date, and what they chose is stored."""
+"""After this time, every writer sees the present registrations, and the bookies that writers chose before are
+in the stored metadata."""
 _LEDGERS_AT_ONCE = 8
 
 
@@ -38,20 +40,21 @@ async def wait_until_free(
 
     Args:
         client: The client to work with.
-        bookie_id: The bookie. Somebody has made it read-only.
+        bookie_id: The bookie. Make it read-only before you call this.
         within_s: How long to wait at most.
-        say: Called after each look with what is waited for.
+        say: Called after each look, with the reason why the bookie is not free; "" if it is free.
 
     Returns:
-        What the last look found. It is not free if the time was over.
+        The result of the last look. Its ``is_free`` is False if the bookie was still in use when the time was
+        over.
 
     Raises:
-        InvalidArgument: The id is none of a bookie.
-        MetadataCorrupt: A node below ``ledgers`` is no ledger's. A ledger with damaged metadata counts as
-            one that uses the bookie.
+        InvalidArgument: ``bookie_id`` is not a valid bookie id.
+        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger. (If a ledger's metadata is
+            damaged, nothing is raised: the ledger counts as one that uses the bookie.)
         MetadataUnavailable: The metadata store could not be reached.
 
-    If this is cancelled, nothing has changed.
+    Cancelling: changes nothing, because this only reads.
     """
     check_bookie_id(bookie_id)
     registry = LedgerRegistry(client.store, client.environment)

@@ -1,33 +1,37 @@
 """Repairing one ledger: from its task until every entry has its write quorum (rules 20, 21, 23, 24).
 
-    the metadata now            if the ledger does not exist, the task is done
-    lost bookies of the task    a bookie that is registered again and is not being emptied is not lost
-    damaged ones of the task    a bookie that has read its whole share and found it sound is not damaged
-    fragments that name them    copy their entries to other bookies, then name these (``repair.core.repair``)
-    an open last fragment       give its writer time to replace them, if it can; then check again, recover the
-                                ledger, and start over
-    misplaced bookies           if copies lie in too few racks and other bookies can mend that, copy their
-                                entries to these, then name them: the same work as for lost bookies
-    every other copy            ask the live bookies which entries they have, and give them the missing ones
-                                (``ledger.core.comparison``). If a bookie is in limbo or does not answer, the
-                                task stays, because its entries are unknown
+    metadata            read the ledger's metadata. If the ledger does not exist, the task is done
+    lost bookies        check the task's lost bookies: a bookie that is registered again and is not being
+                        emptied is not lost
+    damaged bookies     check the task's damaged bookies: a bookie that has read its whole share and found it
+                        sound is not damaged
+    fragments           if a fragment names lost or damaged bookies, copy their entries to other bookies, then
+                        let the fragment name the other bookies (``repair.core.repair``)
+    an open last one    if the last fragment of an open ledger names lost bookies, give the ledger's writer
+                        time to replace them, if it can. Then check again, recover the ledger, and start over
+    misplaced bookies   if copies lie in too few racks and other bookies can mend that, copy the entries to
+                        these bookies and let the fragment name them: the same work as for lost bookies
+    other copies        ask the live bookies which entries they have, and give them the missing ones
+                        (``ledger.core.comparison``). A bookie in *limbo* may have lost entries and does not
+                        know yet which. If a bookie is in limbo or does not answer, the task stays, because it
+                        is unknown what the bookie has
 
 ``LedgerRepair`` repeats these steps on fresh metadata until nothing is left to do. So the next round handles
 every change in between: a writer went on in another ledger, a second bookie died, an operator deleted the
-ledger, a bookie returned. Between rounds it remembers only two times: when it first saw an open last fragment
-with its lost bookie, and when a bookie last reported damage.
+ledger, a bookie returned. Between tries at a task, ``LedgerRepair`` remembers only two times: when it first
+saw a lost bookie in an open last fragment, and when a bookie last reported damage.
 
-The last step finds entries that their writer left below the write quorum. The plain mode acknowledges and
-closes at the ack quorum. If a bookie's connection broke at that moment, the bookie lacks the entries that
-were on their way to it.
+The last step finds entries that their writer left below the write quorum. In the plain mode, the writer
+acknowledges entries and closes the ledger at the ack quorum. If a bookie's connection broke at that moment,
+the bookie lacks the entries that were on their way to it.
 
-**If nobody has an entry of one bookie, that does not hold up another bookie.** Repair replaces the lost
-bookies of a fragment together. If some entry of theirs is not available, it replaces them one by one. For
+**A bookie whose entries are gone does not hold up another bookie.** Repair replaces the lost bookies of a
+fragment together. If some entry of these bookies is not available, repair replaces them one by one. For
 example, of three lost bookies, one may be replaced completely although the entries of the other two are gone.
 
-**Unfinished work** comes back as a ``Verdict`` with the reason, for people to read and for the worker to try
-again. The verdict also has the updated task: a bookie that is back is no longer among the lost ones. Only
-bugs are raised from here.
+**Unfinished work** comes back as a ``Verdict`` with the reason. People can read it, and the worker tries the
+task again. The verdict also has the updated task: a bookie that is back is no longer among the lost ones.
+``LedgerRepair.run`` raises only bugs.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 
 _UNSOUND_S = 300.0
-"""If a bookie did not find its copy of a ledger sound, ask it again after this time."""
+"""If a bookie did not report that its copy of a ledger is sound, ask it again after this time."""
 
 _RANGES_SAID = 20
 """A message lists at most this many ranges."""
@@ -100,7 +104,7 @@ DONE = Verdict()
 
 @attrs.define(eq=False)
 class _Attempt:
-    """One try at a task, and what it has learnt so far."""
+    """One try at a task, with the findings so far."""
 
     task: RepairTask
     named: frozenset[BookieId] | None = None
@@ -112,7 +116,7 @@ class _Attempt:
     incomplete: set[BookieId] | None = None
     """Bookies that lack entries or may lack some; None before bookies were asked which entries they have."""
     unsteady: set[BookieId] = attrs.Factory(set)
-    """Bookies of the task that were registered again, but do not answer and are not registered any more."""
+    """Lost bookies of the task that were registered again, but do not answer and are not registered now."""
     stuck: dict[tuple[int, BookieId], str] = attrs.Factory(dict)
     """Lost bookies that cannot be replaced now, with the reason. The key is the fragment's first entry and
     the bookie."""
@@ -124,7 +128,7 @@ class _Attempt:
     """Fragments, by first entry, whose lost bookies cannot all be replaced together."""
 
     def stands(self, trouble: str) -> RepairTask:
-        """Return the task with the trouble, and without findings that are no longer true."""
+        """Return the task with the trouble noted in it, and without findings that are no longer true."""
         task = self.task
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
@@ -144,7 +148,8 @@ class _Attempt:
 
 
 class LedgerRepair:
-    """Repairs ledgers, each from its task. It remembers only facts about waiting ledgers."""
+    """Repairs ledgers, each from its task. Between tries it remembers only the times in ``_seen`` and
+    ``_unsound``."""
 
     def __init__(self, client: LedgerClient, queue: RepairQueue, copying: Copying) -> None:
         self._client = client
@@ -152,20 +157,22 @@ class LedgerRepair:
         self._copying = copying
         self._registry = LedgerRegistry(client.store, client.environment)
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
-        """The open last ensembles that named a lost bookie, and since when each has been seen."""
+        """By ledger: the last ensemble of an open ledger that names a lost bookie, and when it was first
+        seen."""
         self._unsound: dict[tuple[int, BookieId], float] = {}
-        """The time when a bookie read its copy of a ledger and found damage."""
+        """By ledger and bookie: when the bookie was last asked and did not report a sound copy."""
 
     def keep_only(self, ledger_ids: Collection[int]) -> None:
-        """Forget all other ledgers: they have no task any more."""
+        """Forget every ledger that is not in ``ledger_ids``: it has no task any more."""
         self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
         self._unsound = {key: at for key, at in self._unsound.items() if key[0] in ledger_ids}
 
     async def make_anew(self, ledger_id: int) -> None:
         """Replace a task whose record is damaged.
 
-        The bookies that it named are unknown. The new task names every bookie of the ledger that is not
-        registered; at worst this makes one extra copy. Working on the task finds the rest.
+        Nobody can read which bookies the damaged task named. The new task names every bookie of the ledger
+        that is not registered; at worst this makes one extra copy. Other faults are found while a worker
+        works on the new task.
         """
         found = await self._registry.find(ledger_id)
         named = frozenset[BookieId]() if found is None else named_bookies(found[0])
@@ -181,7 +188,7 @@ class LedgerRepair:
             say: Called with a few words about the present step.
 
         Returns:
-            The outcome. Expected errors are in it and are not raised.
+            The outcome. It has expected errors as its ``trouble``; they are not raised.
         """
         attempt = _Attempt(task)
         try:
@@ -220,7 +227,7 @@ class LedgerRepair:
                 continue
             waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
             if not waiting:
-                # If a bookie is lost there again later, the writer gets the whole grace period again.
+                # If a bookie of the last fragment is lost later, the grace period of the writer begins anew.
                 self._seen.pop(task.ledger_id, None)
                 if task.misplaced and await self._move(
                     metadata, version, attempt, barred=barred, serving={*draining, *damaged}, say=say
@@ -242,10 +249,10 @@ class LedgerRepair:
     async def _gone(
         self, metadata: LedgerMetadata, task: RepairTask, draining: Collection[BookieId]
     ) -> set[BookieId]:
-        """Return the lost bookies that the ledger names.
+        """Return the bookies of the ledger that count as lost.
 
-        These are the bookies that are to be emptied, and the task's lost bookies that are still not
-        registered.
+        These are its bookies that are to be emptied, and its bookies that the task calls lost and that are
+        still not registered.
         """
         named = named_bookies(metadata)
         gone = {bookie for bookie in named if bookie in draining}
@@ -257,9 +264,9 @@ class LedgerRepair:
     async def _damaged(self, metadata: LedgerMetadata, task: RepairTask) -> frozenset[BookieId]:
         """Return the damaged bookies of the task that the ledger names.
 
-        A bookie is not damaged any more if it has read all its entries of the ledger and reports them sound:
-        it copies damaged entries back by itself. A bookie that did not report so is asked again only after
-        ``_UNSOUND_S``, not at each try.
+        A bookie copies damaged entries back by itself. So it is not damaged any more if it has read all its
+        entries of the ledger and reports that they are sound. A bookie that did not report that is asked
+        again only after ``_UNSOUND_S``, and not at each try.
         """
         damaged: set[BookieId] = set()
         for bookie in sorted(named_bookies(metadata).intersection(task.damaged)):
@@ -287,7 +294,7 @@ class LedgerRepair:
     ) -> None:
         """Replace the lost bookies of a fragment, or note why that cannot be done now.
 
-        The other fragments do not wait for this one, because it may never be repaired.
+        If this fragment cannot be repaired now, the others do not wait for it: it may never be repaired.
         """
         first = metadata.fragments[finding.fragment_index].first_entry
         if first in attempt.one_by_one:
@@ -330,7 +337,7 @@ class LedgerRepair:
         """Move copies of one fragment to other racks, if any fragment needs it and can be mended.
 
         Returns:
-            Whether it tried. The metadata may then be others.
+            Whether it tried. The stored metadata may then have changed.
         """
         for index, fragment in enumerate(metadata.fragments):
             first = fragment.first_entry
@@ -364,7 +371,8 @@ class LedgerRepair:
         avoid: Collection[BookieId],
         serving: Collection[BookieId],
     ) -> None:
-        """Copy the entries of bookies to those that are chosen for their slots, and name these."""
+        """Copy the entries of each bookie in ``chosen`` to the bookie that replaces it, and let the fragment
+        name the new bookies."""
         fragment = metadata.fragments[index]
         core = FragmentRepair(
             metadata,
@@ -392,8 +400,9 @@ class LedgerRepair:
     ) -> dict[BookieId, BookieId]:
         """Choose bookies to replace the lost ones of an ensemble.
 
-        Some slots may keep their lost bookie: some copies are better than none. Bookies that failed this
-        process a short while ago are chosen only if that replaces more lost ones.
+        If there are too few bookies, some slots keep their lost bookie: a few new copies are better than
+        none. A bookie that failed this process a short while ago is *doubtful*. Doubtful bookies are chosen
+        only if more lost bookies can be replaced in this way.
 
         Raises:
             NotEnoughBookies: No bookie can be chosen.
@@ -419,19 +428,21 @@ class LedgerRepair:
     async def _what_holds_up_the_end(
         self, metadata: LedgerMetadata, finding: Finding, barred: Collection[BookieId], grace_s: float
     ) -> Verdict | None:
-        """Return why the ledger must not be recovered now, or None if it may be.
+        """Return why the ledger must not be recovered now, or None if it may be recovered.
 
-        *No bookie could replace the lost one.* Then the writer cannot replace it either and goes on with an
-        ack quorum. A recovery would stop the writer for nothing, and the writer could not create its next
-        ledger.
+        There are three reasons:
 
-        *Too few bookies of the last ensemble are there to fence the ledger.* Only the missing bookies know
-        whether they store any entry of the last fragment. The metadata says where the fragment begins, but
-        not whether it has an entry; rule 21 speaks of fragments with a known end. A recovery could only stop
-        a writer that may still reach these bookies. So the ledger stays as it is until they are back or an
-        operator decides.
+        *No bookie can replace the lost one.* Then the writer cannot replace the lost bookie either and goes
+        on with an ack quorum. A recovery would stop the writer for nothing, and the writer could not create
+        its next ledger.
 
-        *Its writer has time left.* The grace period begins when both other reasons are gone.
+        *Too few bookies of the last ensemble are registered to fence the ledger.* Only the missing bookies
+        know whether they store any entry of the last fragment. The metadata says where the fragment begins,
+        but not whether it has an entry; rule 21 is only about fragments with a known end. A recovery could
+        only stop a writer that may still reach these bookies. So the ledger stays unchanged until the
+        missing bookies are back or an operator decides.
+
+        *The writer has time left.* The grace period begins when the other two reasons are gone.
         """
         try:
             self._choose(metadata, metadata.last_fragment.ensemble, finding.lost[:1], barred)
@@ -453,9 +464,9 @@ class LedgerRepair:
         return None
 
     def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
-        """Return how many seconds the writer still has to change the last ensemble.
+        """Return how many seconds the writer still has to replace the lost bookie in the last ensemble.
 
-        A change restarts the time.
+        If the ensemble changes, the grace period begins again.
         """
         ensemble, now = metadata.last_fragment.ensemble, trio.current_time()
         seen = self._seen.get(metadata.ledger_id)
@@ -466,8 +477,8 @@ class LedgerRepair:
     async def _is_still_so(self, metadata: LedgerMetadata, gone: Collection[BookieId]) -> bool:
         """Check again, after a sync, that the ledger needs recovery (rule 20).
 
-        It does if three things hold: it is still not closed, it has the same last fragment, and one of its
-        bookies there is still gone.
+        The ledger needs recovery if three things hold: it is still not closed, it has the same last fragment,
+        and a bookie of that fragment is still gone.
         """
         await self._client.store.sync()
         found = await self._registry.find(metadata.ledger_id)
@@ -482,7 +493,7 @@ class LedgerRepair:
         return False
 
     async def _recover(self, metadata: LedgerMetadata) -> Verdict | None:
-        """Recover and close the ledger. Return what prevents it, or None if the ledger is closed."""
+        """Recover and close the ledger. Return what prevents that, or None if the ledger is now closed."""
         client = self._client
         try:
             await recover_ledger(
@@ -505,7 +516,7 @@ class LedgerRepair:
     async def _complete(
         self, metadata: LedgerMetadata, attempt: _Attempt, say: Callable[[str], None]
     ) -> Verdict:
-        """Compare the list of each bookie with its shares, and give it the entries that it lacks."""
+        """Compare each bookie's list of entries with its shares, and give it the entries that it lacks."""
         task = attempt.task
         attempt.incomplete = incomplete = set[BookieId]()
         nowhere = RangeSet()
@@ -522,18 +533,18 @@ class LedgerRepair:
             if is_asked_about and not kinds.isdisjoint((FaultKind.UNREACHABLE, FaultKind.LIMBO)):
                 incomplete.add(bookie)
             if FaultKind.LIMBO in kinds:
-                in_limbo.append(bookie)  # It copies back its lost entries itself.
+                in_limbo.append(bookie)  # The bookie copies back its lost entries itself.
             if FaultKind.UNREACHABLE in kinds:
                 if await self._queue.is_registered(bookie):
                     silent.append(bookie)
                 elif bookie in task.lost and bookie not in (attempt.gone or ()):
-                    # It was registered when we looked for lost bookies, and now it is not. The auditor may
-                    # have missed that, and would then have no reason to make a new task.
+                    # The bookie was registered when we looked for lost bookies, and now it is not. The
+                    # auditor may have missed that change, and would then not make a new task.
                     attempt.unsteady.add(bookie)
                     left.append(f"{bookie} comes and goes")
                 elif is_asked_about:
-                    away.append(bookie)  # If it comes back, it must still be asked.
-                # In both cases the auditor decides whether it is lost.
+                    away.append(bookie)  # If the bookie comes back, it must still be asked.
+                # If the bookie is not registered, the auditor decides whether it is lost.
             for share in shares(metadata, bookie):
                 missing = [
                     (fault.first_entry, fault.last_entry)
@@ -570,8 +581,8 @@ class LedgerRepair:
 
 
 def _not_stuck(finding: Finding, metadata: LedgerMetadata, attempt: _Attempt) -> Finding:
-    """Remove from the finding the bookies that cannot be replaced now. For an open last fragment, remove
-    all."""
+    """Remove from the finding the bookies that cannot be replaced now. For an open last fragment, remove all
+    bookies."""
     if finding.work is Work.RECOVER:
         return attrs.evolve(finding, lost=())
     first = metadata.fragments[finding.fragment_index].first_entry
@@ -598,7 +609,7 @@ def _decision(metadata: LedgerMetadata) -> str:
 
 
 def _together(left: Collection[str], verdict: Verdict) -> Verdict:
-    """Return the verdict with these reasons before its own."""
+    """Return the verdict with the reasons in ``left`` before its own."""
     if not left:
         return verdict
     trouble = "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,))))

@@ -1,7 +1,9 @@
-"""Reading the metadata and the lists of all bookies; ``repair.core.metadata_check`` compares them.
+"""Reading the metadata and the ledger lists of all bookies; ``repair.core.metadata_check`` compares them.
 
-The metadata are read before the lists and the counter after them. So a ledger that is made meanwhile does not
-look like one without copies. One that is deleted meanwhile does, so such ledgers are read again.
+The metadata are read before the lists, and the counter of ledger ids after the lists. So a ledger that is
+made meanwhile does not look like a ledger without copies, and its id does not look as if it were above the
+counter. A ledger that is deleted meanwhile does look like one without copies. So the metadata of such ledgers
+are read again.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ T = TypeVar("T")
 
 
 async def look_at_metadata(client: LedgerClient) -> MetadataCheck:
-    """Compare the metadata with what the bookies hold. It changes nothing, and the cluster may work.
+    """Compare the metadata with what the bookies hold. This changes nothing. The cluster may be in use.
 
     Args:
         client: The client of the cluster.
 
     Returns:
-        What differs.
+        The differences.
 
     Raises:
         MetadataUnavailable: The metadata store does not answer.
@@ -131,7 +133,7 @@ def _log(rest: Sequence[str], value: bytes) -> LogMetadata:
 
 
 def _archived(rest: Sequence[str], value: bytes) -> tuple[int, frozenset[int]]:
-    """The incarnation, and the ledgers of one archived file."""
+    """Return the incarnation and the ledgers of one archived file."""
     component, ledger = rest
     incarnation = incarnation_of(component)
     file = ArchivedFile.decode_untrusted(value, incarnation, archived_ledger_of(incarnation, ledger))
@@ -146,7 +148,7 @@ async def _lists(
 
     async def ask(info: BookieInfo) -> None:
         if not info.listing_key:
-            return  # It is of a version that ends the connection at this request.
+            return  # This bookie runs an older version, which ends the connection if it gets this request.
         answer = await list_ledgers(client.pool.connection(info.bookie_id), info.listing_key)
         if answer is not None:
             held[info.bookie_id], negative = answer

@@ -12,7 +12,7 @@ __all__ = ["repair_measurements"]
 
 
 def repair_measurements(service: AutoRecovery) -> Iterator[Measurement]:
-    """Yield what a worker and a candidate for auditor measure."""
+    """Yield the measurements of a worker and of a candidate for auditor."""
     worker, auditor = service.worker, service.auditor
     yield Measurement(f.REPAIR_IS_AUDITOR, int(auditor.is_leading))
     if auditor.is_leading:

@@ -1,11 +1,12 @@
-"""The access to other bookies and to auto-recovery that a bookie needs after it lost entries.
+"""How a bookie that lost entries reaches other bookies and auto-recovery.
 
-A storage node imports no client; its entry point passes it ``open_peers``. The node opens it only while some
-ledger is in limbo or some copy is damaged, so a healthy bookie has no connections to others.
+The code of a bookie imports no client; the bookie's entry point passes ``open_peers`` to it. The bookie calls
+``open_peers`` only while some ledger is in limbo (the bookie may have lost entries of it) or some copy is
+damaged. So a healthy bookie has no connections to other bookies.
 
 If a bookie cannot copy an entry back by itself, it posts a task to the repair queue. The task says that the
-bookie's copy is damaged. Workers ask the bookie whether this is still true, and ``repair status`` shows why
-the copy is not repaired.
+bookie's copy is damaged. Workers ask the bookie whether its copy is still damaged, and ``repair status``
+shows why the copy is not repaired.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class BookiePeers(LedgerPeers):
         self._queue = RepairQueue(client)
 
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
-        """Post a task about the bookie's damaged copy of a ledger, unless there is one.
+        """Make sure that the repair queue has a task about the bookie's damaged copy of a ledger.
 
         Raises:
             MetadataUnavailable: The metadata store could not be reached.

@@ -1,27 +1,29 @@
 """The repair queue in the metadata store: tasks, locks, workers, settings, and requests to empty bookies.
 
-``model.repair`` has the records and their paths; this module changes them. Every write is a compare-and-set
-and is settled by reading. This module does not decide what to repair.
+``model.repair`` defines the records of the queue; this module changes them. A write may never overwrite what
+another process wrote in between (compare-and-set). If the answer to a write was lost, this module reads the
+store to learn the outcome (``meta.settle``). This module does not decide what to repair.
 
-**A task's life (rule 22).** A process that finds a fault in a ledger *posts* it: it creates the task, or adds
-its findings to the existing task, which changes the task's version. A worker takes the ledger's lock and only
-then reads the task. It works, and *removes* the task at the version that it read. If another process added a
-finding in the meantime, the task stays and is worked on again. The worker releases the lock after the
-removal, never before, so nobody starts on a finished task.
+**A task's life (rule 22).** A process that finds a fault in a ledger *posts* a task: it creates the task, or
+adds its findings to the existing task, which changes the task's version. A worker takes the ledger's lock and
+only then reads the task. The worker repairs the ledger, and *removes* the task at the version that it read.
+If another process added a finding in the meantime, the task stays and is worked on again. The worker releases
+the lock after the removal, never before, so no other worker starts on a finished task.
 
 **Versions repeat** if a node is deleted and created again (``meta.store``), as tasks are. For example, worker
 A is cut off, and its lock passes to worker B when A's session ends. B finishes the task. The auditor makes a
 new task, which gets the same version. If A now removed "its" task, it would remove a task that nobody has
 worked on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and
-its path is never used twice: it exists exactly as long as the worker's session, and so does the lock. While
-both exist, no other worker can have removed the task.
+its path is never used twice. So the node exists exactly as long as the worker's session, and so does the
+lock. While both exist, no other worker can have removed the task.
 
 **Damaged nodes** are logged once, with their path, and hold up nothing else. A damaged task is made anew. A
 worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps its
 entries and gets no new ones (``requests``). For damaged settings see ``repair.settings``.
 
 **Locks** are ephemeral: the locks of a dead process disappear with its session. The value of a lock is the
-worker's token. If the answer to taking a lock was lost, the token tells which worker has it.
+token of the worker that has it. So if the answer to taking a lock was lost, the worker reads the lock to see
+whether it has it.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ _SETTINGS = StoredSettings(
 
 @attrs.frozen
 class WorkerKey:
-    """A worker's own node. It exists as long as the worker's session."""
+    """The token and the version of a worker's own node. The node exists as long as the worker's session."""
 
     token: str
     version: int
@@ -134,7 +136,7 @@ class RepairQueue:
         """Replace the settings.
 
         Args:
-            change: Returns the new settings, given the present ones. It may be called several times.
+            change: Gets the present settings and returns the new ones. It may be called several times.
             reset: Give ``change`` the defaults instead of the stored settings. This works even if the stored
                 settings are damaged.
 
@@ -190,7 +192,7 @@ class RepairQueue:
         return await post_task(self._store, self._environment, ledger_id, **found)
 
     async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
-        """Write the state of a task, with the reason that keeps it from being done.
+        """Write the state of a task that is not done, with the reason.
 
         Args:
             task: The task as it was read.
@@ -212,7 +214,7 @@ class RepairQueue:
 
         Returns:
             Whether the task is gone. False: another process changed the task in the meantime, or the worker's
-            session is over, and its lock too.
+            session is over, and with it the worker's lock.
         """
         path = repair_task_path(ledger_id)
 
@@ -237,7 +239,7 @@ class RepairQueue:
         return WorkerKey(token, version)
 
     async def unregister_worker(self, worker: WorkerKey) -> None:
-        """Stop being a worker. Release all locks before."""
+        """Stop being a worker. Release all locks before you call this."""
         for path in (repair_progress_path(worker.token), repair_worker_path(worker.token)):
             with contextlib.suppress(NodeMissing):
                 await self._store.delete(path)
@@ -273,9 +275,9 @@ class RepairQueue:
     async def lock(self, ledger_id: int, worker: WorkerKey) -> bool:
         """Take the lock of a ledger.
 
-        The worker may have the lock already: it could not release it, or the answer to taking it was lost,
-        because the store was away. This returns True then as well. The caller must not work on one ledger
-        twice at the same time.
+        The worker may have the lock already: the store was away, so the worker could not release the lock, or
+        the answer to an earlier call was lost. Then this returns True as well. So the caller must make sure
+        that it does not work on one ledger twice at the same time.
 
         Returns:
             Whether this worker has the lock. False: another worker has it.
@@ -294,7 +296,7 @@ class RepairQueue:
         return await settle(self._store, write, what=f"the lock of ledger {ledger_id}")
 
     async def unlock(self, ledger_id: int, worker: WorkerKey) -> None:
-        """Release the lock of a ledger. Another worker's lock stays."""
+        """Release the lock of a ledger, if this worker has it. Another worker's lock stays."""
         path = repair_lock_path(ledger_id)
         node = await self._store.get(path)
         if node is None or node.value != worker.token.encode():
@@ -321,8 +323,9 @@ class RepairQueue:
     async def registered(self) -> dict[BookieId, BookieInfo]:
         """Return every registered bookie.
 
-        This syncs the store first, so a lagging replica of the store does no harm. If a bookie moves between
-        the two lists while they are read, it is still seen, because the first list is read again.
+        This syncs the store first, so a lagging replica of the store does no harm. A bookie may move between
+        the read-only list and the writable list while this reads them. It is still found, because this reads
+        the first list again at the end.
         """
         await self._store.sync()
         found: dict[BookieId, BookieInfo] = {}
@@ -370,8 +373,8 @@ class RepairQueue:
     async def draining(self) -> dict[BookieId, Draining]:
         """Return the requests to empty bookies, by bookie.
 
-        This leaves out a bookie whose data was formatted anew since the request: it is another bookie. It
-        also leaves out a bookie whose request is damaged.
+        If a bookie's data was formatted anew since the request, the request is left out: it was about other
+        data. A damaged request is left out too.
         """
         return (await self.requests())[0]
 
@@ -379,10 +382,11 @@ class RepairQueue:
         """Return the requests to empty bookies, and the requests that cannot be judged.
 
         Returns:
-            Two dictionaries by bookie. The first has the requests, as ``draining``. The second has the reason
-            why it is unknown whether the bookie is to be emptied: the request is damaged, or the cookie is
-            damaged, which says whether the request is about the bookie's present data. Such a bookie is not
-            emptied, in case it is to be kept. It also gets nothing new, in case it is to be emptied.
+            Two dictionaries by bookie. The first has the requests, as ``draining`` returns them. The second
+            has the bookies of which it is unknown whether they are to be emptied, with the reason: the
+            request is damaged; or the cookie is damaged, which tells whether the request is about the
+            bookie's present data. Such a bookie is not emptied, in case it is to be kept. It also gets
+            nothing new, in case it is to be emptied.
         """
         asked: dict[BookieId, Draining] = {}
         unknown: dict[BookieId, str] = {}
@@ -409,7 +413,7 @@ class RepairQueue:
             The stored request: the existing one if there is one about the bookie's present data.
 
         Raises:
-            InvalidArgument: No bookie of this id ever served the cluster, or it was decommissioned.
+            InvalidArgument: No bookie of this id ever served the cluster, or the bookie was decommissioned.
             MetadataCorrupt: The bookie's cookie is damaged.
         """
         cookie = await self.cookie(bookie_id)
@@ -442,8 +446,8 @@ class RepairQueue:
         return await remove(self._store, draining_path(bookie_id))
 
     async def end_request(self, done: Draining) -> None:
-        """Remove a fulfilled request. This keeps a later request about other data of a bookie with the same
-        id."""
+        """Remove a fulfilled request. If the stored request is a later one, about other data under the same
+        bookie id, it stays."""
         path = draining_path(done.bookie_id)
 
         async def write(_: bool) -> None:
@@ -458,8 +462,8 @@ class RepairQueue:
     async def tidy(self, named: Collection[BookieId]) -> None:
         """Remove requests about bookies that are gone for good.
 
-        A bookie is gone for good if it has no cookie, is not registered, and no metadata names it. It is also
-        gone if its data was formatted anew.
+        A bookie is gone for good if it has no cookie, is not registered, and no metadata names it. If the
+        data under a bookie's id was formatted anew, the bookie of the request is gone for good too.
 
         Args:
             named: The bookies that metadata names.
@@ -482,7 +486,8 @@ class RepairQueue:
                 await self._store.delete(draining_path(bookie_id), version=node.version)
 
     async def forget_cookie(self, draining: Draining) -> None:
-        """Remove the cookie of a bookie that was emptied. Its directory is not served any more."""
+        """Remove the cookie of a bookie that was emptied. After that, no process serves the bookie's
+        directory."""
 
         async def write(_: bool) -> None:
             cookie = await self.cookie(draining.bookie_id)
@@ -504,7 +509,7 @@ class RepairQueue:
         return None if node is None else AuditState.decode_untrusted(node.value)
 
     async def say_audit(self, record: AuditState) -> None:
-        """Write the auditor's record. If two auditors write at the same time, either record may win."""
+        """Write the auditor's record. If two auditors write at the same time, either record may remain."""
         node = await self._store.get(REPAIR_AUDIT)
         if node is not None and _is_newer_audit(node):
             return
@@ -513,8 +518,8 @@ class RepairQueue:
 
 
 def _is_newer_audit(node: Versioned) -> bool:
-    """Whether a newer version of ledgerlog wrote the auditor's record. This version does not replace it
-    then."""
+    """Whether a newer version of ledgerlog wrote the auditor's record. If so, the record must not be
+    replaced."""
     try:
         AuditState.decode_untrusted(node.value)
     except IncompatibleVersion as newer:

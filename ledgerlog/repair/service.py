@@ -1,8 +1,9 @@
 """Auto-recovery in one process: a candidate for auditor, and a worker.
 
-Any number of processes may run it, inside bookies (``bookie run --auto-recovery``) or alone (``ledgerlog
-repair run``). They know of each other only through the metadata store. ``AutoRecovery`` needs nothing but a
-client; on a client with simulated clock, network and store the same code runs in a simulation.
+Any number of processes may run auto-recovery, inside bookies (``bookie run --auto-recovery``) or alone
+(``ledgerlog repair run``). The processes know of each other only through the metadata store. ``AutoRecovery``
+needs only a client. If the client has a simulated clock, network and store, the same code runs in a
+simulation.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class AutoRecovery:
         self.auditor = Auditor(client, name=name)
 
     async def run(self) -> None:
-        """Look after the cluster until cancelled. It waits out outages of the store; bugs are raised."""
+        """Look after the cluster until cancelled. During an outage of the store it waits; a bug is raised."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.worker.run)
             nursery.start_soon(self.auditor.run)

@@ -5,22 +5,24 @@ Any number of processes may run a worker.
     register    create the worker's own node for as long as the session lives; a new session is a new worker
     look        list the tasks when the queue changes, and from time to time
     hurry       try failed tasks again when bookies come or go
-    lanes       each takes a free task: lock, read the task, work, remove it, unlock (rule 22)
-    follow      read the settings: the rate and the pause. They are read before the first task is taken. If
-                the store does not answer, the worker guesses nothing (for damage see ``repair.settings``)
-    say         publish its progress, for people
+    lanes       several lanes work at the same time. Each takes a free task: lock, read the task, work, remove
+                the task, unlock (rule 22)
+    follow      read the settings: the rate and the pause. The worker takes no task before it has read them.
+                If the store does not answer, it guesses nothing. See ``repair.settings`` for damaged settings
+    say         publish the worker's progress, for people
 
 A task that could not be done stays in the queue, with the reason written into it. The worker tries it again
-after a growing pause, or at once when bookies come or go or the settings change. Any process may make the
-next try.
+after a growing pause, or at once when bookies come or go or the settings change. The worker of any process
+may make the next try.
 
 **Repeated failures are few**, however many tasks wait. For example, with too few bookies every ledger of the
 cluster may have a task that fails. Each try sends a dozen requests to the metadata store, which writers need
-as well. So repeated failures have their own rate (``_FAILURES_PER_S``). It does not slow down tries that
-succeed.
+as well. So repeated failures have their own rate limit (``_FAILURES_PER_S``). This limit does not slow down
+tries that succeed.
 
-**The safety of ledgers does not depend on this module.** If two workers work on one ledger (one was cut off
-and does not know it), they do the same work twice, and the compare-and-set of the ledger's metadata decides.
+**The safety of ledgers does not depend on this module.** Two workers may work on one ledger: one of them was
+cut off and does not know that it lost the lock. Then they do the same work twice, and the compare-and-set of
+the ledger's metadata decides.
 The lock only saves work. A task is removed before its lock is released, so no task is forgotten.
 """
 
@@ -54,7 +56,7 @@ LANES = 2
 copy."""
 
 _LOOK_S = 10.0
-"""The worker lists the tasks at least this often. It notices locks of dead workers this way."""
+"""The worker lists the tasks at least this often, even if no watch reports a change."""
 
 _LISTED_S = 0.5
 """The worker lists the tasks at most this often."""
@@ -62,10 +64,10 @@ _LISTED_S = 0.5
 _AGAIN_MIN_S = 1.0
 _AGAIN_MAX_S = 60.0
 _TAKEN_S = 2.0
-"""The worker tries a task again after this time if another worker has it."""
+"""If another worker has a task's lock, try the task again after this time."""
 
 _FAILURES_PER_S = 10
-"""How many repeated failures one process allows itself per second."""
+"""How many repeated failures one process may cause per second."""
 
 _SAY_S = 2.0
 _LEAVE_S = 2.0
@@ -107,7 +109,7 @@ class Worker:
         self._failures = TokenBucket(_FAILURES_PER_S, trio.current_time(), burst_s=1.0)
 
     async def run(self) -> None:
-        """Work until cancelled. The worker waits out outages of the store."""
+        """Work until cancelled. During an outage of the store, the worker waits."""
         backoff = Backoff(0.2, RECONNECT_DELAY_MAX_S)
         while True:
             what = f"worker={self.name} waits for the metadata store"
@@ -147,7 +149,7 @@ class Worker:
 
     @property
     def task_count(self) -> int:
-        """How many ledgers wait for a worker, as this one last listed them."""
+        """How many ledgers have a task, as this worker last listed them."""
         return len(self._tasks)
 
     @property
@@ -183,7 +185,7 @@ class Worker:
         open_tasks = frozenset(found)
         self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
         self._repair.keep_only(open_tasks)
-        # Each worker begins at a different task, so workers seldom meet.
+        # Each worker goes through the tasks in its own random order, so workers seldom meet at a task.
         self._client.environment.random.shuffle(found)
         self._tasks = found
         self._tell()
@@ -237,7 +239,7 @@ class Worker:
     # --- working on tasks -----------------------------------------------------------------------
 
     async def _next(self) -> int:
-        """Wait for a task that may be tried now and that no other lane has. Return its ledger."""
+        """Wait for a task that may be tried now and that no other lane works on. Return its ledger."""
         while True:
             await self.pacer.wait_resumed()
             now, wake_at = trio.current_time(), trio.current_time() + _LOOK_S
@@ -271,8 +273,8 @@ class Worker:
             self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, may_hurry=False)
             return
         try:
-            # Read the task after locking. A task read before the lock may be one that the lock's holder is
-            # about to remove.
+            # Read the task after locking. If we read it before, another worker that still had the lock could
+            # finish and remove the task meanwhile.
             try:
                 found = await self._queue.task(ledger_id)
             except IncompatibleVersion:
