@@ -8,14 +8,15 @@
     8       8     term
     16      16    the wanted candidacy (HELLO), or the sender's (BEAT, ENDED)
 
-A standby connects to the address in the election's record and sends one HELLO. It names the candidacy that
-the standby wants to reach, and the term that the standby believes in. If the listener is another candidacy,
-it closes the connection: the port may belong to another process now. Otherwise it sends a BEAT at once and
-then at its interval. A BEAT has the term in which the sender leads, or 0 if it does not lead (yet). When the
-term is over, it sends ENDED.
+A standby connects to the address in the election's record and sends one HELLO. The HELLO names the candidacy
+that the standby wants to reach, and the term that the standby believes in. If the listener is another
+candidacy, the listener closes the connection: the port may belong to another process now. Otherwise the
+listener sends a BEAT at once and then at its interval. A BEAT has the term in which the sender leads, or 0 if
+the sender does not lead (yet). When the term is over, the leader sends ENDED.
 
-Heartbeats prove nothing: they only decide how soon a standby asks the metadata store. The candidacy in a
-HELLO shows that the sender can read the store, because it is random and nothing else tells it.
+A heartbeat does not prove who leads. Heartbeats only decide how soon a standby asks the metadata store. A
+candidacy is random, and only the store tells it. So the candidacy in a HELLO shows that the sender can read
+the store.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Beat:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> Beat:
-        """Decode exactly ``BEAT_FRAME_BYTES`` bytes. Raise WireError if they are no frame."""
+        """Decode exactly ``BEAT_FRAME_BYTES`` bytes. Raise WireError if they do not form a frame."""
         if len(data) != BEAT_FRAME_BYTES:
             raise WireError(f"a heartbeat has {BEAT_FRAME_BYTES} bytes, not {len(data)}")
         magic, version, kind, reserved, term, candidacy = _FRAME.unpack(data)

@@ -1,7 +1,8 @@
-"""Digests: they prove that bytes are as they were written.
+"""Digests: they show whether bytes are still as they were written.
 
 Every entry carries a CRC-32C over ledger id, entry id and payload (rule 17). The two ids do not go through
-the CRC as bytes, because that would take two more calls for each entry. They make its starting value:
+the CRC as bytes, because that would take two more calls for each entry. Instead the CRC starts from a value
+that is computed from them:
 
     seed(ledger, entry) = (crc32c(ledger id, 8 bytes little endian) + entry + (entry >> 32)) mod 2**32
     digest              = crc32c of the payload, started from the seed
@@ -9,8 +10,8 @@ the CRC as bytes, because that would take two more calls for each entry. They ma
 For given bytes, a CRC is a bijection of its starting value. So the same payload under two entry ids of a
 ledger never has the same digest, if the ids are less than 2**32 apart: a misplaced entry is always noticed.
 
-The digests of a whole frame are computed in one pass over C iterators. With entries of 100 bytes, one takes
-about a tenth of a microsecond.
+The digests of a whole frame are computed in one pass over C iterators. With entries of 100 bytes, one digest
+takes about a tenth of a microsecond.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def entry_digests(ledger_id: int, entry_ids: Sequence[int], payloads: Iterable[b
     Args:
         ledger_id: The ledger.
         entry_ids: The ids of the entries. They may be a range.
-        payloads: As many payloads. Each is read once, so an iterator that makes them one by one will do.
+        payloads: One payload for each id. Each is read once, so you may pass an iterator that makes them one
+            by one.
     """
     count = len(entry_ids)
     if not count:

@@ -11,7 +11,7 @@
     24      n     request id, UTF-8
     24 + n        the command (nothing in a barrier)
 
-A barrier changes nothing. Its acknowledgement proves that its writer still led when it was appended. A
+A barrier changes nothing. If a barrier is acknowledged, its writer still led when the barrier was appended. A
 linearizable read waits for this proof.
 
 Example, the command ``+1`` with request id ``a``, at 1,700,000,000,000 ms, seed 5:
@@ -52,7 +52,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope_untrusted(data: bytes) -> Envelope:
-    """Decode the envelope in one record. Raise WireError if the bytes are no envelope."""
+    """Decode the envelope in one record. Raise WireError if the bytes do not form an envelope."""
     if len(data) < _HEAD.size:
         raise WireError(f"a command has at least {_HEAD.size} bytes, not {len(data)}")
     magic, version, kind, timestamp_ms, seed, size, reserved = _HEAD.unpack_from(data)

@@ -85,7 +85,7 @@ class Entries:
         return split_payloads(self.payload, self.lengths)
 
     def actual_digests(self) -> array[int]:
-        """Compute the digests of the payloads as they are, whatever ``digests`` says."""
+        """Compute the digests of the payloads, without using ``digests``."""
         return entry_digests(self.ledger_id, self.ids, each_payload(self.payload, self.lengths))
 
     def first_damaged(self) -> int | None:
@@ -120,7 +120,7 @@ class Entries:
 
 
 def cut_to_frames(found: Mapping[int, bytes]) -> Iterator[dict[int, bytes]]:
-    """Split payloads by entry id into parts that each fit one frame, in the order of the ids."""
+    """Split a map from entry ids to payloads into parts that each fit one frame, in the order of the ids."""
     part: dict[int, bytes] = {}
     size = 0
     for entry_id in sorted(found):
@@ -144,7 +144,7 @@ def compact_ids(ids: list[int]) -> Sequence[int]:
 def encode_add(
     entries: Entries, *, lac: int, lafr: int, key: bytes, recovery: bool
 ) -> list[bytes | memoryview]:
-    """Encode an ADD as buffers to send one after the other. They are the same for every bookie."""
+    """Encode an ADD as buffers to send one after the other. The buffers are the same for every bookie."""
     head = encode_head(
         Kind.ADD,
         flags=entries.flags | (RECOVERY if recovery else 0),
@@ -205,8 +205,8 @@ def decode_entries_untrusted(frame: Frame) -> Entries:
 
 
 _PIECE_BYTES = 32 * KIB
-"""How many payload bytes ``each_payload`` splits at a time. More would not be faster. The allocator keeps
-freed memory of this size, instead of giving it back to the system for each frame."""
+"""How many payload bytes ``each_payload`` splits at a time. A larger value would not be faster. The allocator
+keeps freed memory of this size, instead of giving it back to the system for each frame."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -231,8 +231,8 @@ def split_payloads(payload: bytes | memoryview, lengths: array[int]) -> list[byt
 
 
 def each_payload(payload: bytes | memoryview, lengths: array[int]) -> Iterator[bytes]:
-    """Yield the payloads that ``split_payloads`` returns, a few at a time: for a caller that looks at each
-    once and keeps none, this takes no memory in proportion to the frame."""
+    """Yield the payloads that ``split_payloads`` returns, but split only a few at a time. If you look at each
+    payload once and keep none, the memory that this takes does not grow with the frame."""
     view = memoryview(payload)
     length = lengths[0] if lengths else 0
     if length and len(lengths) > 1 and _is_uniform(lengths):

@@ -24,7 +24,7 @@ A frame is a fixed header of 96 bytes, an index part, and payloads. All numbers 
                   payloads, one after the other
 
 The frame's checksum covers LAC, LAFR, ids and lengths, and each entry's digest covers its payload (rule 17).
-Together they cover every byte, and each payload byte is processed only once.
+Together the checksum and the digests cover every byte, and each payload byte is processed only once.
 
 **ADD and its acknowledgements.** An ADD has the same bytes for every bookie of a write set, so it has no
 request number. Instead both ends count the ADDs of a connection from 1. ``ADD | REPLY`` has a number in
@@ -36,14 +36,16 @@ counted and acknowledged like any other.
 a request that the client never made, or answers with another kind or ledger.
 
 **READ** asks for the entries first, first + stride, ... up to ``last``, within ``argument`` payload bytes.
-The reply holds the entries that were found, and is complete through the entry in ``argument``. If a requested
-entry up to there is not in the reply, it does not exist on this bookie (status OK or NO_SUCH_LEDGER), or the
-bookie does not know (status UNKNOWN: limbo). The reply says nothing about later entries; CORRUPT and IO_ERROR
-say why the next entry could not be read. Any other status refuses the whole request: the reply says nothing
-about any entry, ``argument`` is below ``first``, and readers ignore it.
+The reply holds the entries that were found, and is complete through the entry in ``argument``. A requested
+entry up to there may be absent from the reply. Then the bookie does not have the entry (status OK or
+NO_SUCH_LEDGER), or it does not know whether it once had the entry (status UNKNOWN: limbo). The reply says
+nothing about later entries; CORRUPT and IO_ERROR say why the next entry could not be read. Any other status
+refuses the whole request: the reply says nothing about any entry, ``argument`` is below ``first``, and
+readers ignore it.
 
-**READ_LAC** asks for the LAC, and may wait until it has passed ``first``. ``last`` in the reply is the last
-entry that is durable on the bookie, whether or not the ledger's writer has acknowledged it (-1: none).
+**READ_LAC** asks for the LAC, and may wait until the LAC is greater than ``first``. ``last`` in the reply is
+the last entry that is durable on the bookie, whether or not the ledger's writer has acknowledged it (-1:
+none).
 
 **LIST** asks for the entries in the bookie's index from ``first`` to ``last`` (``last`` 0: to the end). The
 body of the reply is pairs (first, last) of i64, complete through ``argument``. A reply may end early if the
@@ -55,7 +57,7 @@ bookie must look at many entries; a reply without pairs never ends early.
 
 **LEDGERS** asks for the ledgers with entries on the bookie, from the id in ``ledger`` on. ``key`` is the
 bookie's listing key. ``wire.ledgers`` describes the body of the reply, which is complete through the ledger
-in ``argument``. Status UNKNOWN: the bookie may have lost others.
+in ``argument``. Status UNKNOWN: the bookie may have lost other ledgers.
 
 **PROOF** follows HELLO if both ends prove who they are with a shared secret (``wire.proof``).
 """
@@ -101,8 +103,8 @@ _KINDS = frozenset(kind.value for kind in Kind)
 _WITH_ENTRIES = frozenset((Kind.ADD.value, Kind.READ.value | REPLY))
 
 RECOVERY = 1
-"""On an ADD: it passes the fence. On a READ: the bookie fences the ledger, durably, before it answers
-(R-B1)."""
+"""On an ADD: the bookie stores it even if the ledger is fenced. On a READ: the bookie fences the ledger,
+durably, before it answers (R-B1)."""
 SPARSE = 2
 """The index part has the entry ids as offsets from ``first``. Without this flag the ids are consecutive."""
 _FLAGS = RECOVERY | SPARSE
@@ -116,7 +118,7 @@ class Status(enum.IntEnum):
     NO_SUCH_ENTRY = 2
     NO_SUCH_LEDGER = 3
     UNKNOWN = 4
-    """A bookie in limbo answers this instead of denying an entry."""
+    """A bookie in limbo (it may have lost entries) answers this instead of denying an entry."""
     UNAUTHORIZED = 5
     READ_ONLY = 6
     TOO_MANY_REQUESTS = 7
@@ -128,11 +130,11 @@ class Status(enum.IntEnum):
     """The entry exists with another digest: one of the two copies is damaged (rule 6)."""
     DISK_FULL = 13
     WRONG_BOOKIE = 14
-    """The peer is not the bookie, or not the instance of it, that the client wants to reach."""
+    """The peer is not the bookie that the client wants to reach, or it is another instance of that bookie."""
     PERMISSION_DENIED = 15
     """The client's principal does not have the right that the request needs. Only a client that has said who
-    it is gets this. It is final, whichever bookie the client asks. UNAUTHORIZED is about the ledger's key, so
-    about this bookie only."""
+    it is gets this status. All bookies would give the same answer. UNAUTHORIZED is different: it is about the
+    ledger's key, and so about this bookie only."""
 
 
 _STATUSES = frozenset(status.value for status in Status)
@@ -173,7 +175,7 @@ class Frame(NamedTuple):
 
 
 def index_bytes(kind: int, flags: int, count: int, body_length: int) -> int:
-    """Return how many bytes behind the header the frame's checksum covers."""
+    """Return how many bytes after the header the frame's checksum covers."""
     if kind in _WITH_ENTRIES:
         return count * (12 if flags & SPARSE else 8)
     return body_length
@@ -266,9 +268,8 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
 class SpareBuffers:
     """Large buffers that several ``FrameBuffer`` objects lend each other.
 
-    A frame that needs a large buffer comes every few milliseconds from a busy writer. If the buffer was made
-    for each frame anew, the system would map and clear its memory each time, which takes longer than to
-    receive the frame.
+    A busy writer sends a frame that needs a large buffer every few milliseconds. If each of these frames got
+    a new buffer, the system would map and clear memory each time. That takes longer than receiving the frame.
     """
 
     __slots__ = ("_bytes_max", "_kept")
@@ -280,12 +281,12 @@ class SpareBuffers:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of the buffers that nobody uses."""
+        """Bytes of the kept buffers, which nobody uses."""
         return sum(map(len, self._kept))
 
     def take(self, size: int) -> bytearray | None:
-        """Take the smallest kept buffer of at least ``size`` bytes, whatever its content; None if there is
-        none."""
+        """Take the smallest kept buffer of at least ``size`` bytes; None if there is none. Its content is
+        arbitrary."""
         fitting = [buffer for buffer in self._kept if len(buffer) >= size]
         if not fitting:
             return None
@@ -294,7 +295,8 @@ class SpareBuffers:
         return found
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer that is not used any more. If there is too much, the smallest ones are freed."""
+        """Keep a buffer that is not used any more. If the kept buffers have too many bytes, the smallest are
+        freed."""
         self._kept.append(buffer)
         while self.bytes_held > self._bytes_max:
             self._kept.remove(min(self._kept, key=len))
@@ -305,8 +307,8 @@ class FrameBuffer:
 
     The owner receives into ``writable()``, reports the number of bytes with ``received()``, and takes the
     complete frames. Memory is bounded. A length over the limit is refused before anything is buffered for it.
-    The buffer doubles only when a frame's bytes really arrive, so a peer that announces much and sends little
-    costs little.
+    The buffer doubles only when a frame's bytes really arrive, so a peer that announces a large frame and
+    sends little of it costs little memory.
     """
 
     __slots__ = ("_buffer", "_end", "_filled", "_ordinary", "_roomy", "_spares", "_start", "_view")
@@ -322,12 +324,12 @@ class FrameBuffer:
         Args:
             initial_bytes: The first size of the buffer.
             roomy_bytes: The largest size that the buffer keeps between frames (default: four times the
-                initial size). If a receive fills the buffer, or brings half as much as it holds, more bytes
-                are probably waiting, so it grows up to this size. (Over TLS a receive ends with a record and
-                seldom fills it.) It grows beyond this size only for a larger frame, and shrinks after that
-                frame.
-            spares: Where buffers for larger frames come from, and go afterwards. None: they are made and
-                freed.
+                initial size). If a receive fills the buffer, or at least half of it, more bytes are probably
+                waiting. Then the buffer grows, up to this size. (Over TLS a receive ends with a TLS record
+                and seldom fills the buffer.) The buffer grows beyond this size only for a larger frame, and
+                shrinks after that frame.
+            spares: Lends the buffers for larger frames, and gets them back afterwards. None: such buffers are
+                made and freed.
         """
         self._roomy = 4 * initial_bytes if roomy_bytes is None else roomy_bytes
         assert HEADER_BYTES <= initial_bytes <= self._roomy
@@ -361,8 +363,8 @@ class FrameBuffer:
         return 4 + int(length)
 
     def writable(self) -> memoryview:
-        """Return room to receive into. This invalidates every frame that was taken before: from now on their
-        memory may hold other bytes, even those of another connection (``SpareBuffers``).
+        """Return room to receive into. This invalidates every frame that was taken before: from now on the
+        memory of these frames may hold other bytes, even bytes of another connection (``SpareBuffers``).
 
         The room is never empty. It is at most the rest of an unfinished frame plus ``limits.TURN_BYTES``.
         """
@@ -441,7 +443,7 @@ class FrameBuffer:
 
     @property
     def has_frame(self) -> bool:
-        """Whether ``take_frames`` takes a frame, or finds a malformed length."""
+        """Whether ``take_frames`` would take a frame or raise WireError for a malformed length."""
         held = self._end - self._start
         if held < 4:
             return False

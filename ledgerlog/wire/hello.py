@@ -1,10 +1,10 @@
 """HELLO: the first frame in each direction of a connection. It identifies the bookie.
 
-The client begins with a HELLO. It names the bookie that it wants to reach. It also names the instance of the
-bookie's data and its own cluster, if it knows them. The bookie answers with a ``HELLO | REPLY`` that names
-itself. The status is OK if it is that bookie, WRONG_BOOKIE if it is not, and BAD_REQUEST if the two have no
-version of the protocol in common. No other frame is sent before this exchange is over. If the status is not
-OK, the bookie then closes the connection.
+The client begins with a HELLO. The HELLO names the bookie that the client wants to reach. It also names the
+instance of the bookie's data and the client's cluster, if the client knows them. The bookie answers with a
+``HELLO | REPLY`` that names the bookie itself. The status is OK if it is that bookie, WRONG_BOOKIE if it is
+not, and BAD_REQUEST if client and bookie have no version of the protocol in common. No other frame is sent
+before this exchange is over. If the status is not OK, the bookie then closes the connection.
 
 An address does not identify a bookie. Another machine may have taken over the address, or the bookie's disk
 may have been replaced. Such a bookie would accept an old writer's adds. It would answer a recoverer's reads
@@ -21,9 +21,9 @@ The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BY
     cluster       text or null   the id of the sender's metadata store; null or absent: unknown
 
 A client sends the range that it speaks, and its features. The bookie answers OK with the highest common
-version and the common features, and both use exactly these. If it refuses, it sends its own range and
-features. Version 0.1 sends and compares only ``protocol``, which is 1: it is a range of one version without
-features. So a client that speaks 1 to 2 works with a bookie of 0.1, and the reverse.
+version and the common features, and both use exactly these. If the bookie refuses, it sends its own range and
+features. Version 0.1 of ledgerlog sends and compares only ``protocol``, which is 1. This counts as a range of
+one version, without features. So a client that speaks 1 to 2 works with a bookie of 0.1, and the reverse.
 
 Unknown keys are ignored, so a later version can add some.
 
@@ -63,7 +63,7 @@ FEATURES: tuple[str, ...] = ()
 """The features that this package knows, sorted."""
 
 TLS_HANDSHAKE, TLS_ALERT = 0x16, 0x15
-"""The types of the records with which the two ends of TLS begin."""
+"""The types of the first TLS record of each end."""
 
 HELLO_BODY_BYTES_MAX = 1024
 NONCE_BYTES = 32
@@ -75,11 +75,11 @@ _FEATURE_CHARS_MAX = 24
 
 @attrs.frozen
 class Claim:
-    """Who a client says that it is, in its HELLO. It proves nothing yet."""
+    """Who a client says that it is, in its HELLO. The claim is not proven yet."""
 
     principal: Principal
     fingerprints: tuple[bytes, ...]
-    """Those of its secrets, the preferred one first."""
+    """The fingerprints of the client's secrets, the preferred one first."""
     nonce: bytes
 
 
@@ -88,7 +88,7 @@ class Challenge:
     """A bookie's demand for a proof, in its answer."""
 
     fingerprint: bytes
-    """That of the secret to use; one of those in the claim."""
+    """The fingerprint of the secret to use; one of the fingerprints in the claim."""
     nonce: bytes
 
 
@@ -106,7 +106,7 @@ class Hello:
     protocol_max: int = attrs.field(default=attrs.Factory(lambda hello: hello.protocol, takes_self=True))
     """The highest version that it speaks."""
     features: tuple[str, ...] = ()
-    """The features that it knows; in a reply with OK, those to use. Sorted."""
+    """The features that the sender knows; in a reply with OK, the features to use. Sorted."""
     claim: Claim | None = None
     """Only in a request."""
     challenge: Challenge | None = None
@@ -114,7 +114,7 @@ class Hello:
 
     @property
     def support(self) -> ProtocolSupport:
-        """The protocol versions and features in it."""
+        """The protocol versions and features that the HELLO names."""
         return ProtocolSupport(self.protocol, self.protocol_max, self.features)
 
     @classmethod
@@ -125,7 +125,8 @@ class Hello:
         return cls(bookie_id, instance, cluster, *support.range, support.features)
 
     def agreed(self, bookie: Hello) -> Hello:
-        """Return the answer of ``bookie``: its HELLO, with the agreed version and features if it accepts."""
+        """Return the HELLO that ``bookie`` answers. If it accepts, the HELLO has the agreed version and
+        features."""
         common = self.support.common(bookie.support)
         if common is None or self.accepts(bookie) is not Status.OK:
             return bookie
@@ -135,8 +136,8 @@ class Hello:
         """Return the status with which ``bookie`` answers this request.
 
         Returns:
-            OK; BAD_REQUEST if they have no version of the protocol in common; WRONG_BOOKIE if its id, its
-            instance or its cluster is not the requested one.
+            OK; BAD_REQUEST if client and bookie have no version of the protocol in common; WRONG_BOOKIE if
+            the bookie's id, instance or cluster is not the requested one.
         """
         if self.support.common(bookie.support) is None:
             return Status.BAD_REQUEST
@@ -183,13 +184,14 @@ class Hello:
 
 
 def begins_as_tls(first: memoryview, kind: int) -> bool:
-    """Return whether the first bytes of a stream are a record of TLS instead of a frame.
+    """Return whether a stream begins with a TLS record instead of a frame.
 
-    As a frame they would be longer than any HELLO, so no HELLO is taken for one.
+    If the bytes of a TLS record were read as a frame, the frame would be longer than any HELLO. So no HELLO
+    is mistaken for a TLS record.
 
     Args:
         first: The bytes that came first.
-        kind: The type of the record.
+        kind: The type of the TLS record.
     """
     return len(first) > 2 and first[0] == kind and first[1] == 3 and 1 <= first[2] <= 4
 

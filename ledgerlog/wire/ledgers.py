@@ -42,7 +42,7 @@ def encode_ledgers(held: Sequence[LedgerOnBookie]) -> bytes:
 
 
 def decode_ledgers_untrusted(body: memoryview) -> list[LedgerOnBookie]:
-    """Decode the bytes of ``encode_ledgers``. Raise WireError if they are anything else."""
+    """Decode the bytes of ``encode_ledgers``. Raise WireError if the bytes are malformed."""
     if len(body) % _ROW.size:
         raise WireError("a list of ledgers has a part of a row")
     held = [LedgerOnBookie(*row) for row in _ROW.iter_unpack(body)]

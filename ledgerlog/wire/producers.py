@@ -1,5 +1,7 @@
 """The producers of a log and of an entry's records, as bytes (``log.core.producers``).
 
+A *run* is a range of sequences of one producer whose records have consecutive offsets (``model.producer``).
+
 **Numbered records**, in the head of each entry of a log with deduplication, one after the other:
 
     size  field
@@ -95,7 +97,7 @@ def encode_table(states: Sequence[ProducerState]) -> bytes:
     """Encode the table of producers.
 
     If many producers have many runs, only the newest runs of each are written, at least one. This keeps the
-    table at about a megabyte. A larger one would hold up the appends, which go on meanwhile.
+    table at about a megabyte. Appends go on while the table is written, and a larger table would delay them.
 
     Raises:
         InvalidArgument: No table can hold these producers.

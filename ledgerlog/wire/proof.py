@@ -12,22 +12,23 @@ This module is pure: one class for each side, and the bytes of the frames.
     checks it: this is a bookie of the cluster
 
 A "key" is the fingerprint of a secret (``model.secret``). ``T`` is the SHA-256 of a label, the lengths of
-both HELLO frames, and all bytes of both frames. ``secret`` is the client's secret. The bookie computes it
-from the cluster's secret. HMAC means HMAC-SHA256. The body of a PROOF frame is its 32 bytes and nothing else.
-If the client's proof is wrong, the bookie answers UNAUTHORIZED without a body, and closes the connection. If
-it is right, and the principal has all its connections, the bookie answers TOO_MANY_REQUESTS likewise. It does
-not say so before the proof: a stranger must not learn how busy others are.
+both HELLO frames, and all bytes of both frames. ``secret`` is the client's secret. The bookie computes the
+client's secret from the cluster's secret. HMAC means HMAC-SHA256. The body of a PROOF frame is its 32 bytes
+and nothing else. If the client's proof is wrong, the bookie answers UNAUTHORIZED without a body, and closes
+the connection. The proof may be right while the principal already has as many connections as it may have.
+Then the bookie answers TOO_MANY_REQUESTS without a body, and closes the connection. It does not say so before
+the proof: a stranger must not learn how busy others are.
 
 **What this rules out**, and why:
 
 * *Replay.* ``T`` depends on a nonce of each side, so a proof of one connection is wrong on any other.
-* *Reflection.* The two proofs have different labels. If an attacker returns a side's own proof to it, the
+* *Reflection.* The two proofs have different labels. If an attacker sends a side its own proof back, that
   proof is wrong.
 * *Downgrade.* ``T`` depends on the versions and the features in both frames. If an attacker changes them, the
   two sides compute different values of ``T``, and the proofs are wrong.
-* *A swapped bookie.* ``T`` depends on the id, the instance and the cluster that the client wants and that the
-  bookie has. If they differ, each side refuses the other before it proves anything.
-* *Guessing.* A proof has 32 bytes, is compared in constant time, and each connection has one attempt.
+* *A swapped bookie.* ``T`` depends on the id, the instance and the cluster that the client wants, and on
+  those that the bookie has. If they differ, each side refuses the other before it sends a proof.
+* *Guessing.* A proof has 32 bytes and is compared in constant time, and each connection has one attempt.
 * *Asking which principals exist.* The bookie can compute a secret for any name. So it does the same work for
   an unknown principal as for a wrong secret, and gives the same answer.
 
@@ -35,9 +36,9 @@ not say so before the proof: a stranger must not learn how busy others are.
 change packets between the two ends, it can wait for the end of the exchange and then send frames in the
 client's place. TLS prevents that.
 
-**While a secret is replaced,** a process may have two. The client names all secrets that it has, and the
-bookie chooses the first of them that it has, too. An attacker may change the names on the way, but gains
-nothing: a proof with another secret is wrong.
+**While a secret is replaced,** a process may have two. The client names all its secrets by their
+fingerprints. The bookie chooses the first of these secrets that the bookie has, too. An attacker may change
+the fingerprints on the way, but gains nothing: a proof with another secret is wrong.
 """
 
 from __future__ import annotations
@@ -176,7 +177,8 @@ class BookieProof:
         self._step = _Step.CHALLENGED
 
     def on_proof(self, proof: bytes) -> bytes | None:
-        """Check the client's proof. Return the bookie's proof, to send; None if the client's is wrong."""
+        """Check the client's proof. Return the bookie's proof, to send; None if the client's proof is
+        wrong."""
         assert self._step is _Step.CHALLENGED
         assert self._secret is not None
         if not hmac.compare_digest(proof, _proof(self._secret, _CLIENT, self._transcript)):
@@ -196,8 +198,8 @@ def encode_proof_reply(proof: bytes | None, *, is_busy: bool = False) -> bytes:
 
     Args:
         proof: The bookie's own proof. None: the client's proof is wrong.
-        is_busy: The client's proof is right, and its principal has no connection left. Then ``proof`` is not
-            sent.
+        is_busy: The client's proof is right, but its principal may not have one more connection. Then
+            ``proof`` is not sent.
     """
     if is_busy:
         return encode_head(Kind.PROOF | REPLY, status=Status.TOO_MANY_REQUESTS)

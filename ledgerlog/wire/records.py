@@ -28,14 +28,14 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
 The bytes of a record are those of its data, its key and its headers.
 
 The byte count is cumulative. So the last entry tells a new leader the size of the whole log, and you get the
-number of bytes between two entries by subtraction. The ledger checks digests. So an entry
-that arrives here is as it was written. If it does not decode, another program wrote it: this raises
-``EntryCorrupt`` with the ledger and the entry.
+number of bytes between two entries by subtraction. The ledger has already checked the digest of an entry that
+arrives here, so the entry is as it was written. If an entry does not decode, another program wrote it. Then
+this module raises ``EntryCorrupt`` with the ledger and the entry.
 
 A *staged* entry was written outside of any log, in a ledger that later becomes part of a log as a whole
 (``log.attach``). Its epoch is 0. Its offset and its byte count start at 0 at the start of its ledger, and its
 timestamp is the time of writing. The log's record has the values that are valid in the log
-(``AttachedLedger``), and a staged entry can only be read with them.
+(``AttachedLedger``). You need these values to read a staged entry.
 
 A *checkpoint* holds no record. Its offset is the offset of the record that follows it, and readers of records
 skip it. A log without deduplication has no checkpoints, and its entries have no numbering.
@@ -104,7 +104,8 @@ class Numbering(NamedTuple):
     checkpoint_entry: int
     """The newest checkpoint of the entry's ledger. If the entry is a checkpoint, this is its own id."""
     numbered: Sequence[NumberedRecords]
-    """The producers of the entry's records, by slot. Records without a producer are left out."""
+    """The producers of the entry's records, in the order of the slots. Records without a producer are left
+    out."""
 
 
 class EntryHeader(NamedTuple):
@@ -238,7 +239,8 @@ def _attribute_columns(
 
 
 def _check_attributes(record: int, attributes: int, fail: Callable[[int, int, str], Exception]) -> None:
-    """Check the bytes of a record's key and headers; raise what ``fail`` makes of a size and its limit."""
+    """Check the bytes of a record's key and headers. ``fail`` makes the exception to raise, from a size and
+    its limit."""
     if attributes > RECORD_ATTRIBUTES_BYTES_MAX:
         raise fail(attributes, RECORD_ATTRIBUTES_BYTES_MAX, "key with its headers")
     if record + attributes > RECORD_BYTES_MAX:
@@ -313,7 +315,7 @@ def decode_entry(
 ) -> tuple[EntryHeader, RecordBatch]:
     """Decode an entry and its records; a checkpoint has none.
 
-    Arguments and errors are those of ``decode_header``.
+    See ``decode_header`` for the arguments and the errors.
     """
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
     keys: list[bytes | None] | None = None
@@ -370,7 +372,7 @@ def decode_packed(
 def _split_attributes(
     header: EntryHeader, lengths: array[int], body: bytes, start: int, ledger_id: int, entry_id: int
 ) -> tuple[PackedColumn, PackedColumn]:
-    """Return the keys and the headers of an entry, from the bytes behind its records."""
+    """Return the keys and the headers of an entry, from the bytes after its records."""
     fail = _failing(ledger_id, entry_id)
     count, size = header.record_count, header.attributes_bytes
     keys_at = start + sum(lengths)
@@ -417,7 +419,7 @@ def decode_numbering(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[
 
 
 def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[ProducerState]:
-    """Decode the table of a checkpoint. Raise EntryCorrupt if the entry is no checkpoint."""
+    """Decode the table of a checkpoint. Raise EntryCorrupt if the entry is not a checkpoint."""
     fail = _failing(ledger_id, entry_id)
     header, _, _, start = _decode_front(payload, ledger_id, entry_id)
     if not header.is_checkpoint:

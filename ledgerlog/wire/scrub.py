@@ -1,4 +1,6 @@
-"""The reply to SCRUB: a bookie's sound and unsound entries in a range, and sums of their digests.
+"""The reply to SCRUB: a bookie's sound and unsound entries in a range, and sums of digests.
+
+An entry is *sound* if the bookie reads it as it was written, which means that it matches its digest.
 
 The bookie reads the requested entries from its disk, checks each against its digest, and sends no data:
 
@@ -13,23 +15,25 @@ The bookie reads the requested entries from its disk, checks each against its di
                                  sum    u64    of their digests, each times its weight, modulo 2**64
 
 The reply is complete through the entry in ``argument``. An entry up to there that is in neither list is not
-on the bookie. An unsound range may be wider than the entries that were stored: if a frame cannot be read, its
-ids are unknown too.
+on the bookie. An unsound range may be wider than the stored entries: if a frame cannot be read, the ids of
+its entries are unknown.
 
 **Why sums.** Bookies that have the same entries have the same digests, and so the same sums, even if they
-store them in another order. And sums can be added. A bookie may end its reply in the middle of a block,
-after its share of work for one request. The client then adds the sums of the next reply for the rest of the
-block. A digest binds ledger, entry and payload (``wire.checksum``), so a sum shows one differing entry as
-surely as the entry's digest does.
+store the entries in different orders. And sums can be added. A bookie may end its reply in the middle of a
+block, after its share of work for one request. The client then adds the sums of the next reply for the rest
+of the block. A digest binds ledger, entry and payload (``wire.checksum``), so a sum shows one differing entry
+as surely as the entry's digest does.
 
 **Why weights.** Digests are CRCs, and the CRCs of neighbours with similar payloads differ in simple ways. For
-example, two damaged entries could have each other's digests, and a plain sum would not change. So each digest
-is multiplied by a weight that depends only on the entry's place in its block (``scrub_weights``: the upper
-half of the outputs of SplitMix64, made odd). A difference stays hidden with a chance of about one in 2**32.
+example, two damaged entries could each have the other's digest, and a plain sum would not change. So each
+digest is multiplied by a weight that depends only on the entry's place in its block (``scrub_weights``: the
+upper half of the outputs of SplitMix64, made odd). A difference stays hidden with a chance of about one in
+2**32.
 
-**Why classes.** In a striped ledger each bookie has other entries. The entries with the same remainder by the
-size of the ensemble have the same write set, so their sums can be compared. With ``count`` = 4096 each entry
-is a class of its own: the same request then compares a differing block entry by entry.
+**Why classes.** In a striped ledger the bookies have different entries. Entry ids that leave the same
+remainder when divided by the ensemble size form a class. All entries of a class have the same write set, so
+the bookies' sums of a class can be compared. With ``count`` = 4096 each entry of a block is a class of its
+own. So if the sums of a block differ, such a request compares the block entry by entry.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ def _weight(place: int) -> int:
 def scrub_weights() -> Sequence[int]:
     """Return the weights of digests, by the entry's id modulo 4096: odd numbers of 32 bits.
 
-    They are made at the first scrub, so that importing this module costs nothing.
+    The weights are made at the first scrub, so that importing this module costs nothing.
     """
     return tuple(_weight(place) for place in range(SCRUB_BLOCK_ENTRIES))
 
@@ -84,7 +88,7 @@ Ranges = Sequence[tuple[int, int]]
 
 @attrs.frozen
 class ScrubReport:
-    """The result of a scrub on one bookie. The module describes it."""
+    """The result of a scrub on one bookie. See the module docstring for its parts."""
 
     sound: Ranges
     unsound: Ranges

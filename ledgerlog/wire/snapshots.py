@@ -5,10 +5,11 @@
     end       FFFFFFFF (u32), number of frames (u32), CRC-32C of all before this field (u32)
 
 The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
-``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in it,
-``requests`` (how many frames hold the table of requests). These frames follow. Joined, they are the table
-(``machine.core.replica``). All other frames are the machine's chunks, one frame for each. If the stream is
-cut off, or one bit of it is wrong, the whole stream is refused before the machine sees any of it.
+``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in the
+snapshot, ``requests`` (how many frames hold the table of requests). The frames of this table follow; joined,
+they are the table (``machine.core.replica``). All other frames are the machine's chunks, one frame for each.
+If the stream is cut off, or if one bit of the stream is wrong, the whole stream is refused before the machine
+sees any of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["Snapshot", "SnapshotHead", "decode_snapshot_untrusted", "encode_snap
 
 _MAGIC = b"LLSNAP1\n"
 _DIGIT_AT = 6
-"""The index of the format's digit in the magic."""
+"""The position of the format number (one digit) in the magic."""
 _FORMAT = 1
 _FRAME = struct.Struct("<II")
 _END = struct.Struct("<III")
@@ -43,7 +44,7 @@ class SnapshotHead:
     next_offset: int
     """The first record of the log that is not in the snapshot."""
     timestamp_ms: int
-    """The timestamp of the newest command in it."""
+    """The timestamp of the newest command in the snapshot."""
     requests: int
     """How many frames hold the table of requests."""
 
@@ -75,7 +76,7 @@ class Snapshot:
 def encode_snapshot(
     head: SnapshotHead, requests: Iterable[bytes], chunks: Iterable[bytes]
 ) -> Iterator[bytes]:
-    """Encode a snapshot piece by piece. Each chunk is taken from ``chunks`` only when its piece is due.
+    """Encode a snapshot piece by piece. A chunk is taken from ``chunks`` only when you ask for its piece.
 
     Args:
         head: The head.
