@@ -9,15 +9,15 @@
 For example, "writer orders" allows a principal to write the logs "orders" and "orders-eu".
 
 A principal of the kind "bookie" or "admin" has the role of that name without a grant. It proves its kind by a
-certificate or by the cluster's secret. ``Grants.is_revoked`` takes that role away. A grant to a bookie or an
-admin adds to its role. A "client" has only the roles in its record of grants.
+certificate or by the cluster's secret. ``Grants.is_revoked`` takes this role away. A bookie or an admin may
+have grants, too: they add to its role. A "client" has only the roles in its record of grants.
 
 A writer needs READ and RECOVER because of takeovers: a new writer recovers the last ledgers of the previous
 one, and reads their ends.
 
 **Ledgers and logs.** The labels in a ledger's metadata name its log (``log_of_labels``). The ledgers of a
 snapshot belong to the log of the snapshot. If a ledger belongs to no log, the name is "", and only the prefix
-"" matches that. So such a ledger is open only to a bookie, an admin, or a reader or writer of every log.
+"" matches that name. So such a ledger is open only to a bookie, an admin, or a reader or writer of every log.
 
 **Bytes.** The node ``access/grants/PRINCIPAL`` is one canonical CBOR map. If there is no node, the principal
 has no grants.

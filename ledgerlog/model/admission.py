@@ -4,9 +4,9 @@
     closing    clients and bookies that can prove who they are do so, and the others are served, too
     closed     a bookie serves only clients that proved who they are; a client uses only such bookies
 
-What proves a process is a secret (``model.secret``) or a certificate (TLS). A certificate is always accepted
-where a secret is: it proves more. A bookie with a certificate takes no connection without one, so ``TLS`` in
-this record only says what a process without credentials is told.
+A process proves who it is with a secret (``model.secret``) or a certificate (TLS). A certificate is always
+accepted where a secret is, because it proves more. A bookie that has a certificate takes no connection
+without one. So ``TLS`` in this record only decides what a process without credentials is told.
 
 The record is a canonical CBOR map (``model.codec``):
 
@@ -52,9 +52,9 @@ class Admission:
     is_required: bool = attrs.field(
         default=attrs.Factory(lambda self: self.by is not ProvenBy.NOTHING, takes_self=True)
     )
-    """Whether a client that proves nothing is refused."""
+    """Whether bookies refuse a client that has not proved who it is."""
     file: str = ""
-    """Where processes that were told of no secret look for it; "": nowhere."""
+    """The path of the secret file for processes that were given none; "": there is no such path."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 

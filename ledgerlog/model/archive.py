@@ -2,19 +2,19 @@
 
 A closed ledger of a log can be copied to a file outside of the cluster. As soon as this record exists, the
 file is part of the log: a reader that finds no copies of the ledger on bookies reads the file. The record has
-its own node, below the incarnation of the log and named by the ledger,
+its own node, below the incarnation of the log and named by the ledger:
 
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
 
 The record changes neither the ledger's metadata nor the log's list of ledgers. Once the copies on bookies are
-given up, the ledger's metadata are deleted as for any other ledger, in one transaction that requires this
-record's version. So the metadata always say where the records are. Bookies, auto-recovery and programs that
-know nothing of archives just see a deleted ledger.
+given up, the ledger's metadata are deleted as for any other ledger, in one transaction that requires the
+version of the archive's record. So the metadata always say where the log's records are. Bookies,
+auto-recovery and programs that know nothing of archives just see a deleted ledger.
 
-A file may hold the records of several consecutive ledgers. The first ledger names the record, and stands for
-all of them in the log's list. A *compacted* file holds the latest record of each key and has gaps. Then
-``end_offset`` - ``first_offset`` is the number of offsets that the file covers, and ``record_count`` is the
-number of records left in it.
+A file may hold the records of several consecutive ledgers. The first ledger names the archive's record, and
+stands for all these ledgers in the log's list. A *compacted* file holds the latest record of each key and has
+gaps. Then ``end_offset`` - ``first_offset`` is the number of offsets that the file covers, and
+``record_count`` is the number of records left in it.
 
 **Bytes.** One canonical CBOR map:
 
@@ -72,17 +72,18 @@ class ArchivedLedger:
 
 @attrs.frozen(kw_only=True)
 class ArchivedFile:
-    """A file that is part of a log. The module describes it."""
+    """A file that is part of a log. See the module docstring for the fields."""
 
     log: str
     incarnation: int
     file: str = attrs.field(repr=redact)
-    """Its URL, with everything needed to read it, which may be secret."""
+    """The file's URL, with everything that you need to read the file. The URL may contain secrets."""
     file_bytes: int
     footer: bytes
     """The digest of the file's end."""
     ledgers: tuple[ArchivedLedger, ...]
-    """The ledgers in the order of their offsets, without gaps, at least one. The first names the record."""
+    """The ledgers in the order of their offsets, without gaps, at least one. The first ledger names the
+    record."""
     record_count: int
     compacted: bool
     digest: bytes
@@ -108,7 +109,7 @@ class ArchivedFile:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger that names the record, here and in the log's list."""
+        """The ledger whose id names the record. It also stands for the file in the log's list."""
         return self.ledgers[0].ledger_id
 
     @property
@@ -202,7 +203,7 @@ class ArchivedFile:
 
 @attrs.frozen(kw_only=True)
 class ArchiveDestination:
-    """A destination of archived files. The module describes it."""
+    """A destination of archived files. See the module docstring for the fields."""
 
     where: str = attrs.field(repr=redact)
     """``archive.destinations.Destination.where``."""

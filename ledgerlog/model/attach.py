@@ -1,8 +1,9 @@
-"""The mark of a producer's last splice into a log. It makes each batch count once.
+"""The mark of a producer's last splice into a log. With the mark, each batch counts only once.
 
-A producer writes batches. It numbers them from 0, or by growing numbers of its own. Each batch consists of
-whole ledgers that become part of the log in one transaction (``log.core.attach``). The same transaction moves
-the mark. The mark's node lies below the incarnation of the log, and its value is one canonical CBOR map:
+A producer writes batches. It numbers the batches from 0, or by growing numbers of its own. Each batch
+consists of whole ledgers that become part of the log in one transaction (``log.core.attach``). The same
+transaction moves the mark. The mark's node lies below the incarnation of the log, and its value is one
+canonical CBOR map:
 
     v         1                        epoch       of the leadership that made the last splice
     producer  its name                 run         the run that spliced last
@@ -10,12 +11,12 @@ the mark. The mark's node lies below the incarnation of the log, and its value i
     batch     the last one             token       of the writer of this mark
     records   in that batch            end_offset  the offset in the log after the last of them
 
-Version 0.1 wrote no ``records`` and no ``end_offset``, and ignores them when it reads. In its marks they are
-null or absent.
+Version 0.1 wrote no ``records`` and no ``end_offset``, and ignores both when it reads. In a mark that version
+0.1 wrote, both are absent or null.
 
-A *source* is the thing that numbers the batches, for example a checkpoint of Spark. If the same producer
-comes with another source, it has lost its checkpoint, and its numbers begin again. A *run* is one start of a
-program over that source.
+A *source* is what numbers the batches, for example a checkpoint of Spark. If the same producer comes with
+another source, it has lost its checkpoint, and its numbers begin again. A *run* is one start of a program
+over that source.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["RUNS_KEPT", "SpliceMark", "check_splicer"]
 _FORMAT = 1
 
 RUNS_KEPT = 64
-"""How many former runs are remembered. If one of them is still alive, it learns that it was deposed."""
+"""How many former runs are remembered. If a former run is still alive, it can learn that it was deposed."""
 
 
 def check_splicer(value: str) -> str:

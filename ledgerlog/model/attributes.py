@@ -1,6 +1,6 @@
 """The attributes of a record: its key and its headers. Most records have none.
 
-The *key* is bytes, and None if the record has none; an empty key is a key. *Headers* are pairs of a name
+The *key* is bytes, or None if the record has no key. An empty key is a key. *Headers* are pairs of a name
 (text) and a value (bytes). Their order is kept, and a name may occur more than once, as in Kafka.
 
 The headers of one record as bytes, one after the other; all numbers are little endian:
@@ -12,7 +12,7 @@ The headers of one record as bytes, one after the other; all numbers are little 
        -  the value
 
 For example, the header ``("a", b"xy")`` is ``0100 61 02000000 7879``. The size of a record is the size of its
-data, its key and these bytes. All bounds count that: windows, rolls and retention.
+data, its key and these bytes. All bounds count this size: windows, rolls and retention.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VALUE = struct.Struct("<I")
 
 
 class Attributes(NamedTuple):
-    """A record's key and its headers, checked. The headers are bytes already."""
+    """A record's key and its headers. Both are checked, and the headers are already encoded."""
 
     key: bytes | None
     headers: bytes
@@ -130,7 +130,8 @@ def encode_headers(headers: HeadersLike) -> bytes:
     """Encode the headers of one record.
 
     Raises:
-        InvalidArgument: They are not pairs of text and bytes, or too many, or a name is too long.
+        InvalidArgument: The headers are not pairs of text and bytes, or there are too many, or a name is too
+            long.
     """
     parts: list[bytes] = []
     pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers

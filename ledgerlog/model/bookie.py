@@ -1,9 +1,10 @@
 """The metadata of a bookie: its registration and its cookie.
 
 A *registration* is ephemeral and says where a running bookie serves. A *cookie* is permanent and says which
-directory belongs to the bookie's identity. It is kept in the store and in the directory. If the directory
-does not carry the cookie of the identity, the bookie does not boot. For example, after its disk was emptied
-or swapped, its answer "no such entry" would be false (scenario BP-46; #2612, #4812).
+directory belongs to the bookie's identity. One copy is in the store and one in the directory. If the
+directory does not have the cookie of the identity, the bookie does not boot. For example, if a bookie served
+after its disk was emptied or swapped, its answer "no such entry" would be false (scenario BP-46; #2612,
+#4812).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ledgerlog.model.protocol import ProtocolSupport
 
 _FORMAT = 1
 _BEGUN_TOKENS_MAX = 16
-"""How many generations a directory remembers that it began and the store perhaps has not counted. If it
-forgets one, the worst result is a sound directory in limbo."""
+"""A directory remembers the generations that it began and that the store perhaps has not counted: at most so
+many of them. If it forgets one, the worst result is a sound directory in limbo (its bookie answers UNKNOWN
+instead of denying an entry)."""
 
 
 class Age(enum.Enum):
@@ -32,7 +34,7 @@ class Age(enum.Enum):
     """The store has a later generation than this directory. The directory may lack entries that were
     acknowledged since."""
     AHEAD = "ahead"
-    """The store is older than the directory: it was restored from a backup."""
+    """The store has an earlier generation than the directory: the store was restored from a backup."""
 
 
 @attrs.frozen
@@ -47,8 +49,8 @@ class BookieInfo:
     labels: dict[str, str] = attrs.field(factory=dict)
     """Placement labels, for example host, rack or zone."""
     journal_write_data: bool = True
-    """Whether the bookie syncs entries before it acknowledges them. If not, it may come back in limbo (A.3).
-    """
+    """Whether the bookie syncs entries before it acknowledges them. If not, it may come back from a crash in
+    limbo: it does not know which entries it lost (A.3)."""
     place: str = ""
     """The lock file that the bookie holds, and the boot id of its machine; "" if not known. Two processes
     that run at the same time never have the same place, and a copy of a directory has another place."""
@@ -56,11 +58,11 @@ class BookieInfo:
     """The bookie refuses ordinary adds to all ledgers up to this id, for ever, because it came back from an
     unclean stop. -1: it refuses none."""
     speaks: ProtocolSupport = attrs.field(factory=ProtocolSupport)
-    """The protocol versions and features that the bookie speaks. If the record has none, a bookie of version
-    0.1 wrote it: that speaks version 1 without features."""
+    """The protocol versions and features that the bookie speaks. If the record does not name them, a bookie
+    of version 0.1 wrote it. Such a bookie speaks version 1 without features."""
     listing_key: bytes = attrs.field(default=b"", repr=False)
-    """The secret with which the bookie lists its ledgers and their keys (``wire.ledgers``). b"": it does not
-    know that request."""
+    """The secret with which the bookie lists its ledgers and their keys (``wire.ledgers``). b"": the bookie
+    does not know that request."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
@@ -143,7 +145,8 @@ class Cookie:
     def begin_generation(self, there: Cookie | None, token: str) -> Cookie:
         """Return the cookie that the directory must carry before the store counts generation ``token``.
 
-        Names of earlier ones stay, because the store may still apply a write whose answer was lost.
+        The names of earlier generations stay, because the store may still apply a write whose answer was
+        lost.
         """
         counted = None if there is None or self.age(there) is not Age.CURRENT else there
         if counted is None or counted.generation_token == self.generation_token:

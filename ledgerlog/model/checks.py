@@ -1,8 +1,8 @@
 """Checks in the constructors of metadata records.
 
-Our own code makes records, and a broken rule there is a bug. Decoders make them from bytes, and a broken rule
-there is damage. Both use the same constructors. So the constructors check the rules with ``require``, which
-``python -O`` does not turn off, and the decoder turns the failure into its own error.
+If our own code makes a record that breaks a rule, that is a bug. If a decoder makes one from bytes, the bytes
+are damaged. Both use the same constructors. So the constructors check the rules with ``require``, which
+``python -O`` does not turn off, and a decoder turns the AssertionError into its own error.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ledgerlog.errors import InvalidArgument
 
 
 def require(holds: bool, rule: str) -> None:
-    """Raise AssertionError(rule) unless ``holds``, also under ``python -O``: decoding relies on it."""
+    """Raise AssertionError(rule) unless ``holds``. Decoding relies on this, so it works under ``python -O``,
+    too."""
     if not holds:
         raise AssertionError(rule)
 
 
 def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Validate for attrs that a number is above 0. InvalidArgument names the class and the field."""
+    """An attrs validator: a number must be above 0. InvalidArgument names the class and the field."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
 
@@ -35,8 +36,8 @@ def utf8_size(text: str) -> int:
 def utf8(text: str) -> bytes:
     """Encode a text in UTF-8.
 
-    A lone surrogate raises InvalidArgument, because no record can hold it. Python makes one from a command's
-    argument or a file's name that is not UTF-8.
+    A lone surrogate raises InvalidArgument, because no record can hold it. Python makes lone surrogates from
+    a command-line argument or a file name that is not UTF-8.
     """
     try:
         return text.encode()
@@ -53,7 +54,7 @@ def checked_properties(properties: Mapping[str, str], whose: str, bytes_max: int
         bytes_max: The most bytes that they may have together.
 
     Raises:
-        InvalidArgument: They are not text, or too large.
+        InvalidArgument: The properties are not text, or are too large.
     """
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
         raise InvalidArgument(f"the properties of {whose} are text, keys and values alike")

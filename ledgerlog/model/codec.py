@@ -37,8 +37,8 @@ class RecordTooLong(InvalidArgument):
 class NewerRecord(IncompatibleVersion, MetadataCorrupt):
     """A record in the metadata store has a format that this version does not read.
 
-    It is a MetadataCorrupt, because one record that cannot be read must not stop the work on all others.
-    Never replace or remove such a record as if it were damaged: catch IncompatibleVersion first.
+    This error is a MetadataCorrupt, because one record that cannot be read must not stop the work on all
+    others. But never replace or remove such a record as if it were damaged: catch IncompatibleVersion first.
     """
 
 
@@ -52,10 +52,10 @@ def encode_record(
 
     Args:
         fields: The map.
-        read_back: The decoder of this kind of record, which reads the bytes back. Small records pass it.
-            Large records leave it out and check their values before.
+        read_back: The decoder of this kind of record. If it is given, it reads the bytes back. Pass it for
+            small records. Leave it out for large records, whose values are checked before.
         unknown: The keys of a later version that the record had when it was read, from ``Fields.unknown``.
-            They are written again. A key of ``fields`` wins over one of them.
+            They are written again. If ``fields`` has the same key, the value in ``fields`` is written.
 
     Returns:
         The bytes.
@@ -87,8 +87,8 @@ def encode_record(
 def _refuse_special(data: bytes, fail: Callable[[str], NoReturn]) -> None:
     """Walk over the heads of all items and refuse items that are not plain, before cbor2 builds anything.
 
-    The hooks of cbor2 cannot switch off its built-in tags, hence this walk. It is linear in the input: every
-    head takes at least one byte, and strings are skipped by their length.
+    The hooks of cbor2 cannot switch off its built-in tags, so this walk is needed. It is linear in the input:
+    every head takes at least one byte, and strings are skipped by their length.
     """
     position = 0
     size = len(data)
@@ -196,7 +196,7 @@ class Fields:
             newest: The newest one; None: ``oldest`` is the only one.
 
         Raises:
-            IncompatibleVersion: The format is newer. If the record is one of the metadata store, this is
+            IncompatibleVersion: The format is newer. For a record of the metadata store, the error is
                 NewerRecord.
         """
         newest = oldest if newest is None else newest

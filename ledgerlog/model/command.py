@@ -4,8 +4,8 @@ A *command* is a record of a log with an envelope around it. The leader that app
 bits into the envelope, so every replica applies exactly the same command. The proposer names its command by
 a *request id*. If it proposes the command again under the same id, the command is executed only once.
 
-``new_request_id`` puts the log's next offset into the id. The command cannot have been executed below that
-offset. So a replica can tell whether its table of requests still reaches back far enough to find the request
+``new_request_id`` puts the log's next offset into the id. No earlier offset can hold the command. So a
+replica can tell whether its table of requests reaches back far enough to find the request
 (``machine.core.replica``).
 """
 
@@ -26,13 +26,14 @@ _OWN_ID = re.compile(r"ll1:([0-9a-f]{1,16}):[0-9a-f]{32}\Z")
 
 
 class Command(NamedTuple):
-    """One command, as ``StateMachine.apply`` gets it. Every replica gets the same ones in the same order."""
+    """One command, as ``StateMachine.apply`` gets it. Every replica gets the same commands in the same
+    order."""
 
     data: bytes
     """The bytes that the proposer passed."""
     offset: int
-    """The offset of the command in the log. Offsets grow, but they are not dense: barriers and repeated
-    commands have offsets, too."""
+    """The offset of the command in the log. Offsets grow, but the offsets of commands are not consecutive:
+    barriers and repeated commands have offsets, too."""
     timestamp_ms: int
     """The leader's wall clock in milliseconds since 1970. It never decreases. A state machine must use no
     other clock."""
@@ -68,7 +69,8 @@ class CommandOutcome:
     """The name of the exception that ``apply`` raised; None if it returned. With an error, ``result`` is the
     text of the exception."""
     is_expired: bool = False
-    """The command was not executed, because no replica can tell any more whether it was executed before."""
+    """The command was not executed now, because no replica can tell any more whether it was executed
+    before."""
 
 
 def check_request_id(value: str) -> str:
@@ -83,11 +85,13 @@ def check_request_id(value: str) -> str:
 
 
 def new_request_id(next_offset: int, token: bytes) -> str:
-    """Make a request id that carries ``next_offset``: its command cannot have been executed below it."""
+    """Make a request id that contains ``next_offset``: the command cannot have been executed before that
+    offset."""
     return f"ll1:{next_offset:x}:{token.hex():0>32}"
 
 
 def since_of(request_id: str) -> int | None:
-    """Return an offset below which the request was never executed; None if the id carries none."""
+    """Return the offset in a request id, before which the request was never executed; None if the id has
+    none."""
     found = _OWN_ID.match(request_id)
     return None if found is None else int(found[1], 16)

@@ -3,7 +3,7 @@
 ``Credentials`` names files and holds no secret itself, so it may be printed and sent to another process of
 the same machine. Whoever opens a network or a store reads the files.
 
-What is not given comes from the environment:
+A file that you do not name comes from the environment:
 
     LEDGERLOG_TLS_CERT      the certificate of this process, followed by those between it and the authority
     LEDGERLOG_TLS_KEY       its private key
@@ -73,7 +73,7 @@ class TLS:
     """
 
     cert: str = attrs.field(converter=_path)
-    """This process's certificate, followed by the certificates between it and the authority."""
+    """The certificate of this process, followed by the certificates between it and the authority."""
     key: str = attrs.field(converter=_path)
     """The private key of the certificate."""
     ca: str = attrs.field(converter=_path)
@@ -98,7 +98,7 @@ def tls_given(*, cert: FilePath | None, key: FilePath | None, ca: FilePath | Non
 
 @attrs.frozen(kw_only=True)
 class Credentials:
-    """The files with which this process proves who it is. None: it has no such credential."""
+    """The files with which this process proves who it is. A field is None if it has no such credential."""
 
     tls: TLS | None = None
     secret_file: str | None = attrs.field(default=None, converter=_path_or_none)
@@ -113,16 +113,17 @@ class Credentials:
         secret_file: FilePath | None = None,
         zk_auth_file: FilePath | None = None,
     ) -> Credentials:
-        """Return these credentials, and for each that is None the one in the environment.
+        """Return these credentials, with each one that is None filled in from the arguments or the
+        environment.
 
         Args:
             environment: Environment variables by name.
-            tls: A TLS identity. If it is given, no file of it comes from the environment.
+            tls: A TLS identity. If you give one, no TLS file comes from the environment.
             secret_file: The file of the cluster's shared secret.
             zk_auth_file: The file of the credentials for ZooKeeper.
 
         Raises:
-            InvalidArgument: A value is no path, or the environment has some of the three TLS files only.
+            InvalidArgument: A value is not a path, or the environment names only some of the three TLS files.
         """
 
         def found(variable: str) -> str | None:
@@ -137,7 +138,7 @@ class Credentials:
         )
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that say the same, for a child process."""
+        """Return environment variables that name the same files, for a child process."""
         tls = (
             {}
             if self.tls is None
@@ -157,4 +158,4 @@ class Credentials:
 
 
 NO_CREDENTIALS = Credentials()
-"""A process that proves nothing."""
+"""The credentials of a process that has none, and so does not prove who it is."""

@@ -1,4 +1,4 @@
-"""A cursor: a named, durable place in a log, with properties of its owner.
+"""A cursor: a named, durable offset in a log, with properties of its owner.
 
 The value of its node is one canonical CBOR map:
 
@@ -62,9 +62,10 @@ class CursorState:
     updated_ms: int = 0
     """The wall clock of the process that moved the cursor last, in milliseconds since 1970."""
     token: bytes = attrs.field(default=b"", repr=False)
-    """Random bytes of the process that wrote this state. They settle a write whose answer was lost."""
+    """Random bytes of the process that wrote this state. If the answer to a write is lost, they show whether
+    it succeeded."""
     version: int = attrs.field(default=-1, repr=False)
-    """The version of the node. The next move writes only if the node still has it."""
+    """The version of the node. The next move writes only if the node still has this version."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 

@@ -10,7 +10,7 @@ IdRange = tuple[int, int]
 
 
 def joined(ranges: Iterable[IdRange]) -> list[IdRange]:
-    """Return the same ids as ranges that ascend, and that neither overlap nor touch.
+    """Return the same ids as ascending ranges that neither overlap nor touch.
 
     >>> joined([(6, 9), (0, 2), (3, 4)])
     [(0, 4), (6, 9)]
@@ -25,7 +25,7 @@ def joined(ranges: Iterable[IdRange]) -> list[IdRange]:
 
 
 def ranges_of(ids: Iterable[int]) -> list[IdRange]:
-    """Return ascending ids as ranges that ascend and do not touch.
+    """Return ascending ids as ascending ranges that do not touch.
 
     >>> ranges_of([0, 1, 2, 6])
     [(0, 2), (6, 6)]
@@ -40,7 +40,7 @@ def ranges_of(ids: Iterable[int]) -> list[IdRange]:
 
 
 def without(ranges: Iterable[IdRange], taken: Iterable[IdRange]) -> list[IdRange]:
-    """Return the parts of ranges that are in none of ``taken``. Both ascend.
+    """Return the parts of ``ranges`` that are in none of ``taken``. Both must ascend.
 
     >>> without([(0, 9)], [(2, 3), (9, 12)])
     [(0, 1), (4, 8)]

@@ -58,7 +58,8 @@ class Position(NamedTuple):
         >>> str(Position(17, 4, 0))
         '17:4:0'
 
-    It is a named tuple, as ``Ack`` and ``Record`` are, because each of them holds one.
+    A position is a named tuple like ``Ack`` and ``Record``, because each of these holds a position (see
+    ``model.record``).
 
     Attributes:
         ledger_id: The ledger.

@@ -25,8 +25,8 @@
     repair/...                      the nodes of auto-recovery: see ``model.repair``
 
 A log's name and its record are separate nodes. If a log is deleted and made again, it gets another record
-node. So a stale writer's compare-and-set fails with NodeMissing, and never succeeds because the versions
-happen to be equal.
+node. So a stale writer's compare-and-set fails with NodeMissing. It never succeeds just because the versions
+of the two nodes happen to be equal.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ LASTING_ROOTS = (
 
 
 def is_lasting(path: str) -> bool:
-    """Return whether a node may outlive the session that made it, so that a backup must have it."""
+    """Return whether a node may outlive the session that made it. If so, a backup must contain it."""
     parts = path.split("/")
     if parts[0] == ELECTIONS:
         return not (len(parts) > 2 and parts[2] == "candidates")
@@ -113,7 +113,8 @@ def ledger_path(ledger_id: int) -> str:
 
 
 def ledger_id_of(*components: str) -> int:
-    """Return the ledger id that three components below ``ledgers`` spell; ValueError if they spell none."""
+    """Return the ledger id that three components below ``ledgers`` spell. Raise ValueError if they spell
+    none."""
     path = "/".join((LEDGERS, *components))
     ledger_id = int("".join(components), 16) if len(components) == 3 else -1
     # int() alone would also accept signs, underscores and capitals.
@@ -194,7 +195,8 @@ def archive_path(incarnation: int, ledger_id: int) -> str:
 
 
 def archived_ledger_of(incarnation: int, component: str) -> int:
-    """Return the ledger that a component below ``archives_path`` spells; ValueError if it spells none."""
+    """Return the ledger that a component below ``archives_path`` spells. Raise ValueError if it spells
+    none."""
     ledger_id = int(component, 16)
     if archive_path(incarnation, ledger_id) != f"{archives_path(incarnation)}/{component}":
         raise ValueError(f"{component!r} is not the number of a ledger")
@@ -211,7 +213,8 @@ def cursor_name_of(component: str) -> str:
 
 
 def incarnation_of(component: str) -> int:
-    """Return the incarnation that a component below ``cursors`` spells; ValueError if it spells none."""
+    """Return the incarnation that a component below ``cursors`` spells. Raise ValueError if it spells
+    none."""
     incarnation = int(component, 16)
     if cursors_path(incarnation) != f"{CURSORS}/{component}":
         raise ValueError(f"{component!r} is not the number of a log")
@@ -223,7 +226,7 @@ def log_record_path(incarnation: int) -> str:
 
 
 def log_record_of(component: str) -> int:
-    """Return the incarnation that a component below ``log`` spells; ValueError if it spells none."""
+    """Return the incarnation that a component below ``log`` spells. Raise ValueError if it spells none."""
     incarnation = int(component, 16)
     if log_record_path(incarnation) != f"{LOG_RECORDS}/{component}":
         raise ValueError(f"{component!r} is not the number of a log")

@@ -14,9 +14,9 @@ methods assert the rules that must hold before the metadata is written:
 starts at or before it. ``last_entry`` is set exactly if the ledger is CLOSED, and never changes. Every entry
 before the last fragment is committed, so a ledger never ends before its last fragment.
 
-``token`` is a random value of the process that wrote this version. If a writer loses the reply to its write,
-it reads again and recognizes its own write by the token (rule 14). ``key`` is the ledger's secret, which it
-shares with the bookies.
+``token`` is a random value of the process that wrote this version. If the reply to a write is lost, the
+writer reads the metadata again and recognizes its own write by the token (rule 14). ``key`` is the ledger's
+secret, which the bookies also know.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LedgerState(enum.Enum):
     """The state of a ledger."""
 
     OPEN = "OPEN"
-    """It has a writer, or its writer died and it was not recovered yet."""
+    """The ledger has a writer, or its writer died and the ledger was not recovered yet."""
     IN_RECOVERY = "IN_RECOVERY"
     """A recoverer is finding its end."""
     CLOSED = "CLOSED"
-    """Its last entry is known. It never changes again."""
+    """The ledger's last entry is known, and never changes again."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class Fragment:
 
 @attrs.frozen
 class LedgerMetadata:
-    """The metadata of a ledger. The module describes its rules."""
+    """The metadata of a ledger. See ``ledgerlog.model.ledger`` for the rules."""
 
     ledger_id: int
     """The id of the ledger, 0 to 2**63 - 1."""
@@ -78,7 +78,8 @@ class LedgerMetadata:
     token: bytes
     """A random value of the process that wrote this version."""
     created_ms: int
-    """Wall-clock time of creation, in milliseconds since 1970. It is for people, never for decisions."""
+    """Wall-clock time of creation, in milliseconds since 1970. It is only shown to people; nothing is decided
+    by it."""
     custom: dict[str, bytes] = attrs.field(factory=dict)
     """The ledger's labels, from text to bytes. The user or the log that owns the ledger sets them."""
     unknown: bytes = kept_unknown()

@@ -16,11 +16,11 @@ the rules that must hold before the record is written:
     sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
 **Rules.** No ledger id is listed twice, and a change appends at most one (ListCas). Only a splice appends
-several: closed ledgers, whose records and sizes it writes down with them. The order of the list decides,
-never the order of the ids. A segment is *counted* if its record count is known; it is counted only after its
-ledger is CLOSED. Counted segments come first. At most two are not counted (OnlyLastTwoOpen): the current one,
-and during a roll the one before it. So a roll needs exactly one segment that is not counted (C03). The epoch
-grows by one with each leader and never with a roll.
+several: closed ledgers, which it lists together with their record counts and sizes. The order of the list
+decides the order of the records, never the order of the ids. A segment is *counted* if its record count is
+known; it is counted only after its ledger is CLOSED. Counted segments come first. At most two are not counted
+(OnlyLastTwoOpen): the current one, and during a roll the one before it. So a roll needs exactly one segment
+that is not counted (C03). The epoch grows by one with each leader and never with a roll.
 
 **Offsets** are dense, so a segment starts where the one before it ends. During a roll the end of the older
 segment is not known yet, so the start of the newer one is not known either: its ``first_offset`` is None
@@ -31,17 +31,18 @@ next leader counts that segment as empty.
 
 **Gaps.** An accepted loss is the exception: it ends an older ledger early. The lost records may have been
 acknowledged, and so may the records of the newer ledger. If an operator says so, the newer ledger is kept
-(``log.core.chain``). The offsets between are a gap, ``LogSegment.lost_before``; they belong to the lost
-records for ever.
+(``log.core.chain``). The offsets between the two ledgers are a gap, ``LogSegment.lost_before``. These offsets
+belong to the lost records for ever.
 
 **A loss below a truncation.** A log may be truncated within an open ledger. An accepted loss may then end
-that ledger below ``first_offset``. The offsets between belong to truncated records, so the log goes on at
-``first_offset``. No segment can store this jump, because an open segment starts where the one before it ends.
-So ``before`` moves forward, and every listed segment moves with it: all their records are truncated.
+that ledger below ``first_offset``. The offsets between that end and ``first_offset`` belong to truncated
+records, so the log goes on at ``first_offset``. No segment can store this jump, because an open segment
+starts where the one before it ends. So ``before`` moves forward, and all listed segments move with it. Nobody
+reads the moved records, because all of them are truncated.
 
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
-producer appended which record (``log.core.producers``). None means that deduplication is off. The newest
-segment with records then knows all producers, so truncation always leaves that segment in the list.
+producer appended which record (``log.core.producers``). None means that deduplication is off. If it is on,
+the newest segment with records knows all producers. So truncation always leaves that segment in the list.
 
 **Bytes.** Canonical CBOR, format 2, or format 3 if there are gaps:
 
@@ -55,17 +56,18 @@ segment with records then knows all producers, so truncation always leaves that 
     segments     [n, m, t, packed, bytes]        n segments, m of them counted, t of those with records
     gaps         [ledger, lost, ...]             offsets lost before these segments; absent: none
 
-``model.segments`` describes the columns in those bytes, ``model.policies`` the two maps.
+``model.segments`` describes the columns in ``segments``, and ``model.policies`` the maps ``roll`` and
+``retention``.
 
 A segment takes about 10 bytes packed and at worst 48. So 10,000 segments take about 100 KB, and never more
-than 500 KB; ZooKeeper lets a node have 1 MiB. Segments with similar numbers take less than a byte, so the
-number of segments has its own bound, ``limits.LOG_SEGMENTS_MAX``, for writing and for reading. Format 1 has
-longer columns; it is read and never written. Version 0.1 does not read format 3. If it ignored the gaps, it
-would give their offsets to other records.
+than 500 KB; ZooKeeper lets a node have 1 MiB. But segments with similar numbers may take less than a byte
+each. So the number of segments has its own bound, ``limits.LOG_SEGMENTS_MAX``, for writing and for reading.
+Format 1 has longer columns; it is read and never written. Version 0.1 does not read format 3: if it ignored
+the gaps, it would give their offsets to other records.
 
 At ``limits.LOG_SEGMENTS_ROLL_MAX`` segments a log stops rolling by its policy, and its ledgers grow instead.
-At ``limits.LOG_SEGMENTS_SPLICE_MAX`` it takes no more splices. So takeovers still find room. Retention or
-truncation make the list shorter. A record that still does not fit raises ``LogListFull``.
+At ``limits.LOG_SEGMENTS_SPLICE_MAX`` the log takes no more splices. So there is still room for takeovers.
+Retention or truncation makes the list shorter. A record that still does not fit raises ``LogListFull``.
 """
 
 from __future__ import annotations
@@ -116,14 +118,15 @@ _SPLICED_BYTES = 640
 
 @attrs.frozen(kw_only=True)
 class LogMetadata:
-    """The record of one incarnation of a log. The module describes its rules."""
+    """The record of one incarnation of a log. See ``ledgerlog.model.log`` for the rules."""
 
     name: str
     incarnation: int
     """A number that is never used again. A log that is deleted and made again is another log with another
     number."""
     created_ms: int
-    """Wall-clock time of creation, in milliseconds since 1970. It is for people, never for decisions."""
+    """Wall-clock time of creation, in milliseconds since 1970. It is only shown to people; nothing is decided
+    by it."""
     replication: Replication
     roll: RollPolicy
     retention: RetentionPolicy
@@ -134,11 +137,13 @@ class LogMetadata:
     """The first offset that is still readable."""
     sealed: bool
     token: bytes
-    """A random value of the process that wrote this version. It settles a write whose answer was lost."""
+    """A random value of the process that wrote this version. If the answer to a write is lost, it shows
+    whether the write succeeded."""
     before: tuple[int, int, int] = (0, 0, 0)
     """Offset, record bytes and last timestamp before the first listed segment."""
     dedupe_epoch: int | None = None
-    """Since this epoch every segment says which producer appended what; None: deduplication is off."""
+    """Since this epoch every segment records which producer appended which record; None: deduplication is
+    off."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
@@ -228,7 +233,8 @@ class LogMetadata:
     def has_same_chain(self, other: LogMetadata) -> bool:
         """Return whether both records name the same leader and the same current ledger.
 
-        Between them there may be a truncation or the like, but no takeover, roll or seal.
+        The log may have been truncated between the two records, for example, but there was no takeover, roll
+        or seal.
         """
         return (
             self.incarnation == other.incarnation
@@ -242,8 +248,8 @@ class LogMetadata:
     def dedupe_index(self) -> int | None:
         """The index of the segment that deduplication needs; None if deduplication is off.
 
-        This is the newest counted segment with records. It knows all producers up to its end, so it must stay
-        in the list. If no segment has records, it is the first one.
+        This is the newest counted segment with records. That segment knows all producers up to its end, so it
+        must stay in the list. If no segment has records, this is the index of the first segment.
         """
         if self.dedupe_epoch is None:
             return None
@@ -262,8 +268,8 @@ class LogMetadata:
     def index_at(self, offset: int) -> int:
         """Return the index of the last segment that is known to start at or before ``offset``.
 
-        This segment holds the offset, unless the next one does, whose start is not known yet. The list must
-        not be empty. An offset before the list gives 0.
+        This segment holds the offset, unless there is a next segment whose start is not known yet: then that
+        one may hold it. The list must not be empty. For an offset before the first segment, the index is 0.
         """
         assert self.segments
         low, high = 0, len(self.segments) - 1
@@ -343,7 +349,7 @@ class LogMetadata:
                 log's last timestamp if that is later.
             token: A random value of the caller.
             counts: If given, the caller first becomes the leader, with these counts, as in ``taken_over``. If
-                None, it leads already and no ledger is open.
+                None, the caller leads already and no ledger is open.
         """
         assert not self.sealed, "a sealed log takes no ledger"
         assert len(self.segments) + len(staged) <= LOG_SEGMENTS_SPLICE_MAX, "a splice leaves room for writers"
@@ -405,7 +411,7 @@ class LogMetadata:
         Args:
             ledger_id: The ledger.
             epoch: The epoch of the leader that made it, at most the present one.
-            counts: Its size. It has records.
+            counts: The size of the ledger, which holds at least one record.
             token: A random value of the caller.
         """
         assert not self.sealed, "a sealed log takes no ledger"
@@ -457,7 +463,7 @@ class LogMetadata:
     def sealed_now(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
         """Return the record of the sealed log. All its ledgers must be CLOSED.
 
-        Only truncations and the like change a sealed log later.
+        Later changes, for example truncations, add no records to a sealed log.
         """
         assert not self.sealed
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, sealed=True, token=token)
@@ -483,7 +489,7 @@ class LogMetadata:
         return attrs.evolve(self, roll=roll or self.roll, retention=retention or self.retention, token=token)
 
     def touched(self, token: bytes) -> LogMetadata:
-        """Return the same record with another token. Writing it only moves the version."""
+        """Return the same record with another token. Writing the new record only moves the version."""
         return attrs.evolve(self, token=token)
 
     def _all_counted(self, counts: Sequence[SegmentCounts]) -> LogMetadata:
@@ -605,7 +611,7 @@ class LogMetadata:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, incarnation: int) -> LogMetadata:
-        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt, which names the log and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the log and the field."""
         what = f"record of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
         version = fields.format(_FORMAT_OF_LISTS, _FORMAT_OF_GAPS)

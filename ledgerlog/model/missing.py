@@ -1,4 +1,4 @@
-"""The entries of a ledger that a bookie should have, and the ones that it lacks.
+"""The entries of a ledger that a bookie should have, and the entries that it lacks.
 
 The metadata says which entries belong on a bookie: in each fragment that names the bookie, the entries whose
 write set has its slot. For example, with E=3 and a write quorum of 2, slot 0 should have the entries 0, 2, 3,

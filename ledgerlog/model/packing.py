@@ -1,17 +1,17 @@
 """Compact bytes: zstd frames, and columns of numbers as bytes.
 
-zstd packs a quarter of a megabyte in half a millisecond and unpacks it in a fifth of that. The level is the
-fastest of the ordinary ones, because a caller waits while this packs.
+zstd packs a quarter of a megabyte in half a millisecond and unpacks it in a fifth of that. The compression
+level is the fastest of the ordinary levels, because a caller waits for the packing.
 
 Unpacking takes untrusted bytes. The caller knows the size of the result, and has checked it against the limit
-for an entry, a table or a list. The frame must claim exactly that size, and must end where the bytes end. It
-is unpacked in one step into a buffer of that size, never by a stream. The claimed size is no bound by itself:
-64 KB of blocks that repeat a byte can claim 4 MiB, and a streaming decoder would write 2 GiB before it
-noticed.
+for an entry, a table or a list. The frame must claim exactly that size, and must end where the bytes end. The
+frame is unpacked in one step into a buffer of that size, never by a stream. The claimed size is no bound by
+itself: 64 KB of blocks that repeat a byte can claim 4 MiB, and a streaming decoder would write 2 GiB before
+it noticed.
 
-A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the next,
-and so on. Numbers of similar size have planes that are almost constant. Such planes pack to a fifth less,
-three times as fast.
+A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the next
+higher bytes of all, and so on. Numbers of similar size have planes that are almost constant. Such planes pack
+to a fifth less, three times as fast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pack(data: bytes) -> bytes:
 def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
     """Unpack a frame of exactly ``size`` bytes.
 
-    This takes memory for about ``size`` bytes, even if a hostile frame would unpack to more.
+    This takes about ``size`` bytes of memory, even if a hostile frame would unpack to more.
 
     Args:
         data: The frame.

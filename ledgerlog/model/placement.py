@@ -1,4 +1,4 @@
-"""The rule about racks: how far apart the copies of an entry must lie.
+"""The rule about racks: in how many racks the copies of an entry must lie.
 
 An entry goes to ``write_quorum`` neighbouring slots of its ensemble, its *write set*. The policy says in how
 many racks a write set must lie. For example, with a ``min_racks`` of 2 you can lose any one rack, and every
@@ -7,8 +7,8 @@ entry that has all of its copies keeps one.
     not strict    a preference: new ledgers and replacements come as close as the bookies allow
     strict        a condition: a new ledger, or a replacement by a writer, that breaks it is refused
 
-In both cases ``ledgerlog repair audit`` reports the ledgers that break it, and workers of auto-recovery move
-copies until none does, as far as there are bookies for it.
+In both cases ``ledgerlog repair audit`` reports the ledgers that break the rule. Workers of auto-recovery
+move copies until no ledger breaks it, as far as there are bookies in enough racks.
 
 The value of the node ``bookies/placement`` is one canonical CBOR map. If the node is not there, the defaults
 hold.
@@ -35,8 +35,8 @@ class PlacementPolicy:
     """In how many racks each write set must lie."""
 
     min_racks: int = 2
-    """A write set must lie in so many racks, or in as many as it has slots if these are fewer. 1: any
-    placement will do."""
+    """Each write set must lie in at least this many racks. If it has fewer slots than this, each slot must
+    lie in another rack. 1: any placement is allowed."""
     strict: bool = False
     """Whether to refuse a placement that breaks the rule."""
     unknown: bytes = kept_unknown()

@@ -1,16 +1,16 @@
 """Policies of a log: when it goes on in a new ledger, and which old ledgers it may drop.
 
-Both policies are part of the log's own record. Every leader follows them, and you can change them under a
-leader by compare-and-set. This module only holds the values: ``log.core.chain`` rolls and
-``log.core.retention`` drops.
+Both policies are part of the log's own record. Every leader follows them, and you can change them by
+compare-and-set while a leader runs. This module only holds the values: ``log.core.chain`` rolls the log, and
+``log.core.retention`` drops ledgers.
 
 **Bytes.** In the record each policy is a CBOR map of whole numbers. Null means that there is no bound:
 
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}
 
 Seconds are stored as milliseconds, at least one. A policy refuses a bound that a record cannot hold, for
-example a number too large or a float in place of a whole number. With such a bound, the log's record could
-not be read again, and the log would be lost.
+example a number too large or a float in place of a whole number. If a record with such a bound were written,
+it could not be read again, and the log would be lost.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class RollPolicy:
 
 @attrs.frozen(kw_only=True)
 class RetentionPolicy:
-    """Which old ledgers of a log may be dropped. Whole ledgers go, from the start of the log.
+    """Which old ledgers of a log may be dropped. Retention drops whole ledgers, from the start of the log.
 
         RetentionPolicy(max_age_s=7 * 86400)  # drop a ledger once its newest record is a week old
 
-    If you set both bounds, a ledger may go as soon as one of them lets it go. If both are None, the log keeps
-    everything. Pinned cursors and deduplication can hold a ledger longer. The constructor raises
+    If you set both bounds, a ledger may be dropped as soon as one of them allows it. If both are None, the
+    log keeps everything. Pinned cursors and deduplication can hold a ledger longer. The constructor raises
     InvalidArgument for the same values as ``RollPolicy``.
     """
 

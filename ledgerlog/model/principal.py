@@ -1,4 +1,4 @@
-"""Principals: who a process proved to be, as text and as the name in a certificate.
+"""Principals: the proven identities of processes, as text and as names in certificates.
 
 A principal has a kind and a name, written ``client/billing``. The kinds:
 
@@ -11,12 +11,13 @@ A certificate names its principal in a subject alternative name (SAN) of type UR
     ledgerlog://CLUSTER/KIND/NAME
 
 CLUSTER is the id of a cluster, or ``*`` for every cluster that trusts the certificate's issuer. Use the id if
-one authority issues certificates for several clusters: then a certificate of the test cluster proves nothing
-to the production cluster. Use ``*`` if every cluster has an authority of its own. Then certificates can be
-made before the cluster has an id, and they survive its rebuilding.
+one authority issues certificates for several clusters. Then the production cluster does not accept a
+certificate of the test cluster. Use ``*`` if every cluster has an authority of its own. Then you can make
+certificates before the cluster has an id, and they stay valid if you rebuild the cluster.
 
-A certificate may hold such names for several clusters. For one cluster it must name exactly one principal;
-if it named two, whoever holds it could choose. Names with the id of the cluster go before names with ``*``.
+A certificate may hold such names for several clusters. For one cluster it must name exactly one principal. If
+it named two, its holder could choose between them. If the certificate has names with the id of the cluster,
+its names with ``*`` do not count.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["ANY_CLUSTER", "CERTIFICATE_URIS_MAX", "Principal", "PrincipalKind", 
 
 ANY_CLUSTER = "*"
 CERTIFICATE_URIS_MAX = 64
-"""The most names of our form that a certificate may hold."""
+"""The most names of the form ``ledgerlog://...`` that a certificate may hold."""
 
 _SCHEME = "ledgerlog://"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}\Z")

@@ -1,9 +1,9 @@
-"""Producers: writers of records that must count once, however often they are sent (``log.core.producers``).
+"""Producers: writers whose records must count once, however often they are sent (``log.core.producers``).
 
 A producer numbers its records. Each record has a *sequence*, a number that grows. The log keeps the last
-*runs* of each producer: ranges of sequences whose records have consecutive offsets. A producer that has the
-log for itself has a single run, however long. A producer that shares the log has one run for each range
-between the records of other producers.
+*runs* of each producer. A run is a range of sequences whose records have consecutive offsets. If nobody else
+appends to the log, a producer has a single run, however long. A producer that shares the log has one run for
+each range between the records of other producers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ProducerState(NamedTuple):
     last_ms: int
     """The leader's clock at the producer's last append, in milliseconds since 1970."""
     runs: tuple[SequenceRange, ...]
-    """The newest runs, the oldest of them first. Empty only if no record of the producer was sent yet."""
+    """The newest runs, in order: the oldest of them is first. Empty only if no record of the producer was
+    sent yet."""
 
 
 class NumberedRecords(NamedTuple):
@@ -75,10 +76,11 @@ class Dedupe:
     """How many producers the leader remembers, 1 to ``limits.LOG_PRODUCERS_MAX``."""
     keep_s: float = attrs.field(default=LOG_PRODUCER_KEEP_S, validator=positive)
     """The leader remembers a producer for at least this many seconds after its last append. If
-    ``max_producers`` of them are that young, an append of a new one raises TooManyProducers."""
+    ``max_producers`` producers have appended within this time, an append of a new producer raises
+    TooManyProducers."""
     gaps: bool = False
-    """Whether a producer may skip sequences. If false, each sequence must be one above the one before. The
-    log then notices a record that was lost on its way here."""
+    """Whether a producer may skip sequences. If false, each sequence must be the previous one plus 1. The log
+    then notices a record that was lost on its way to the log."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_producers > LOG_PRODUCERS_MAX:

@@ -1,8 +1,8 @@
 """The protocol versions that a process can speak on the wire, and the names of its features.
 
 HELLO negotiates both for a connection, and a bookie's registration contains both. So a client can choose
-bookies that it understands without asking them. Two processes understand each other if their ranges overlap.
-They do not use a feature that only one of them knows; it never keeps them apart.
+bookies that it understands without asking them. Two processes understand each other if their ranges of
+versions overlap. If only one of them knows a feature, they still connect, and do not use the feature.
 """
 
 from __future__ import annotations

@@ -49,8 +49,9 @@ class Replication:
     ack_quorum: int = attrs.field(default=2, validator=_is_count)
     """How many bookies must have synced an entry before it is acknowledged."""
     guaranteed: bool = False
-    """Close a ledger only if every entry has its full write quorum; every fragment but the last also has it.
-    A writer that cannot reach this fails with WriteQuorumUnavailable."""
+    """Close a ledger only if all bookies of each entry's write set have the entry. In an open ledger this
+    also holds for every fragment except the last. A writer that cannot reach this fails with
+    WriteQuorumUnavailable."""
 
     def __attrs_post_init__(self) -> None:
         if not self.ensemble >= self.write_quorum >= self.ack_quorum:
@@ -65,7 +66,7 @@ class Replication:
     def negative_quorum(self) -> int:
         """How many bookies of one write set must deny an entry to prove that it was never acknowledged.
 
-        For example, with WQ=3 and AQ=2 two denials prove it: at most one bookie is left, which is below the
+        For example, with WQ=3 and AQ=2 two denials prove that: at most one bookie is left, which is below the
         ack quorum.
         """
         return self.write_quorum - self.ack_quorum + 1
@@ -99,8 +100,8 @@ class Replication:
     def covers(self, slots: Collection[int]) -> bool:
         """Return whether ``slots`` cover the ensemble (T26, D1).
 
-        They do if no write set has an ack quorum outside of them. For example, with E=3, WQ=3 and AQ=2 any
-        two slots cover it: only one bookie is left, which is below the ack quorum.
+        They do if no write set has an ack quorum outside of ``slots``. For example, with E=3, WQ=3 and AQ=2
+        any two slots cover the ensemble: only one bookie is left, which is below the ack quorum.
 
         Args:
             slots: Slots of the ensemble, each from 0 to ``ensemble - 1``.

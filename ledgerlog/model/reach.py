@@ -1,4 +1,4 @@
-"""The bookies that a process cannot reach, and therefore has no ack quorum."""
+"""The bookies that a process cannot reach, so that it has no ack quorum."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ class OutOfReach:
     Another process that reaches ``needed`` of ``bookies`` may have an ack quorum."""
 
     bookies: tuple[BookieId, ...]
-    """The bookies that it cannot reach, sorted: members of the ledger's ensemble, and replacements."""
+    """The bookies that the process cannot reach, sorted: members of the ledger's ensemble, and
+    replacements."""
     needed: int
-    """How many of them would complete an ack quorum with the bookies that it reaches. At least 1."""
+    """How many of ``bookies`` would complete an ack quorum, with the bookies that the process reaches. At
+    least 1."""
 
     def __str__(self) -> str:
         return f"{self.needed} of {', '.join(self.bookies)}"

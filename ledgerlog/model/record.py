@@ -1,16 +1,17 @@
 """Records of a log, their acknowledgements, and batches of records.
 
-A record's *offset* is its number in the log: dense, from 0, and it never changes. Its *position* says where
-it lies. Its *epoch* is the epoch of the leader that wrote it. Its *timestamp* is that leader's wall clock in
-milliseconds. It never decreases within a log, and all records of one entry share it.
+A record's *offset* is its number in the log: dense, from 0, and it never changes. Its *position* is its
+ledger, the entry in the ledger, and its slot (index) in the entry. Its *epoch* is the epoch of the leader
+that wrote it. Its *timestamp* is that leader's wall clock in milliseconds. Timestamps never decrease within a
+log, and all records of one entry have the same timestamp.
 
-A replay makes millions of these objects, so ``Ack`` and ``Record`` are named tuples. The interpreter builds
-them by the batch without a Python frame for each, which takes about 0.2 us; a frozen attrs object takes 0.5.
-If you need only the bytes, take ``RecordBatch.payloads``: no ``Record`` is made. If you make columns of the
-records, take a ``PackedBatch``, which makes no object for a record at all.
+A replay makes millions of these objects, so ``Ack`` and ``Record`` are named tuples. The interpreter builds a
+batch of named tuples without a Python frame for each. That takes about 0.2 us for each; a frozen attrs object
+takes 0.5 us. If you need only the bytes, take ``RecordBatch.payloads``: then no ``Record`` is made. If you
+make columns of the records, take a ``PackedBatch``, which makes no object for a record at all.
 
-Few records have a key or headers (``model.attributes``). A batch has None in their place if none of its
-records has one.
+Few records have a key or headers (``model.attributes``). If no record of a batch has a key or headers, the
+batch has None in place of both columns.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def milliseconds(when: datetime) -> int:
 
 
 def parse_moment(text: str) -> datetime:
-    """Parse a time in ISO 8601, for example 2026-03-01T12:00:00+01:00. Raise ValueError.
+    """Parse a time in ISO 8601, for example 2026-03-01T12:00:00+01:00. Raise ValueError if the text is not
+    such a time.
 
     The result is aware. A time without a zone is UTC.
     """
@@ -79,7 +81,8 @@ class Ack(NamedTuple):
     offset: int
     """The offset of the record in the log."""
     position: Position | None
-    """Where the record lies. None only for a duplicate, if the leader remembers just its offset."""
+    """The position of the record. None only for a duplicate, if the leader remembers just the record's
+    offset."""
     epoch: int
     """The epoch of the leader that appended the record. For a duplicate without a position, the epoch of the
     leader that answers."""
@@ -107,10 +110,10 @@ class Record(NamedTuple):
 
 
 class AttachedLedger(NamedTuple):
-    """The place in the log of a ledger that was written apart and then spliced in whole.
+    """The place in the log of a ledger that was written outside the log and then spliced into it as a whole.
 
-    The entries of such a ledger only know offsets relative to its first record (``wire.records``). The log
-    adds these values.
+    The entries of such a ledger only know offsets relative to its first record (``wire.records``). The log's
+    record has these values. With them, a reader computes the offsets in the log.
     """
 
     first_offset: int
@@ -267,15 +270,15 @@ class RecordBatch:
 
 
 class PackedColumn:
-    """Bytes for each of some records, in packed form: joined, and their lengths.
+    """One item of bytes for each record, in packed form: the joined bytes, and the lengths.
 
-    The column copies neither of them, so do not change them.
+    The column copies neither the bytes nor the lengths, so do not change them.
     """
 
     __slots__ = ("data", "lengths")
 
     ABSENT = 2**32 - 1
-    """The length of bytes that are absent. They take no place in ``data``."""
+    """The length of an absent item (None), which takes no place in ``data``."""
 
     def __init__(self, lengths: array[int], data: memoryview) -> None:
         self.lengths = lengths
@@ -311,7 +314,7 @@ class PackedColumn:
 class PackedBatch:
     """The records of one entry, or a consecutive part of them, in packed form: joined bytes and lengths.
 
-    The batch copies neither of them, so do not change them.
+    The batch copies neither the bytes nor the lengths, so do not change them.
     """
 
     __slots__ = (
@@ -378,7 +381,8 @@ class PackedBatch:
         return size
 
     def between(self, start: int, end: int) -> PackedBatch:
-        """Return the part with offsets from ``start`` to ``end - 1``, or the batch itself if that is all."""
+        """Return the part with offsets from ``start`` to ``end - 1``; the batch itself if that is all of
+        it."""
         low = max(0, start - self.first_offset)
         high = max(low, min(len(self.lengths), end - self.first_offset))
         if low == 0 and high == len(self.lengths):

@@ -8,8 +8,8 @@
     repair/progress/TOKEN     the worker's past and present work (ephemeral)
     repair/locks/H...         exists while a worker works on the ledger (ephemeral); the value is its token
 
-All are canonical CBOR maps (``model.codec``), except the last, which is text. Times are in milliseconds. In
-the fields ``..._at_ms`` they count from 1970 and are for people; all others are durations.
+All are canonical CBOR maps (``model.codec``), except the last, which is text. Times are in milliseconds. The
+fields ``..._at_ms`` count from 1970 and are for people; all other times are durations.
 
 **A task is a hint, not an order.** It names bookies that may be lost, damaged or incomplete. The worker that
 takes it looks at the ledger's metadata and at the bookies itself. So an unnecessary task only costs a look,
@@ -43,9 +43,9 @@ _FORMAT = 1
 _TEXT_MAX = 2000
 _LISTED_MAX = 1000
 _TIME_MS_MAX = 253_402_300_799_000
-"""The end of the year 9999, because people read these times."""
+"""The end of the year 9999: later times cannot be shown to people."""
 _SETTING_MAX = 2**53
-"""Above any sensible setting, and below the limit of a record."""
+"""A bound above any sensible setting, and below the largest number that a record can hold."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,8 +69,9 @@ class RepairSettings:
     entry_check_ms: int = 86_400_000
     """How often the auditor checks that bookies have the entries that the metadata names; 0 is never."""
     check_all: bool = True
-    """If true, that check compares all entries of each fragment by the bookies' lists. If false, it reads
-    only the first and the last one, which misses holes (rule 24). In version 0.1 the default was false."""
+    """If true, the check of entries compares all entries of each fragment with the bookies' lists. If false,
+    the check reads only the first and the last entry of each fragment, so it misses holes between them (rule
+    24). In version 0.1 the default was false."""
     checks_per_s: int = 50
     """The most requests that the check of entries makes in a second."""
     unknown: bytes = kept_unknown()
@@ -120,7 +121,7 @@ class RepairSettings:
 
 
 class FoundBookies(TypedDict, total=False):
-    """What somebody found out about bookies of a ledger: the fields of a ``RepairTask`` that name bookies."""
+    """Findings about bookies of a ledger: the fields of a ``RepairTask`` that name bookies."""
 
     lost: Collection[BookieId]
     damaged: Collection[BookieId]
@@ -150,7 +151,7 @@ class RepairTask:
 
     @property
     def names_anybody(self) -> bool:
-        """Whether the task names a bookie. If not, any bookie of the ledger may lack entries."""
+        """Whether the task names a bookie. If it names none, any bookie of the ledger may lack entries."""
         return bool(self.lost or self.damaged or self.incomplete or self.misplaced)
 
     def merged(self, **found: Unpack[FoundBookies]) -> RepairTask:
@@ -207,7 +208,8 @@ class RepairTask:
 class Draining:
     """An operator's request that a bookie give up everything that it holds.
 
-    It covers only the bookie's present data: after a new format under the same id it is another bookie.
+    The request covers only the bookie's present data. If the bookie is formatted again under the same id, the
+    request does not cover it.
     """
 
     bookie_id: BookieId

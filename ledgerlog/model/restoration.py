@@ -2,17 +2,17 @@
 
 A restored store has forgotten all changes after the backup. Bookies may hold acknowledged entries of ledgers
 that the store no longer knows, and such a ledger looks just like a deleted one. So while this record exists,
-bookies treat no ledger with an id below ``floor`` as garbage. New ledgers get ids from ``floor`` on, so a
-ledger that is made and deleted after the restore is collected as always.
+bookies treat no ledger with an id below ``floor`` as garbage. New ledgers get ids from ``floor`` on. So a
+ledger that is made after the restore and then deleted is collected as always.
 
 **Numbers that went back.** The backup does not know which ids, epochs and terms were given out after it. So a
 restore moves all of them forward: past every known number, and past every number that the cluster can have
 used by now (``first_new_id``, ``first_new_epoch``). Epochs are also fencing tokens outside of the cluster.
 
-**Open ledgers.** A ledger that was OPEN in the backup may have changed its ensemble after it. A recovery that
-asked only the ensemble of the backup might miss acknowledged entries and close the ledger too early. So a
-restore puts the label ``AS_IN_BACKUP_LABEL`` on it, and a recovery of such a ledger first asks every bookie
-of the cluster (``ledger.holders``).
+**Open ledgers.** A ledger that was OPEN in the backup may have changed its ensemble after the backup. A
+recovery that asked only the ensemble of the backup might miss acknowledged entries and close the ledger too
+early. So a restore puts the label ``AS_IN_BACKUP_LABEL`` on such a ledger, and a recovery of the ledger first
+asks every bookie of the cluster (``ledger.holders``).
 
 The value of the node ``restored`` is one canonical CBOR map:
 
@@ -51,7 +51,7 @@ BROUGHT_BACK_LABEL = "brought-back"
 """On a forgotten ledger whose metadata were made again, until its log lists it (``repair.bringing_back``)."""
 
 _TOKEN = b"restored"
-"""The token of records that a restore has written. No process takes such a write for its own."""
+"""The token of records that a restore has written. No process mistakes such a write for its own."""
 
 _FORMAT = 1
 
@@ -67,13 +67,13 @@ class Restoration:
     """The record of a restore whose loss no operator has accepted yet."""
 
     floor: int
-    """The first ledger id that the store has given out since."""
+    """The first ledger id that the store may give out since the restore."""
     counter: int
     """The highest ledger id that the backup knows of; -1 if none."""
     backup_ms: int
     """When the backup was made, in milliseconds since 1970."""
     restored_ms: int
-    """When it was restored, in milliseconds since 1970."""
+    """When the backup was restored, in milliseconds since 1970."""
 
     def encode(self) -> bytes:
         """Encode the record as canonical CBOR."""
@@ -81,7 +81,7 @@ class Restoration:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> Restoration:
-        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt if they are anything else."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt if the bytes are malformed."""
         fields = decode_record_untrusted(data, "the record of the last restore", MetadataCorrupt)
         fields.format(_FORMAT)
         return cls(
@@ -108,7 +108,7 @@ def first_new_id(highest: int, now_ms: int) -> int:
 def first_new_epoch(highest: int, now_ms: int) -> int:
     """Return the epoch of a log, or the term of an election, right after a restore.
 
-    The next leader gets the number after it. 256 are set aside for each second since 2026.
+    The next leader gets the next number. 256 numbers are set aside for each second since 2026.
 
     Args:
         highest: The highest epoch or term that is known to have been in use.
@@ -171,8 +171,8 @@ def _later_election(name: str, value: bytes, present: bytes | None, now_ms: int)
 
 
 def _number_of(present: bytes | None, decode: Callable[[bytes], int]) -> int:
-    """Return the number in the record that a restore replaces; 0 if there is none, or if it is damaged. Then
-    the backup and the clock alone decide."""
+    """Return the number in the record that a restore replaces; 0 if there is no record, or if it is damaged.
+    If it is 0, the backup and the clock alone decide."""
     if present is None:
         return 0
     try:

@@ -5,11 +5,12 @@ A cluster's secret is 32 random bytes. The secret of a principal is
     HMAC-SHA256(cluster secret, "principal " + the principal's text form)
 
 A process with the cluster's secret can compute the secret of every principal, and so it can verify every
-principal. Bookies and operators have the cluster's secret. A process with it may claim any identity: a bookie
-claims ``bookie/ID``, and a process that claims nothing is ``admin/cluster``.
+principal. Bookies and operators have the cluster's secret. A process with the cluster's secret may claim any
+identity: a bookie claims ``bookie/ID``, and a process that claims no identity is ``admin/cluster``.
 
 A program that writes one log has only the secret of its own principal. Nobody can compute the cluster's
-secret or another principal's from it. No table of principals is needed, so none can be stolen or lost.
+secret, or the secret of another principal, from that secret. No table of principals is needed, so none can be
+stolen or lost.
 
 A file holds one of the two kinds, as lines of text:
 
@@ -104,13 +105,14 @@ class Secrets:
         return self.holder or ADMIN
 
     def of(self, principal: Principal) -> tuple[bytes, ...]:
-        """Return the secrets of a principal, the newest first. If this holder cannot know them, return ()."""
+        """Return the secrets of a principal, the newest first. Return () if they do not follow from this
+        file."""
         if self.holder is not None:
             return self.values if principal == self.holder else ()
         return tuple(_hmac(value, f"principal {principal}") for value in self.values)
 
     def derived(self, principal: Principal) -> Secrets:
-        """Return the secrets of a principal, for a file of its own.
+        """Return the secrets of a principal, to write into a file of its own.
 
         Raises:
             InvalidArgument: These are not the cluster's secrets.

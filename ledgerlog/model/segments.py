@@ -1,13 +1,14 @@
 """The segments of a log, and the columns in which the log's record stores them.
 
 A log is a chain of ledgers, its *segments*. A segment is *counted* once the number of its records is known,
-after its ledger is CLOSED. Counted segments come first in the list. ``model.log`` has the record and the
-rules for changing the list. This module has only the single segment, and the stored form of the list.
+after its ledger is CLOSED. Counted segments come first in the list. See ``model.log`` for the log's record
+and the rules for changing the list. This module defines only the single segment, and the stored form of the
+list.
 
 **Bytes.** In format 2 the field ``segments`` of the record is ``[n, m, t, packed, bytes]``: n segments, m of
 them counted, t of those with records. The bytes are columns of little-endian 64-bit numbers: n ledger ids and
-n epochs, each as its difference to the one before; m record counts; m byte lengths; and two timestamps for
-each of the t segments with records: its first timestamp minus the last timestamp before it, and its last
+n epochs, each as its difference from the previous one; m record counts; m byte lengths; and two timestamps
+for each of the t segments with records: its first timestamp minus the last timestamp before it, and its last
 timestamp minus its first. ``packed`` is 0 if the columns are stored as they are. It is 1 if each column is
 stored by planes (the lowest bytes of all its numbers, then the next, ...) and the whole is one zstd frame.
 
@@ -16,8 +17,8 @@ gap before it (``LogSegment.lost_before``). It is written only if there are gaps
 
 A segment takes about 10 bytes packed and at worst 48. Format 1, which had the columns as CBOR lists (22 bytes
 a segment, and 40 ms to read 10,000), is read and never written. Encoding and decoding work column by column,
-never segment by segment: with ten thousand segments, each roll writes the list while appends go on, and each
-takeover reads it.
+never segment by segment, because they must be fast with ten thousand segments: each roll writes the list
+while appends go on, and each takeover reads it.
 
 **Bounds.** A list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well they are packed. Encoding
 and decoding check the same rules (``_check``), so every written list can be read.
@@ -71,25 +72,25 @@ NOTHING = SegmentCounts(0, 0)
 
 
 class LogSegment(NamedTuple):
-    """One ledger of a log. It is a named tuple, because each takeover decodes the whole list."""
+    """One ledger of a log. A named tuple is made fast, and each takeover decodes the whole list."""
 
     ledger_id: int
     """The id of the ledger."""
     epoch: int
     """The epoch of the leader that made the ledger."""
     first_offset: int | None
-    """The offset of its first record, behind the gap if there is one; None while the ledger before it is not
-    counted."""
+    """The offset of the ledger's first record, after the gap if there is one. None while the ledger before
+    this one is not counted."""
     record_count: int | None = None
-    """How many records it holds; None until its ledger is closed and counted."""
+    """How many records the ledger holds; None until it is closed and counted."""
     byte_length: int | None = None
     """Bytes of its records, without headers; None until it is counted."""
     first_ms: int | None = None
     """The time of its first record in ms since 1970; None until it is counted, and if it is empty."""
     last_ms: int | None = None
-    """The time of its last record, in the same way."""
+    """The time of its last record in ms since 1970; None until it is counted, and if it is empty."""
     lost_before: int = 0
-    """The size of the gap between the segment before it and ``first_offset``, in offsets. Bookies lost the
+    """The size of the gap between the previous segment and ``first_offset``, in offsets. Bookies lost the
     gap's records, and an operator accepted the loss. No other record gets these offsets."""
 
     @property
@@ -106,10 +107,10 @@ class LogSegment(NamedTuple):
 
     @property
     def spliced(self) -> AttachedLedger | None:
-        """The place in the log of the records of a ledger that was written apart.
+        """The place in the log of the records of a ledger that was spliced into the log (``AttachedLedger``).
 
-        None while the segment is not counted; a ledger that was written apart is always counted. For other
-        ledgers the value means nothing.
+        None while the segment is not counted; a spliced ledger is always counted. Do not use the value for
+        other ledgers.
         """
         if self.first_offset is None or self.last_ms is None:
             return None
@@ -158,7 +159,7 @@ class _Columns(NamedTuple):
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:
-    """Return the first number, then the difference of each number to the one before."""
+    """Return the first number, then the difference between each number and the previous one."""
     return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 

@@ -1,13 +1,14 @@
 """The list of ledgers that hold snapshots of a state machine: one record for each incarnation of a log.
 
-A snapshot in the cluster is a ledger of its own. It is in the list while it is written and afterwards. So a
-replica that looks for snapshots finds the finished ones, and the sweep finds the unfinished ones. The ledger
-names its log in its own metadata (``SNAPSHOT_LOG_LABEL``, ``SNAPSHOT_INCARNATION_LABEL``). Before the ledger
-is listed, and after it was taken off the list, these labels are its only link to the log.
+A snapshot in the cluster is a ledger of its own. The ledger is in the list while the snapshot is written and
+afterwards. So a replica that looks for snapshots finds the finished ones, and the sweep (``log.sweep``) finds
+the unfinished ones. The metadata of the ledger name its log (``SNAPSHOT_LOG_LABEL``,
+``SNAPSHOT_INCARNATION_LABEL``). Before the ledger is listed, and after it was taken off the list, these
+labels are its only link to the log.
 
 **Rules.** A ledger is listed as unfinished before anything is written to it. It is listed as finished only
 after it is CLOSED, and only if it is still in the list. So if a ledger is CLOSED and not in the list, it is
-never listed again. If it was taken off the list while it was written, it can never be finished.
+never listed again. If a ledger was taken off the list while it was written, it can never be finished.
 
 **Bytes.** Canonical CBOR: ``v`` 1, and three columns ``ledgers``, ``offsets`` (the first record of the log
 that is not in the snapshot), ``sizes`` (bytes of its stream; -1: not finished).
@@ -80,7 +81,7 @@ def decode_snapshot_list_untrusted(data: bytes, incarnation: int) -> list[Listed
 
 
 def read_snapshot_list(data: bytes, incarnation: int) -> tuple[list[ListedSnapshot], bytes]:
-    """Decode the list, and return the keys that only a later version knows with it.
+    """Return the list, and the keys that only a later version knows.
 
     Raises:
         MetadataCorrupt: The bytes are damaged. The message names the log and the field.

@@ -5,9 +5,9 @@
 SCOPE is "read" or "change". EXPIRES is a time in seconds since 1970. MAC is an HMAC-SHA256 under the secret
 of the principal (``model.secret``), in hexadecimal digits. It covers a label and the text before it.
 
-So a process with a secret makes tokens by itself. A process with the cluster's secret verifies them without a
-question to another process. No list of tokens exists. You cannot connect to a bookie with a token. A token
-with the scope "read" allows no change, even if its principal is an admin.
+So a process with a secret makes tokens by itself. A process with the cluster's secret verifies tokens without
+asking another process. No list of tokens exists. You cannot connect to a bookie with a token. A token with
+the scope "read" allows no change, even if its principal is an admin.
 
 Without TLS, an attacker who sees the request can use the token until it expires. So tokens for changes are
 short-lived.
