@@ -1,6 +1,8 @@
-"""How the cluster is closed (``model.admission``), in the metadata store: reading, changing and following it.
+"""Read, change and follow the record in the metadata store that says how the cluster is closed
+(``model.admission``).
 
-Whoever may write the store may open the cluster. So the store's own access control guards this record."""
+A process that may write the store may open the cluster. So the store's own access control guards this
+record."""
 
 from __future__ import annotations
 
@@ -29,9 +31,9 @@ STORED_ADMISSION = StoredSettings(
 
 
 async def follow_admission(store: MetadataStore, tell: Callable[[Admission], None]) -> NoReturn:
-    """Tell ``tell`` at each change how the cluster is closed.
+    """Call ``tell`` with the present admission, and again after each change.
 
-    While the store cannot be reached, or its record is damaged, the last valid answer holds.
+    While the store cannot be reached, or the record is damaged, the last valid admission holds.
     """
 
     async def look() -> None:

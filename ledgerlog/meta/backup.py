@@ -1,11 +1,11 @@
 """Save the content of a metadata store in a file, while the cluster works.
 
 **Consistency.** A backup has the state of each log at one instant. If the saved record of a log lists a
-ledger, the backup has the ledger too, unless the store had lost it. SQLite gives the state of the whole
-store at one instant, by one read transaction. Other stores are read node by node: first the ledgers, then the
+ledger, the backup has the ledger too, unless the store had lost it. SQLite gives the state of the whole store
+at one instant, by one read transaction. Other stores are read node by node: first the ledgers, then the
 records of logs. If a record lists a ledger that was made in between, the ledger is read and saved as well. If
-that ledger is gone, the log was truncated meanwhile, so its record is read again. The counters come last, so
-they are never behind an id in the backup.
+that ledger is gone, the log was truncated meanwhile, so the log's record is read again. The counters are read
+last, so a counter is never below an id in the backup.
 
 Nodes that end with a session (registrations, locks, candidates) are not saved, nor is the record of an
 earlier restore.
@@ -64,7 +64,7 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
         made_ms: Wall clock, in milliseconds since 1970.
 
     Raises:
-        MetadataUnavailable: The store does not answer, or is no longer that of the cluster.
+        MetadataUnavailable: The store does not answer, or is no longer the store of the cluster.
     """
     if store.cluster is None:
         raise InvalidArgument("a backup is made of a store that belongs to a cluster")
@@ -89,7 +89,7 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
 async def _save_log(
     store: MetadataStore, writer: BackupWriter, path: str, record: Versioned, saved: array[int]
 ) -> None:
-    """Save the record of a log, and those of its ledgers that were made after the ledgers were saved."""
+    """Save the record of a log, and the log's ledgers that were made after the ledgers were saved."""
     found: Versioned | None = record
     for _ in range(_READINGS_MAX):
         if found is None:

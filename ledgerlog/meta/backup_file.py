@@ -1,4 +1,4 @@
-"""The file of a metadata backup. It is written whole or not at all, and read only if it is sound.
+"""The file of a metadata backup. It is written whole or not at all, and read only if no part is damaged.
 
     offset  size  field
          0     8  magic, b"LLBACKUP"
@@ -49,16 +49,16 @@ _CONTENT_MAX = METADATA_BYTES_MAX + METADATA_PATH_BYTES_MAX + 64
 
 @attrs.frozen
 class Backup:
-    """A backup file that was read to its end and is sound."""
+    """A backup file that was read to its end and is not damaged."""
 
     path: str
-    """Where the file is."""
+    """The path of the file."""
     cluster: str
     """The id of the cluster that was saved."""
     made_ms: int
-    """When it was saved, in milliseconds since 1970."""
+    """When the cluster was saved, in milliseconds since 1970."""
     nodes: int
-    """The number of nodes in it."""
+    """The number of nodes in the backup."""
     counters: Mapping[str, int]
     """For each counter, the highest number that was given out; -1 if none."""
 
@@ -142,7 +142,7 @@ def open_backup(path: str) -> Backup:
     """Read and check a whole backup file.
 
     Raises:
-        StorageCorrupt: The file is cut short, damaged, or no backup.
+        StorageCorrupt: The file is cut short or damaged, or it is not a backup.
         IncompatibleVersion: A newer version has written it.
         StorageError: It cannot be read.
     """

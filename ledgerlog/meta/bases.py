@@ -13,7 +13,7 @@ __all__ = ["SessionBase", "SingleWrites"]
 
 
 class SessionBase:
-    """The state that all kinds of sessions have, and waiting for its changes."""
+    """A session's state, and how to wait until the state changes, for all kinds of sessions."""
 
     def __init__(self) -> None:
         self._state = SessionState.CONNECTED

@@ -1,24 +1,24 @@
-"""The cluster that a metadata store belongs to, and the check that it still does.
+"""The cluster that a metadata store belongs to, and the check that the store still belongs to it.
 
 A cluster has a random id. It is stored at ``layout.CLUSTER`` and never changes. After you open a store, you
 name its cluster (``MetadataStore.belong_to``): a bookie names the cluster of its cookie, and a client names
 the cluster that it found first. From then on the store must show that id before anything is read from it,
-written to it, or deleted because of its answers. Without this check, a store that was emptied, a file that
-was replaced, or a name that leads to other servers would answer without an error. A bookie would then believe
-that each of its ledgers was deleted.
+written to it, or deleted because of its answers. Without this check, you would get answers without an error
+from a store that was emptied, from a file that was replaced, or from other servers to which the name leads
+now. A bookie would then believe that each of its ledgers was deleted.
 
 This module compares the ids and makes the messages. Each kind of store decides *when* to compare:
 
 * memory and SQLite look in every call, at the same instant or in the same transaction;
 * ZooKeeper looks on every new connection, and binds later requests to that session (``zookeeper.store``).
 
-**A restored store.** A restore from a backup (``meta.restore``) appends a mark to the id: ``ID:MARK``,
-another mark for each restore. It is still the same cluster. But versions of nodes may begin at 0 again in a
-store that was emptied before. A process from before the restore holds versions and records of the lost state,
+**A restored store.** A restore from a backup (``meta.restore``) appends a mark to the id: ``ID:MARK``, with a
+different mark for each restore. The cluster is still the same. But if the store was emptied before, versions
+of nodes may begin at 0 again. A process from before the restore holds versions and records of the lost state,
 and its compare-and-set could succeed by accident: a deposed leader would write its own list of ledgers. So
 such a process is refused until it is restarted. Bookies only register and read, so they go on
-(``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right: its
-bookies would delete all ledgers that the backup lacks.
+(``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right,
+because bookies of version 0.1 would delete all ledgers that the backup lacks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["RESTORING", "Belonging", "check_cluster", "find_cluster", "join_clus
 logger = logging.getLogger(__name__)
 
 RESTORING = b"restoring:"
-"""The cluster's id begins with this while the store is restored from a backup (``meta.restore``)."""
+"""While the store is restored from a backup, the cluster's id begins with this (``meta.restore``)."""
 
 _ID_BYTES = 16
 _ID_CHARACTERS_MAX = 128
@@ -70,7 +70,7 @@ def check_cluster(value: bytes) -> str:
 
 
 class Belonging:
-    """The cluster of one store. It checks whether the right store answers.
+    """The cluster of one store, and the check that the right store answers.
 
     Args:
         where: The store's address, for messages.
@@ -80,7 +80,7 @@ class Belonging:
         self._where = where
         self._cluster: str | None = None
         self._seen: bytes | None = None
-        """The id with the mark that the store showed first."""
+        """The first value that the store showed: the id, with its mark if there was one."""
         self._goes_through_restores = False
         self._is_refused = False
 
@@ -133,7 +133,7 @@ class Belonging:
             logger.info("the metadata store at %s is that of cluster %s again", self._where, self._cluster)
 
     def refuse(self, why: str) -> WrongCluster:
-        """Return the exception for the caller to raise. It is logged when refusals begin.
+        """Return the exception for the caller to raise. The first refusal of a series is logged.
 
         Args:
             why: The fault. It continues "the metadata store at PATH ...".

@@ -1,7 +1,7 @@
 """The grants of all principals in the metadata store: reading and changing them.
 
-Whoever may write the store's nodes may change grants. So the store's own access control guards them, not the
-bookies.
+A process that may write the store's nodes may change grants. So the store's own access control guards the
+grants, not the bookies.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ async def change_grants(
         store: The metadata store.
         principal: The principal.
         change: Returns the new record, given the present one. It may be called several times.
-        reset: Give ``change`` an empty record. This works even if the stored one is damaged.
+        reset: Give ``change`` an empty record. This works even if the stored record is damaged.
 
     Returns:
         The new record.
 
     Raises:
         MetadataCorrupt: The record is damaged, and ``reset`` is not set.
-        IncompatibleVersion: A newer version wrote it.
+        IncompatibleVersion: A newer version wrote the record.
         MetadataUnavailable: The metadata store cannot be reached; nothing was changed.
         MetadataOutcomeUnknown: The answer was lost; the grants may have been changed.
     """
@@ -65,7 +65,8 @@ async def change_grants(
 
 
 async def grant_at_first(store: MetadataStore, principal: Principal, grant: Grant) -> None:
-    """Grant something to a principal that has no record. If it has one, somebody has decided already.
+    """Grant something to a principal that has no record. If it has a record, change nothing: an operator has
+    decided already.
 
     Raises:
         MetadataUnavailable: The metadata store cannot be reached; nothing was changed.
@@ -78,7 +79,7 @@ async def grant_at_first(store: MetadataStore, principal: Principal, grant: Gran
 async def list_grants(store: MetadataStore) -> list[Grants | MetadataCorrupt]:
     """Return the grants of all principals that have a record, sorted by principal.
 
-    A record that cannot be read is in the list as its error, because the others still count.
+    If a record cannot be read, the list has the error in its place, because the other records still count.
 
     Raises:
         MetadataUnavailable: The metadata store cannot be reached.

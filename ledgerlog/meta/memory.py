@@ -6,8 +6,8 @@ several stores on one tree. Every operation runs in the trio loop without a chec
 operation is atomic.
 
 **No more than the contract promises.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
-node, and 0 again if the path is created again. So if a program relies on versions that never come back, it
-fails here, in a fast test, before it fails on a cluster.
+node, and 0 again if the path is created again. So if a program relies on versions that never come back, the
+program fails here, in a fast test, before it fails on a cluster.
 
 **Deterministic.** The tree uses no clock, no randomness and no hash order. Under a deterministic scheduler,
 one seed gives one history. Sessions never expire by themselves; a test or a simulation ends them.
@@ -15,7 +15,7 @@ one seed gives one history. Sessions never expire by themselves; a test or a sim
 Faults, for tests and simulations:
 
 * ``store.disconnect()``: contact is lost. The session is SUSPENDED and every call raises
-  ``MetadataUnavailable``. The ephemeral nodes stay, because the tree does not know yet.
+  ``MetadataUnavailable``. The ephemeral nodes stay, because the tree does not know yet that contact is lost.
 * ``store.expire_session()``: the tree gives the session up, and its ephemeral nodes vanish at once. A
   connected client learns it at once (LOST, and a new session). A disconnected client learns it when it
   reconnects, as with a real ensemble.

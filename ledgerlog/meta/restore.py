@@ -1,6 +1,6 @@
 """Bring a metadata store back to the state in a backup.
 
-**The order.** If the restore crashes at any step, nothing can use the store but another restore.
+**The order.** If the restore crashes between step 2 and step 6, only another restore can use the store.
 
     1  check: the backup is sound, and this version can read its records; the store is this cluster's or
        empty, and no process is registered
@@ -11,10 +11,10 @@
     6  set the cluster's id back, with a new mark: no process from before the restore is served
        (``meta.belonging``)
 
-**Ids.** The backup does not know which ids were given out after it, and bookies hold ledgers under them. A
-bookie may be down now and come back, so asking bookies would not be enough. The counters go past the backup's
-ids, the present store's ids, and a number that grows with the clock. This needs no answer from any bookie.
-Epochs of logs and terms of elections move in the same way, and ledgers that were open are marked
+**Ids.** The backup does not know which ids were given out after it, and bookies hold ledgers with these ids.
+A bookie may be down now and come back, so asking bookies would not be enough. The counters go past the
+backup's ids, the present store's ids, and a number that grows with the clock. No bookie needs to answer for
+this. Epochs of logs and terms of elections move in the same way, and ledgers that were open are marked
 (``model.restoration.restored_value``).
 
 **Cookies.** The store may know bookies that were added after the backup. So the cookies in the store stay as
@@ -76,7 +76,7 @@ class Restored:
     lost_ledgers: int = 0
     """How many ledgers the store had and the backup lacks."""
     lost_ledger_ids: list[int] = attrs.field(factory=list)
-    """The ids of the first of these ledgers."""
+    """The ids of the first ledgers that the store had and the backup lacks."""
     lost_logs: list[str] = attrs.field(factory=list)
     """The names of the logs that the store had and the backup lacks."""
     changed_logs: int = 0
@@ -95,7 +95,7 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
         The result, with the losses.
 
     Raises:
-        WrongCluster: The store is that of another cluster. Nothing was changed.
+        WrongCluster: The store belongs to another cluster. Nothing was changed.
         InvalidArgument: The cluster is live, or the store holds nodes but no cluster. Nothing was changed.
         IncompatibleVersion: A newer version wrote a node of the backup or of the store. Nothing was changed.
         MetadataUnavailable: The store does not answer. If the restore has begun, nothing else can use the

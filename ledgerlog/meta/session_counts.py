@@ -1,4 +1,4 @@
-"""Counts of the sessions of a process with its metadata store, for whoever watches the process."""
+"""Counts of the sessions of a process with its metadata store, for monitoring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SessionCounts"]
 
 @attrs.define(eq=False)
 class SessionCounts:
-    """What became of the sessions since ``follow`` began."""
+    """Counts of what happened to the sessions since ``follow`` began."""
 
     state: SessionState = SessionState.CONNECTED
     """The state of the present session."""

@@ -1,7 +1,7 @@
 """Settings that operators change while everything runs: one record in one node of the metadata store.
 
-If the node is not there, the defaults hold. A damaged record is an error that names the node and the command
-that makes it anew. The settings of a newer version are kept: only that version can reset them.
+If the node is not there, the defaults hold. If the record is damaged, the error names the node and the
+command that resets the settings. The settings of a newer version are kept: only that version can reset them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Settings)
 
 @attrs.frozen
 class StoredSettings(Generic[S]):
-    """A kind of settings: where they are, and how to read them."""
+    """A kind of settings: the node that holds them, and how to read them."""
 
     path: str
     what: str
@@ -38,7 +38,7 @@ class StoredSettings(Generic[S]):
     """What to do if they are damaged, for messages."""
     default: Callable[[], S]
     decode: Callable[[bytes], S]
-    """Raises MetadataCorrupt for damaged bytes, and IncompatibleVersion for those of a newer version."""
+    """Raises MetadataCorrupt for damaged bytes, and IncompatibleVersion for bytes of a newer version."""
 
     async def read(self, store: MetadataStore) -> S:
         """Return the stored settings, or the defaults if none are stored.
@@ -55,8 +55,8 @@ class StoredSettings(Generic[S]):
         Args:
             store: The metadata store.
             change: Returns the new settings, given the present ones. It may be called several times.
-            reset: Give ``change`` the defaults instead of the stored settings. This works even if these are
-                damaged.
+            reset: Give ``change`` the defaults instead of the stored settings. This works even if the stored
+                settings are damaged.
 
         Returns:
             The new settings.
@@ -64,9 +64,10 @@ class StoredSettings(Generic[S]):
         Raises:
             MetadataCorrupt: The stored settings are damaged, and ``reset`` is not set. The message names the
                 node.
-            IncompatibleVersion: A newer version wrote them: only that version can change or reset them.
+            IncompatibleVersion: A newer version wrote the settings. Only that version can change or reset
+                them.
             MetadataUnavailable: The metadata store cannot be reached; nothing was changed.
-            MetadataOutcomeUnknown: The answer was lost; they may have been changed.
+            MetadataOutcomeUnknown: The answer was lost; the settings may have been changed.
         """
 
         async def write(is_unsure: bool) -> S:

@@ -1,4 +1,4 @@
-"""Carry out a change of metadata, even if rivals interfere or answers are lost. Only this module does it.
+"""Carry out a change of metadata, even if rivals interfere or answers are lost. Only this module does that.
 
 A change reads, decides, and writes by compare-and-set. If the write does not succeed, there are three cases:
 
@@ -13,20 +13,20 @@ A change reads, decides, and writes by compare-and-set. If the write does not su
 
 ``settle`` runs this loop. No other module has an ``except`` for a lost answer.
 
-A task that goes on for ever never gives up; examples are a candidate in an election and a bookie's
-registration. It reads before each write, so it does not matter whether its last write took effect. ``go_on``
-runs one step of such a task, with pauses that grow while the store is away. ``follow`` is a task that reads
-the watched nodes again after every change.
+Some tasks never give up, for example a candidate in an election and a bookie's registration. Such a task
+reads before each write, so it does not matter whether its last write took effect. ``go_on`` runs one step of
+such a task, with pauses that grow while the store is away. ``follow`` is a task that reads the watched nodes
+again after every change.
 
 Sometimes you must act at once when an answer is lost, before the loop goes on. ``on_lost_answer`` and
 ``on_unsettled`` do that. For example, the node of a candidate may have been made although the answer was
 lost. Then the candidate has the node removed.
 
 **Bound.** A store may answer reads but no writes, for example if its file is on a full disk. Without a bound,
-the loop would ask such a store for ever. A change gives up if no write of it was answered for
-``limits.METADATA_TIMEOUT_S``. Its outcome is unknown then, because a lost write may still be applied. A
-refusal counts as an answer. If a node changed ``limits.METADATA_CONFLICTS_MAX`` times between a read and a
-write, another program is at fault, and the change fails as well.
+the loop would ask such a store for ever. ``settle`` gives up if no write of the change was answered for
+``limits.METADATA_TIMEOUT_S``. Then the outcome of the change is unknown, because a lost write may still be
+applied. A refusal counts as an answer. The change also fails after ``limits.METADATA_CONFLICTS_MAX`` attempts
+in each of which the node changed between the read and the write: then another program is at fault.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def settle(
 
 @contextmanager
 def on_lost_answer(act: Callable[[], object], *, is_cancelled_too: bool = False) -> Iterator[None]:
-    """Call ``act`` if the answer to the body's write is lost; the exception goes on.
+    """Call ``act`` if the answer to the body's write is lost. The exception leaves the ``with`` unchanged.
 
     Args:
         act: What to do; it must not wait.
@@ -157,7 +157,7 @@ def on_lost_answer(act: Callable[[], object], *, is_cancelled_too: bool = False)
 
 @contextmanager
 def on_unsettled(act: Callable[[], object]) -> Iterator[None]:
-    """Call ``act`` if a rival was faster than the body's write or the answer is lost.
+    """Call ``act`` if a rival was faster than the body's write, or if the answer is lost.
 
     The exception goes on to ``settle``, which calls the attempt again.
     """
@@ -215,7 +215,8 @@ async def follow(
 
     ``look`` is called first when the task starts, and also after ``every_s`` seconds without a change.
 
-    After an error of ``survives`` it pauses as ``go_on`` does, and then calls ``look`` again.
+    After one of the errors in ``survives``, ``follow`` pauses as ``go_on`` does, and then calls ``look``
+    again.
 
     Args:
         store: The store to watch.
@@ -247,8 +248,8 @@ async def remove(store: MetadataStore, path: str) -> bool:
     If an answer was lost and another node is there afterwards, a rival made that node, and it stays.
 
     Returns:
-        Whether there was a node. After a lost answer, a missing or another node counts as deleted by this
-        call.
+        Whether there was a node. If an answer was lost, and the node is then missing or is another node, it
+        counts as deleted by this call.
 
     Raises:
         NodeHasChildren: There are nodes below it. Nothing was deleted.

@@ -7,9 +7,9 @@ and the session as its owner sees it.
 **Hops.** Only ``_Worker.run`` uses the connection, in one thread at a time. A hop that has started always
 runs to its end, even if its caller is cancelled. So a write is applied or not, never half of it, and its
 changes are always announced to the watches. If another process holds the write lock, the hop gives up after a
-tenth of a second and the task tries again. You can cancel the task between two attempts, and other operations
-of this process pass then. At the deadline it raises ``MetadataUnavailable``. No deadline can interrupt a disk
-that hangs inside a sync.
+tenth of a second and the task tries again. Between two attempts you can cancel the task, and other operations
+of this process get their turn. At the deadline the operation raises ``MetadataUnavailable``. No deadline can
+interrupt a disk that hangs inside a sync.
 
 **Background tasks** run in a nursery of the context manager. Ordinary faults do not end them:
 
@@ -20,15 +20,16 @@ that hangs inside a sync.
   hints at it (``sqlite_changes``), and every ``LOOK_INTERVAL_S`` without a hint.
 
 **Watches.** Our own writes mark watches directly. For writes of other processes, the follower compares
-``PRAGMA data_version``, and asks the file which paths changed after the last revision that it saw. That
-revision was read when the store was opened, and moves only together with an announcement. So a watch wakes
-after every change since its opening. If the follower cannot read, it marks every watch: the waiting task
-reads again, and gets the error from its own call.
+``PRAGMA data_version``, and asks the file which paths changed after the last revision that it saw. The
+follower reads that revision when the store is opened, and moves it only when it announces the changes. So a
+watch wakes after every change since its opening. If the follower cannot read, it marks every watch: the
+waiting task reads again, and gets the error from its own call.
 
-**A replaced file.** The name may come to lead to another file than the open one. If that file belongs to the
-same cluster, it is opened in place of the old one (``_adopt``); otherwise it is refused. The old file stays
-open until then, so if it is moved back, the store simply uses it again. If the old file's write-ahead log
-still lies beside the new file, the new file is not opened: SQLite would read the log into it.
+**A replaced file.** Later the name may lead to another file than the open one. If the new file belongs to the
+same cluster, it is opened in place of the old file (``_adopt``); otherwise it is refused. The old file stays
+open until a new file is accepted. So if the old file is moved back, the store simply uses it again. If the
+old file's write-ahead log still lies beside the new file, the new file is not opened: SQLite would read the
+log into the new file.
 
 **The session's state** is computed from the clock whenever it is read. A process that was stopped therefore
 sees SUSPENDED at once, before any of its tasks has run.
@@ -82,8 +83,9 @@ FIRST_PAUSE_S = 0.002
 """The pause between a hint and the look, because a commit can be seen only a moment after its write."""
 
 PAUSE_FACTOR = 4
-"""Each look after a hint comes this many times later than the one before, up to ``LOOK_INTERVAL_S``. So a
-change that can be seen t seconds after its hint is seen at most this many times as late."""
+"""After a hint, the delay of each look is this many times the delay of the look before, up to
+``LOOK_INTERVAL_S``. So if a change can be seen t seconds after its hint, the store sees it after at most this
+many times t seconds."""
 
 POLL_INTERVAL_S = 0.02
 """The pause between two looks if the kernel gives no hints."""
@@ -92,7 +94,7 @@ RETRY_S = 0.005
 """Pause between two attempts at a lock that another process holds. Each attempt also waits inside SQLite."""
 
 REFUSED_PAUSE_S = 1.0
-"""After another file in place of ours was refused, the pause before it is opened again."""
+"""If another file lies in place of ours and was refused, the pause before it is opened again."""
 
 FAULT_PAUSE_S = 0.2
 """Pause of a background task after a fault, before it tries again."""
@@ -108,8 +110,8 @@ def open_sqlite_store(
 ) -> AbstractAsyncContextManager[SqliteStore]:
     """Open a store on the SQLite file at ``path`` for the body of the ``async with``.
 
-    All processes that share the file must be on one machine, and the file on a local file system. Leaving the
-    body ends the session and removes its ephemeral nodes.
+    All processes that share the file must be on one machine, and the file must be on a local file system.
+    Leaving the body ends the session and removes its ephemeral nodes.
 
     Args:
         path: The file.
@@ -120,7 +122,7 @@ def open_sqlite_store(
     Raises:
         InvalidArgument: ``session_timeout_s`` is not above 0.
         ClusterNotFound: There is no file, and ``create`` is false.
-        StorageCorrupt: The file is damaged, or is no metadata file.
+        StorageCorrupt: The file is damaged, or is not a metadata file.
         IncompatibleVersion: A newer version of the program has written the file.
         MetadataUnavailable: The file system refuses, or another process holds the file for longer than
             ``limits.METADATA_TIMEOUT_S``.
@@ -155,7 +157,7 @@ class _Opened:
     data_version: int
     seen_revision: int
     hints: Hints | None
-    """None if the kernel gives none."""
+    """None if the kernel gives no hints."""
 
 
 def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool) -> _Opened:
@@ -260,7 +262,8 @@ class SqliteSession(SessionBase):
 
     @property
     def state(self) -> SessionState:
-        """CONNECTED exactly while the last lease that is known to be written has not run out."""
+        """The present state: CONNECTED exactly while the last lease that is known to be written has not run
+        out."""
         if self._state is SessionState.CONNECTED and boot_clock_ns() >= self._lease.until_ns:
             return SessionState.SUSPENDED
         return self._state
@@ -416,8 +419,8 @@ class SqliteStore(SingleWrites):
     async def _run(self, work: Callable[[list[str]], T], *, timeout_s: float | None = None) -> T:
         """Run ``work`` in the thread, on the file that the path leads to, if that file is ours.
 
-        ``work`` gets a list, and appends the paths whose changes it has committed. They are announced to the
-        watches even if ``work`` raises.
+        ``work`` gets a list, and appends the paths whose changes it has committed. These paths are announced
+        to the watches even if ``work`` raises.
         """
         self._check_open()
         changed: list[str] = []
@@ -498,7 +501,8 @@ class SqliteStore(SingleWrites):
     async def _close(self) -> None:
         """End the session, if that is possible within the deadline, and close the file.
 
-        This is shielded. If the end cannot be written now, the other processes notice it by the lock.
+        This is shielded from cancellation. If the end of the session cannot be written now, the other
+        processes notice it by the lock.
         """
         self._closed = True
         self._close_hints()
@@ -589,7 +593,8 @@ class SqliteStore(SingleWrites):
             self._hints.close()
 
     async def _wait_for_change(self, pause_s: float) -> tuple[float, Hint]:
-        """Wait until it is time to look, and return the pause after this look, and what was hinted at.
+        """Wait until it is time to look for changes. Return the pause after this look, and what was hinted
+        at.
 
         Args:
             pause_s: The pause before this look, if there is no hint.

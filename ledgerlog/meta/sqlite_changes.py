@@ -5,16 +5,17 @@ sessions' lock files. Three things end a wait:
 
 * a process wrote to the file, or to the write-ahead log beside it;
 * the file was replaced, moved or removed;
-* a process closed a lock file that it had open for writing. Only the owner of a session opens its file so,
-  and a process that dies closes all its files. Whoever only tries a lock opens the file for reading.
+* a process closed a lock file that it had open for writing. Only the owner of a session opens its lock file
+  for writing, and a process that dies closes all its files. A process that only tries a lock opens the file
+  for reading.
 
 **A hint, never a fact.** SQLite writes a transaction to its log first, syncs the log, and shows the
 transaction to readers only then. So at the time of the hint there may be nothing to see yet; look again a
 little later. A hint may also be lost: the kernel's queue is bounded, and a directory may be removed and made
 again. So look from time to time without a hint too.
 
-The kernel lets each user have some 128 of these. If there is none left, ``open_hints`` says so in the log and
-returns None; then look at the file regularly instead.
+The kernel lets each user have some 128 inotify instances. If there is none left, ``open_hints`` says so in
+the log and returns None. Then look at the file regularly instead.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Hint(enum.Flag):
     FILE = enum.auto()
     """The file was written or replaced, or the kernel lost count."""
     SESSION = enum.auto()
-    """The owner of a session closed its lock file, so it is dead or has left."""
+    """The owner of a session closed its lock file, so the owner is dead or has ended the session."""
 
 
 class Hints:
@@ -60,7 +61,7 @@ class Hints:
         """Wait for a hint, at most ``timeout_s`` seconds. Always a checkpoint.
 
         Returns:
-            What has been hinted at since the last call; NONE if nothing was. If the hints were closed, FILE.
+            What the kernel has hinted at since the last call; NONE if nothing. FILE if the hints were closed.
         """
         self._is_waited_for = True
         try:
@@ -84,7 +85,7 @@ class Hints:
         return hint
 
     def close(self) -> None:
-        """Close them; closing again is harmless. A task that waits is woken."""
+        """Stop the hints, and wake a waiting task. You may call this again."""
         if self._is_waited_for:
             trio.lowlevel.notify_closing(self._inotify.fileno())
         self._inotify.close()

@@ -17,9 +17,10 @@ Format (application id "LLMD", user version 1)::
                path          the node's path. Only the newest CHANGES_KEPT rows stay
 
 **Revisions.** A write of a node inserts a row into ``changes`` and takes its rowid as the node's version. The
-newest row is never removed, so rowids only grow. No two writes in the life of the file have the same version,
-and a node that was deleted and created again never shows an old one. The same rows tell a watcher which paths
-have changed since the last revision that it saw. If those rows are gone already, any path may have changed.
+newest row is never removed, so rowids only grow. No two writes in the life of the file have the same version.
+So a node that was deleted and created again never shows an old version. The same rows tell a watcher which
+paths have changed since the last revision that it saw. If those rows are gone already, any path may have
+changed.
 
 **Children.** A node needs no parent row. The nodes below P are the range [P + "/", P + "0") of the index on
 ``path``, since "0" follows "/". Listing a level walks that range and skips each subtree with one seek. The
@@ -43,7 +44,7 @@ the old pages. So ``refresh`` drops the cache before it checks.
 
 **Foreign exceptions** end here. ``translated`` turns sqlite3's exceptions into ours: damage, no room, a lock
 that another process holds (``Busy``, private to the metadata room, retried until the deadline), and the rest.
-If COMMIT itself fails, it is unknown whether the transaction is on disk. Only that is
+If COMMIT itself fails, it is unknown whether the transaction is on disk. Only this case is
 ``MetadataOutcomeUnknown``.
 """
 
@@ -91,7 +92,7 @@ APPLICATION_ID_OFFSET = 68
 """The offset of the application id in SQLite's file header."""
 
 CHANGES_KEPT = 4096
-"""The newest rows of ``changes`` that stay."""
+"""How many of the newest rows of ``changes`` stay."""
 
 BUSY_TIMEOUT_MS = 100
 """How long one attempt waits inside SQLite for another process's lock.
@@ -118,7 +119,7 @@ class Busy(Exception):
 
 
 class Displaced(Exception):
-    """The name leads to another file than the open one, or to none. Nothing was done.
+    """The name leads to another file than the open one, or to no file. Nothing was done.
 
     ``why`` continues "the metadata store at PATH ...".
     """
@@ -203,7 +204,7 @@ class MetadataFile:
         """Drop the cache, and check which cluster the file belongs to.
 
         Raises:
-            WrongCluster: It belongs to another cluster, or to none.
+            WrongCluster: The file belongs to another cluster, or to none.
         """
         with self._asking():
             self.execute("PRAGMA shrink_memory")
@@ -224,7 +225,8 @@ class MetadataFile:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """For reads. Raise WrongCluster at the end if the file does not belong to the right cluster."""
+        """Run a read in the body. Raise WrongCluster at its end if the file does not belong to the right
+        cluster."""
         with self._looking():
             yield
             self._prove()
@@ -349,7 +351,7 @@ class MetadataFile:
     def changes_since(self, revision: int) -> tuple[int, list[str] | None]:
         """Return the newest revision, and the paths written after ``revision``.
 
-        The paths are None if the oldest of these changes are no longer stored.
+        In place of the paths there is None if the oldest of these changes are no longer stored.
         """
         with self.reading():
             oldest, newest = self.execute("SELECT min(revision), max(revision) FROM changes").fetchone()
@@ -457,7 +459,7 @@ class MetadataFile:
         return revision
 
     def trim_changes(self) -> None:
-        """Delete the oldest changes, but never the newest: its rowid makes the next revision larger."""
+        """Delete the oldest changes, but never the newest one: its rowid makes the next revision larger."""
         self.execute(
             "DELETE FROM changes WHERE revision <= (SELECT max(revision) FROM changes) - ?", (CHANGES_KEPT,)
         )
@@ -503,7 +505,7 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
 
     Raises:
         ClusterNotFound: There is no file, and ``create`` is false.
-        StorageCorrupt: The file is damaged, or is no metadata file.
+        StorageCorrupt: The file is damaged, or is not a metadata file.
         IncompatibleVersion: A newer version of ledgerlog has written the file. Nothing was written.
         MetadataUnavailable: The file system refuses, or the file was replaced while it was opened.
     """

@@ -1,12 +1,12 @@
 """Which processes that share a metadata file are alive: leases, lock files and reaping.
 
 A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock``. Two things keep a session
-alive. It ends if it loses either of them:
+alive. The session ends if it loses either of them:
 
 * **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. All processes
-  see the same clock. It runs on while the machine sleeps, and it cannot be set, so it cannot jump. The owner
-  renews the lease at a third of the timeout. If a process was stopped for longer than its lease, it is dead
-  to the others. A reboot ends every session.
+  see the same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner
+  renews the lease at a third of the timeout. If a process was stopped for longer than its lease, the others
+  treat it as dead. A reboot ends every session.
 * **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops the lock when
   the process dies for any reason. So if another process gets the lock, it knows at once that the owner is
   dead.
@@ -17,15 +17,15 @@ until the end of the last lease that it knows to be written. Only after that can
 session because of its lease.
 
 **Reaping** is one ordinary transaction. It removes the session's nodes together with its row, and watchers
-everywhere see the changes. It checks the row again inside the transaction, because the owner may have renewed
-meanwhile. It holds the dead session's lock until it has committed.
+everywhere see the changes. The reaper checks the row again inside the transaction, because the owner may have
+renewed the lease meanwhile. The reaper holds the dead session's lock until it has committed.
 
 **Lock files and races.** The owner makes and locks its file before it inserts its row. So a row whose lock is
 not held always means a dead owner. A file without a row is left over if a process died between these two
-steps, or if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeper
-may lock a new file before its owner does. The owner then finds the file locked, or finds that the name no
-longer leads to the locked file, and starts again under another name. If an operator has removed a session's
-file by hand, only the lease decides whether the session is alive.
+steps, or if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeping
+process may lock a new file before the file's owner does. The owner then finds the file locked, or finds that
+the name no longer leads to the locked file. Then it starts again under another name. If an operator has
+removed a session's file by hand, only the lease decides whether the session is alive.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
@@ -57,7 +57,7 @@ REAP_INTERVAL_NS = NS // 10
 """A store checks the locks of the other sessions at most once in this time."""
 
 REAP_PAUSE_NS = 5 * NS
-"""An additional pause after dead sessions could not be removed."""
+"""If dead sessions could not be removed, an additional pause before the next try."""
 
 
 def boot_clock_ns() -> int:
@@ -146,7 +146,7 @@ class Lease:
 class Sessions:
     """The sessions of one metadata file, as one process sees them.
 
-    Its methods block. Use it from one thread at a time.
+    The methods block. Use the object from one thread at a time.
 
     Args:
         file: The metadata file.
@@ -227,7 +227,7 @@ class Sessions:
             throttled: Whether to do nothing if the last check is less than ``REAP_INTERVAL_NS`` ago.
 
         Returns:
-            The paths of the nodes that were removed. If the commit failed, the nodes may be gone; they are
+            The paths of the nodes that were removed. If the commit failed, the nodes may be gone, so they are
             listed too.
         """
         now = boot_clock_ns()

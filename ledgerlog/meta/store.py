@@ -17,11 +17,11 @@ have been applied. Writers put a token into their values, read again and look fo
 Every other exception means that nothing was changed.
 
 **Ephemeral nodes** belong to the store's session and vanish with it. They have no children: a create() that
-would give one a child, or that would make a node with children ephemeral, raises ``InvalidArgument``. A
-create() applies to the session that the store had when create() was called.
+would give an ephemeral node a child, or that would make a node with children ephemeral, raises
+``InvalidArgument``. A create() applies to the session that the store had when create() was called.
 
-**Belonging.** After ``belong_to``, the store answers a call only if the server or file behind it shows the
-right cluster id. The store checks this at each new session, after a sync, and in each write. If the data was
+**Belonging.** After ``belong_to``, the store answers a call only if its server or file shows the right
+cluster id. The store checks the id at each new session, after a sync, and in each write. If the data was
 emptied or exchanged, or if the address leads elsewhere now, calls raise ``WrongCluster``: nothing was read,
 written or deleted. When the right store is back, calls succeed again, in a new session, and every watch wakes
 (``belonging``).
@@ -68,7 +68,7 @@ class Versioned:
 
 @attrs.frozen
 class Create:
-    """Make a node. Fails with ``NodeExists`` if the path has one."""
+    """Make a node. Fails with ``NodeExists`` if the path has a node."""
 
     path: str
     value: bytes
@@ -235,7 +235,7 @@ class MetadataStore(Protocol):
     async def children(self, path: str) -> list[str]:
         """Return the names directly below a path, sorted; empty if there are none.
 
-        The list is complete. If it cannot be, the call raises.
+        The list is always complete; otherwise the call raises an error.
         """
         ...
 
@@ -271,8 +271,8 @@ class MetadataStore(Protocol):
     async def skip_ids(self, counter: str, through: int) -> None:
         """Give out no number up to ``through`` from now on; a restore calls this.
 
-        The store may skip more numbers. Does nothing if the counter is past ``through`` already. Clients that
-        are connected meanwhile must find the cluster's id changed first; see ``meta.restore``.
+        The store may skip more numbers. If the counter is past ``through`` already, nothing changes. If
+        clients may be connected, change the cluster's id first, so that they notice; see ``meta.restore``.
         """
         ...
 

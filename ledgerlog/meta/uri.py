@@ -6,18 +6,19 @@
     zk://HOST[:PORT],...[/CHROOT]     an ensemble of ZooKeeper servers
     zks://HOST[:PORT],...[/CHROOT]    the same, reached by TLS
 
-``parse_uri`` depends on the text alone. It returns a small value, of another class for each scheme, so a
+``parse_uri`` depends on the text alone. It returns a small value whose class depends on the scheme. So a
 caller can handle the schemes that it supports in a ``match`` statement. ``open_store`` opens the metadata
 store of such a value. This module does not start bookies for ``file:`` and ``memory:`` clusters, and does not
 decide which process owns a directory.
 
 **Paths.** In ``file:`` and ``sqlite:`` the path follows the colon. It is relative to the working directory
 unless it begins with a slash. ``file:///var/x``, with an empty host, is accepted because other programs write
-it so. "?" ends a path and "%" begins an escape: if a path contains one of them, write %3F or %25. No other
-character is special. ``str()`` of a parsed URI is its one canonical spelling.
+paths in this form. "?" ends a path and "%" begins an escape: if a path contains one of them, write %3F or
+%25. No other character is special. ``str()`` of a parsed URI is its one canonical spelling.
 
-**Errors** are ``InvalidArgument``. They quote the URI and say what is wrong with it. An unknown option is an
-error: if ``file:data?bookie=3`` were accepted, it would start one bookie for a user who asked for three.
+**Errors.** If a URI is wrong, the error is ``InvalidArgument``. It quotes the URI and says what is wrong with
+it. An unknown option is an error: if ``file:data?bookie=3`` were accepted, it would start one bookie for a
+user who asked for three.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ __all__ = [
 FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH, zk://HOST:PORT,.../CHROOT or zks://..."
 
 MEMORY_BOOKIES = 3
-"""The number that the default replication needs. A bookie in memory costs next to nothing."""
+"""The number of bookies that the default replication needs. A bookie in memory costs next to nothing."""
 
 FILE_BOOKIES = 1
 
@@ -148,8 +149,8 @@ def parse_uri(text: str) -> ClusterUri:
         text: The URI, for example "sqlite:/var/lib/ledgerlog/metadata.sqlite".
 
     Raises:
-        InvalidArgument: It is no cluster URI. The message quotes the text, with "***" for anything that may
-            be a secret, and names what is wrong.
+        InvalidArgument: The text is not a cluster URI. The message quotes the text, with "***" for anything
+            that may be a secret, and names what is wrong.
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"a cluster URI is a str, not {type(text).__name__}")
@@ -198,13 +199,13 @@ async def open_store(
     Args:
         uri: Where the metadata is.
         create: Whether to make a cluster if the store holds none. ``memory:`` always makes a new one.
-        cluster: The id that the cluster must have, if you know it from before. No cluster is made then, even
-            with ``create``.
+        cluster: The id that the cluster must have, if you know it from before. If you give an id, no cluster
+            is made, even with ``create``.
         credentials: What this process proves itself with.
 
     Raises:
         ClusterNotFound: There is no cluster, and ``create`` is false or ``cluster`` is given.
-        WrongCluster: The store is not that of the cluster with the id ``cluster``.
+        WrongCluster: The store does not belong to the cluster with the id ``cluster``.
         MetadataCorrupt: The cluster's id is damaged.
         LedgerLogError: Opening the store failed; see ``open_sqlite_store`` and ``open_zookeeper_store``.
     """
@@ -236,11 +237,11 @@ async def make_cluster_at(
 ) -> tuple[str, bool]:
     """Make a cluster unless the store holds one.
 
-    In ZooKeeper, if this process has credentials for it or uses TLS, only it and the principals of ``access``
-    may use the new cluster.
+    In ZooKeeper, if this process has credentials for ZooKeeper or uses TLS, only this process and the
+    principals of ``access`` may use the new cluster.
 
     Args:
-        uri: Where to make it.
+        uri: Where to make the cluster.
         credentials: What this process proves itself with.
         access: Who else may use the tree in ZooKeeper. None: nobody else.
         admission: How the new cluster is closed.
@@ -284,10 +285,11 @@ async def secure_at(
         access: Who else may use the tree.
 
     Returns:
-        The list of every znode, for people; how many znodes had another list; and how many there are.
+        The list that every znode has now, as text for people; how many znodes had another list; and how many
+        znodes there are.
 
     Raises:
-        InvalidArgument: The URI is not that of a tree in ZooKeeper, or the process has no credentials.
+        InvalidArgument: The URI does not lead to a tree in ZooKeeper, or the process has no credentials.
         LedgerLogError: As for ``ZooKeeperStore.secure`` and ``open_store``.
     """
     if not isinstance(uri, ZooKeeperUri):
@@ -322,7 +324,7 @@ async def back_up(
         The cluster's id, and the number of saved nodes.
 
     Raises:
-        InvalidArgument: ``path`` is there already.
+        InvalidArgument: ``path`` exists already.
         ClusterNotFound: There is no cluster.
         LedgerLogError: As for ``open_store`` and ``write_backup``. No file was made.
     """
@@ -345,7 +347,7 @@ async def restore_at(
     """Replace the content of the metadata store at ``uri`` by a backup; see ``meta.restore``.
 
     Args:
-        uri: Where the store is. If there is none, it is made.
+        uri: Where the store is. If there is no store, it is made.
         path: The backup file.
         now_ms: Wall clock, in milliseconds since 1970.
         credentials: What this process proves itself with.
@@ -366,23 +368,23 @@ async def restore_at(
 async def count_other_lists(store: MetadataStore) -> int:
     """Return how many znodes of a tree in ZooKeeper have another list of rights than the cluster's node.
 
-    It is 0 for other stores.
+    The number is 0 for other stores.
     """
     count = getattr(store, "count_other_lists", None)
     return 0 if count is None else int(await count())
 
 
 def _is_secure(uri: ClusterUri, credentials: Credentials) -> bool:
-    """Return whether what this process makes at ``uri`` gets a list of rights."""
+    """Return whether znodes that this process makes at ``uri`` get a list of rights."""
     return isinstance(uri, ZooKeeperUri) and (uri.is_tls or credentials.zk_auth_file is not None)
 
 
 @attrs.frozen(kw_only=True)
 class StoreAccess:
-    """Who may use a tree in ZooKeeper, besides the process that says so.
+    """Who may use a tree in ZooKeeper, besides the process that sets the lists of rights.
 
-    Each is a principal, ``SCHEME:ID`` (``meta.zookeeper.acl``), or ``@FILE`` for the user of a credentials
-    file.
+    Each text is a principal, ``SCHEME:ID`` (``meta.zookeeper.acl``), or ``@FILE`` for the user of a
+    credentials file.
     """
 
     all_of: tuple[str, ...] = ()
@@ -409,7 +411,7 @@ class StoreAccess:
         """Return the principals that these texts name.
 
         Raises:
-            InvalidArgument: One is wrong, or its file is.
+            InvalidArgument: A text is not a principal, or a file is not a credentials file.
         """
         from ledgerlog.meta.zookeeper.acl import parse_principal
         from ledgerlog.meta.zookeeper.login import principal_of_file

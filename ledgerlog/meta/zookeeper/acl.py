@@ -2,8 +2,8 @@
 
 **One list for all znodes of a cluster.** It is the list of the znode that holds the cluster's id. Every
 process reads that list when it connects, and gives it to each znode that it makes: values, directories,
-ephemerals, counters. So the list is stored in the tree itself, no process needs it as a setting, and a change
-of it reaches every process (``securing``).
+ephemerals, counters. So the list is stored in the tree itself. No process needs the list as a setting, and a
+change of the list reaches every process (``securing``).
 
 **Principals** are written as ``SCHEME:ID``:
 
@@ -13,8 +13,8 @@ of it reaches every process (``securing``).
     ip:10.0.0.0/8           an address
     world:anyone            everybody
 
-A principal may do everything, or may only read. ZooKeeper knows finer permissions, but no process of a
-cluster could work with less than everything if it writes.
+A principal may do everything, or may only read. ZooKeeper knows finer permissions, but a process of a cluster
+that writes needs all of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HIDDEN = ":x"
 
 @attrs.frozen(order=True)
 class ZkPrincipal:
-    """Somebody whom ZooKeeper can identify."""
+    """A user, a certificate or an address that ZooKeeper can identify."""
 
     scheme: str
     identity: str
@@ -76,7 +76,7 @@ class Allowed:
 Acl = tuple[Allowed, ...]
 
 THE_CREATOR = ZkPrincipal("auth", "")
-"""The server replaces it by each identity that the connection has proved."""
+"""In a list, the server replaces this by each identity that the connection has proved."""
 
 EVERYBODY = ZkPrincipal("world", "anyone")
 
@@ -87,7 +87,7 @@ def parse_principal(text: str) -> ZkPrincipal:
     """Read ``SCHEME:ID``.
 
     Raises:
-        InvalidArgument: It is not a principal.
+        InvalidArgument: The text is not a principal.
     """
     scheme, colon, identity = text.partition(":")
     if not colon or scheme not in _SCHEMES or not identity or len(text.encode()) > _PRINCIPAL_BYTES_MAX:
@@ -112,7 +112,7 @@ def _is_digest(identity: str) -> bool:
 
 
 def digest_principal(user: str, password: str) -> ZkPrincipal:
-    """Return the principal that a server makes of a user and a password."""
+    """Return the principal that a server computes from a user and a password."""
     digest = hashlib.sha1(f"{user}:{password}".encode()).digest()
     return ZkPrincipal("digest", f"{user}:{base64.b64encode(digest).decode()}")
 
@@ -138,6 +138,6 @@ def hides_digests(acl: Acl) -> bool:
 
 
 def shown(acl: Acl) -> list[str]:
-    """Return a list for people: who may do what."""
+    """Return the list as text for people: who may do what."""
     may = {ALL: "all", READ: "read"}
     return [f"{each.principal} {may.get(each.permissions, each.permissions)}" for each in acl]

@@ -1,15 +1,15 @@
 """Requests to a ZooKeeper server, each with its answer, in the form that kazoo takes.
 
-A ``ZookeeperCall`` is made in the loop. kazoo's connection thread writes it to the socket and reads its
+A ``ZookeeperCall`` is made in the trio loop. kazoo's connection thread writes it to the socket and reads its
 answer. Then the call is handed back to the loop, once. kazoo needs two interfaces: that of a request
 (``serialize``, ``deserialize``) and that of a result (``set``, ``set_exception``). ``ZookeeperCall`` has
 both, and uses nothing else of kazoo's client. A ``Carrier`` carries calls (``link.KazooLink``).
 
-**What is sent.** A call decides in ``serialize`` whether it goes out. At that moment it is being written, and
-it holds its own lock.
+**What is sent.** A call decides in ``serialize`` whether it is sent. kazoo calls ``serialize`` when it writes
+the call, and the call then holds its own lock.
 
 * A *revoked* call is not sent, because its caller has given up. kazoo keeps submitted requests while there is
-  no connection. It would send the call minutes later, although the caller was told that nothing happened.
+  no connection. It would send such a call minutes later, although the caller was told that nothing happened.
 * A call that is *bound* to a session is sent in that session or not at all. After an expiry, kazoo silently
   opens a new session and would send its queued requests in that session.
 
@@ -88,7 +88,7 @@ class Unsupported(Exception):
 
 
 class Denied(Exception):
-    """The list of ``znode`` does not let this process do that: nothing happened."""
+    """The list of ``znode`` does not allow this process to do that: nothing happened."""
 
     def __init__(self, znode: str) -> None:
         super().__init__(znode)
@@ -96,7 +96,7 @@ class Denied(Exception):
 
 
 class UnknownIdentity(Exception):
-    """The server does not know an identity that a list names, or knows none of this process.
+    """The server does not know an identity that a list names, or knows no identity of this process.
 
     Nothing happened.
     """
@@ -154,7 +154,7 @@ class ZookeeperCall:
     session_id: int | None = None
     """The session that the call is bound to; None for any."""
     znode = "/"
-    """The znode that it is about, for messages."""
+    """The znode that the call is about, for messages."""
 
     def __init__(self) -> None:
         self.deliver: Callable[[ZookeeperCall], None] | None = None
@@ -226,7 +226,8 @@ class ZookeeperCall:
         raise NotImplementedError
 
     def serialize(self) -> bytes:
-        """Return the request's bytes, or the withheld request's if this one must not go out."""
+        """Return the bytes of the request; if it must not be sent, the bytes of a harmless request
+        instead."""
         carrier = self.carrier
         assert carrier is not None
         with self._lock:
@@ -401,7 +402,7 @@ class GetAcl(ZookeeperCall):
 
 
 class SetAcl(ZookeeperCall):
-    """Replace the list of a znode, whatever it is now. Answer: None."""
+    """Replace the list of a znode, without a check of the present list. Answer: None."""
 
     type = wire.SetACL.type
     _ANY_VERSION = -1

@@ -1,7 +1,8 @@
 """The clock that measures ZooKeeper sessions.
 
-It is the boot-time clock, which runs on while the process is stopped or the machine sleeps. A server does not
-stop counting then. So a process that sleeps longer than its session finds the session over when it wakes.
+This is the boot-time clock. It runs on while the process is stopped or the machine sleeps, because a server
+does not stop counting then. So a process that sleeps longer than its session finds the session over when it
+wakes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Requests to the ensemble, with deadlines, and with repetition where it is safe.
 
-A ``Conversation`` lasts over all connections, sessions and links of one store. Its owner says when there is a
-connection, and over which link. Other code only reads and writes.
+A ``Conversation`` lasts over all connections, sessions and links of one store. Its owner (the store) tells it
+when there is a connection, and over which link. Other code only reads and writes.
 
-**Reads** are sent again until they are answered. **A write** is sent again if it surely did nothing: it was
-not sent, or a server said that it did not do it. If a write was sent and its answer was lost, the call raises
-``MetadataOutcomeUnknown`` at once, unless the caller says that repeating the write does no harm.
+**Reads** are sent again until they are answered. **A write** is sent again if it surely did nothing: the
+write was not sent, or a server said that it did not do the write. If a write was sent and its answer was
+lost, the call raises ``MetadataOutcomeUnknown`` at once, unless the caller says that repeating the write does
+no harm.
 
-**Deadlines.** Each call of the capability has ``limits.METADATA_TIMEOUT_S`` for all of this. If the deadline
-comes while a request waits to be sent, the request is taken back, and nothing has happened. If it comes after
-the request was sent, the outcome is unknown.
+**Deadlines.** Each call of the capability has ``limits.METADATA_TIMEOUT_S`` for all its requests. If the
+deadline comes while a request waits to be sent, the request is taken back, and nothing has happened. If the
+deadline comes after the request was sent, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Conversation:
         self._check: CheckZnode | None = None
         """The first step of each write in that session."""
         self._acl: Acl = OPEN
-        """The list of each znode that is made in that session."""
+        """The access control list (``acl``) of each znode that is made in that session."""
         self.login = NOBODY
         """Who this process is, for messages."""
         self.trouble = ""
@@ -132,13 +133,13 @@ class Conversation:
     def doubt(self) -> None:
         """Stop using the connection until it has shown again which store it leads to.
 
-        If an answer came over it and was not returned yet, it is asked for again.
+        If an answer came over the connection and was not returned yet, the request is sent again.
         """
         self._doubts += 1
         self.rest()
 
     def refuse(self, refusal: LedgerLogError) -> None:
-        """Say that the wrong store answers, or one that refuses us.
+        """Say that the wrong store answers, or that the store refuses us.
 
         Every call raises such an error until ``use`` is called.
         """
@@ -146,7 +147,7 @@ class Conversation:
         self.rest()
 
     def _tell(self) -> None:
-        """Wake the tasks that wait for news, also for news of the session."""
+        """Wake all tasks that wait for a change of the connection or the session."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -156,7 +157,7 @@ class Conversation:
         return self._is_closed
 
     def close(self) -> None:
-        """Make every call raise MetadataUnavailable from now on, those under way included."""
+        """Make every call raise MetadataUnavailable from now on, including the calls under way."""
         self._is_closed = True
         self.rest()
 
@@ -205,12 +206,12 @@ class Conversation:
         raise MetadataUnavailable(f"{trouble}; nothing happened")
 
     def silence(self) -> str:
-        """Return the sentence that no server answered, with the reason if it is known."""
+        """Return a message: no server answered, and the reason if it is known."""
         why = f" ({self.trouble})" if self.trouble else ""
         return f"no ZooKeeper server of {self.hosts} answered within {limits.METADATA_TIMEOUT_S:g} s{why}"
 
     def denial(self, znode: str) -> LedgerLogError:
-        """Return the error for a call that the list of a znode does not allow."""
+        """Return the error for a call that the access control list of a znode does not allow."""
         if not self.login.is_somebody:
             return ZooKeeperKnowsNot(
                 f"ZooKeeper ({self.hosts}) does not let a client without credentials use {znode}: name their "
@@ -287,7 +288,7 @@ class Conversation:
         session: ZooKeeperSession | None = None,
         is_repeatable: bool = False,
     ) -> list[int] | Refused:
-        """Send a transaction, again as long as it surely did nothing, and return the server's answer.
+        """Send a transaction and return the server's answer. Send it again if it surely did nothing.
 
         Args:
             operations: The transaction.
@@ -297,7 +298,7 @@ class Conversation:
 
         Raises:
             SessionOver: ``session`` is over. Nothing was written.
-            MetadataOutcomeUnknown: The answer was lost, and it is not repeatable.
+            MetadataOutcomeUnknown: The answer was lost, and ``is_repeatable`` is false.
             MetadataUnavailable: Nothing was written, unless ``is_repeatable``.
         """
         while True:

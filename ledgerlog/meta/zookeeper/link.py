@@ -1,31 +1,35 @@
-"""kazoo's half: one client of a ZooKeeper ensemble, its threads, and the hand-over to the trio loop.
+"""One kazoo client of a ZooKeeper ensemble, its threads, and the hand-over to the trio loop.
 
 Only this module and ``calls`` know kazoo. A ``KazooLink`` owns one ``KazooClient`` with its three threads.
 The loop gives it ``ZookeeperCall`` objects. kazoo's connection thread sends them, reads the answers, and
 hands each over with one ``run_sync_soon``. Changes of the connection and watch events come in the same way,
 in the order in which the thread saw them. If the server sent an event before an answer, the loop sees the
-event first. Each call decides when it is written whether it is sent, depending on the session (``calls``).
+event first. At the moment when kazoo writes a call, the call decides whether it is sent, depending on the
+session (``calls``).
 
 **The lease.** The server gives a session up if it has not heard from the client for the negotiated timeout.
 When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.
-Hence ``lease_until_ns``: the boot-clock time at which the last answered request or ping was sent, plus the
-timeout. The owner believes in its session no longer than that. The boot-time clock runs on while the process
-is stopped or the machine sleeps. "The server" here means the leader. But a follower that is cut off from the
-leader still answers pings for some ticks, so nothing may depend on the lease alone (docs/METADATA.md).
+So ``lease_until_ns`` is the boot-clock time at which the last answered request or ping was sent, plus the
+timeout. The owner treats its session as alive until then and no longer. The boot-time clock runs on while the
+process is stopped or the machine sleeps. "The server" here means the leader. But a follower that is cut off
+from the leader still answers pings for some ticks, so nothing may depend on the lease alone
+(docs/METADATA.md).
 
 **Additions to kazoo** (2.11; these classes use its internals, hence the pin in pyproject):
 
 * Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events. kazoo lacks them (its pull
-  request 715). They belong to the connection, so the link's owner adds them again on each new connection.
-* No zxid is sent on connecting. If it were, a server could refuse the connection because of it, and would
-  only close the socket. You could not see whether the server lags behind or the ensemble was replaced. So
-  the newest transaction of each session is kept here (``zxid_of``), and the store compares it after a sync.
+  request 715). The watches belong to the connection, so the link's owner adds them again on each new
+  connection.
+* No zxid (transaction id) is sent on connecting. If one were sent, a server could refuse the connection
+  because of it, and would only close the socket. You could not see whether the server lags behind or the
+  ensemble was replaced. So the newest transaction of each session is kept here (``zxid_of``), and the store
+  compares it after a sync.
 * A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
-  the session's whole life, and would reach a live host later in the list too late.
+  the session's whole life. It would come too late to a live host that is later in the list.
 * Pauses between attempts stay below half a second; kazoo's own grow to an hour.
-* TLS by a context of our own (``login``). kazoo looks only at the socket whether there is something to read,
-  and would leave waiting what OpenSSL has decrypted already.
-* A login that a server refuses is told from a connection that broke during it.
+* TLS by a context of our own (``login``). kazoo only asks the socket whether there is something to read. So
+  it would not read data that OpenSSL has decrypted already.
+* A login that a server refuses is distinguished from a connection that broke during the login.
 * ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
   that hangs).
 
@@ -62,7 +66,8 @@ from ledgerlog.model.credentials import TLS
 logger = logging.getLogger(__name__)
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-"""kazoo warns of every failed attempt to connect. The store logs once if an operator must act."""
+"""kazoo's log, of which only errors are shown: kazoo warns of every failed attempt to connect. The store logs
+once if an operator must act."""
 _kazoo_logger.setLevel(logging.ERROR)
 
 _SESSIONS_KEPT = 8
@@ -71,16 +76,16 @@ _SESSIONS_KEPT = 8
 _CONNECT_TIMEOUT_MIN_S, _CONNECT_TIMEOUT_MAX_S = 0.2, 2.0
 
 _TLS_FAILURES_PER_HOST = 2
-"""So many handshakes for each host must fail, and none succeed, before we say that TLS is refused."""
+"""We say that TLS is refused if this many handshakes for each host failed, and none succeeded."""
 
 _LOGIN_BREAKS_MAX = 3
-"""So many connections in a row must break during a SASL login before we call it refused.
+"""We say that a SASL login is refused if this many connections in a row broke during the login.
 
 An old server ends the connection instead of saying that the login failed. So does a server that dies.
 """
 
 _NEEDS_SASL = -124
-"""The error with which a server answers a client that must log in by SASL, and has not."""
+"""The error with which a server answers a client that must log in by SASL but has not done so."""
 
 
 @attrs.frozen
@@ -159,7 +164,7 @@ class KazooLink:
         self._lease: tuple[int | None, int] = (None, 0)
         """A session, and the boot-clock time until which the server surely keeps it."""
         self.outstanding: set[ZookeeperCall] = set()
-        """The calls that were submitted, and were neither answered nor given up by kazoo."""
+        """The submitted calls that kazoo has neither answered nor given up."""
         self._zxids: dict[int, int] = {}
         """For each of the last sessions, the highest transaction id that came with an answer."""
         self.timeout_ns = 0
@@ -204,8 +209,8 @@ class KazooLink:
     def lease_until_ns(self, session_id: int) -> int:
         """Return the boot-clock time until which the server surely keeps the session.
 
-        It is 0 for a session that is not the present one. kazoo's thread may have the next session before the
-        loop knows that this one is over.
+        The time is 0 if the session is not the present one. kazoo's thread may have the next session before
+        the loop knows that the old one is over.
         """
         present, until_ns = self._lease
         return until_ns if present == session_id else 0
@@ -242,8 +247,8 @@ class KazooLink:
     def give_up_unsent(self) -> None:
         """Fail every submitted call that was not sent.
 
-        Call it when a session has expired. kazoo then drops its queue, and would never answer a call that was
-        queued in the same moment.
+        Call this when a session has expired. kazoo then drops its queue, and would never answer a call that
+        was queued at that moment.
         """
         for call in list(self.outstanding):
             if call.revoke():
@@ -430,7 +435,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
 
 def _tls_error(failure: BaseException) -> str | None:
-    """Return what TLS says of a failed attempt to connect; None if the attempt failed otherwise."""
+    """Return the TLS error of a failed attempt to connect; None if the attempt failed for another reason."""
     cause: BaseException | None = failure
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

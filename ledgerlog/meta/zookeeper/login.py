@@ -7,13 +7,13 @@
     password = "..."                user = "ledgerlog"                service = "zookeeper"
                                     password = "..."                  principal = "b1@EXAMPLE.ORG"
 
-``digest`` sends the password as it is, so use it over TLS (``zks://``). A server accepts any digest: a wrong
-password makes another principal of you, to whom the znodes' lists give nothing. SASL needs the package
+``digest`` sends the password as it is, so use it over TLS (``zks://``). A server accepts any digest: with a
+wrong password you are another principal, to whom the znodes' lists give no rights. SASL needs the package
 pure-sasl (the extra ``sasl``); ``GSSAPI`` also needs a Kerberos package.
 
 **TLS** (``zks://``) is mutual. Only the authorities of ``--tls-ca`` are trusted, not those of the machine,
 and the server's certificate must be for the host's name. kazoo's own options trust the machine's authorities
-too, so the context is made here. It is made for each connection, so new files are used from the next on.
+too, so the context is made here. It is made for each connection, so the next connection uses new files.
 
 No message and no repr holds a password.
 """
@@ -65,7 +65,7 @@ class ZooKeeperAuth:
 
     @property
     def principal(self) -> ZkPrincipal | None:
-        """How a server's lists name this user; None if only the server knows."""
+        """The principal that a server's lists use for this user; None if only the server knows it."""
         if self.user is None:
             return None
         if self.scheme == "digest":
@@ -94,7 +94,7 @@ class ZooKeeperAuth:
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """All that a process shows to a server."""
+    """All credentials that a process shows to a server."""
 
     auth: ZooKeeperAuth | None = None
     tls: TLS | None = None
@@ -123,7 +123,7 @@ def parse_auth(text: str, where: str) -> ZooKeeperAuth:
         where: The file, for messages.
 
     Raises:
-        InvalidArgument: It is not such a file. The message quotes no value of it.
+        InvalidArgument: It is not a credentials file. The message quotes no value of the file.
     """
     try:
         found = tomllib.loads(text)
@@ -191,10 +191,10 @@ def load_auth(path: str) -> ZooKeeperAuth:
 
 
 def principal_of_file(path: str) -> ZkPrincipal:
-    """Return how the lists of znodes name the user of a credentials file.
+    """Return the principal that the lists of znodes use for the user of a credentials file.
 
     Raises:
-        InvalidArgument: As for ``load_auth``, or only the server knows the user's name (GSSAPI).
+        InvalidArgument: As for ``load_auth``; or only the server knows the user's name (GSSAPI).
     """
     principal = load_auth(path).principal
     if principal is None:
@@ -218,7 +218,7 @@ def check_tls(tls: TLS) -> None:
     """Check that a context can be made.
 
     Raises:
-        InvalidArgument: It cannot. The message names the file.
+        InvalidArgument: No context can be made. The message names the file.
     """
     for file in (tls.cert, tls.key, tls.ca):
         if not os.access(file, os.R_OK):

@@ -1,23 +1,23 @@
 """Map nodes of the metadata tree to znodes of ZooKeeper. This module only computes names.
 
 A node of ours may have a value and children at once, its parents need not exist, and its version begins and
-ends with its value. A znode cannot do all of that. It cannot exist without its parents, and a parent that was
-made only to hold a child looks like a node with an empty value. So each node of ours is up to two znodes,
-side by side:
+ends with its value. A znode cannot do all of that. A znode cannot exist without its parents, and a parent
+that was made only to hold a child looks like a node with an empty value. So each node of ours is up to two
+znodes, side by side:
 
     value of a/b        CHROOT/a/=b        exists exactly while the node exists; its version is the node's
     directory of a/b    CHROOT/a/b         exists while something lies below it, and perhaps longer
 
-The znode of a value never has children. A directory has no value of its own. A directory may be left over
-when it is empty, and then it means nothing: a listing checks whether anything lies below. An *ephemeral* node
-has an ephemeral directory beside its ephemeral value. Because of it, the server itself refuses children of an
+The znode of a value never has children. A directory has no value of its own. An empty directory may be left
+over. It means nothing: a listing checks whether anything lies below. An *ephemeral* node has an ephemeral
+directory beside its ephemeral value. Because of this directory, the server itself refuses children of an
 ephemeral node, and an ephemeral node above children, in the same transaction.
 
 **Spelling.** A directory has the component's own name, so that a person who walks the tree with a ZooKeeper
-shell can read it. If the component begins with ``=`` or ``+``, a ``+`` comes before it. ZooKeeper's Java
-checks names by UTF-16 units and accepts no character beyond U+FFFF. Such a character is spelled as ``^`` and
-six hexadecimal digits, and so is ``^`` itself (``^00005e``). ``logical`` reverses the spelling of values and
-directories.
+shell can read it. If the component begins with ``=`` or ``+``, a ``+`` is put before the name. ZooKeeper's
+Java checks names by UTF-16 units and accepts no character beyond U+FFFF. Such a character is spelled as ``^``
+and six hexadecimal digits, and so is ``^`` itself (``^00005e``). ``logical`` reverses the spelling of values
+and directories.
 
 **Counters** lie below ``CHROOT/+counters``, which is no spelling of a directory:
 
@@ -57,9 +57,9 @@ def _directory_name(component: str) -> str:
 
 
 def parse_child(name: str) -> tuple[str, bool] | None:
-    """Read the name of a znode: return its component, and whether it is a value (else a directory).
+    """Read the name of a znode: return its component, and whether the znode is a value (else a directory).
 
-    Return None if it is neither: it is not ours, or it is the counters' znode.
+    Return None if the znode is neither: it is not ours, or it is the counters' znode.
     """
     if name.startswith(_VALUE):
         component = _read(name[1:])
@@ -90,7 +90,7 @@ class Names:
         return "/".join((self._chroot, *map(_directory_name, path.split("/"))))
 
     def directories_above(self, path: str) -> list[str]:
-        """Return the directories that must exist before the node's value can, outermost first."""
+        """Return the directories that must exist before the node's value can exist, outermost first."""
         found = []
         components = self.value(path).split("/")[1:-1]
         for end in range(1, len(components) + 1):

@@ -17,13 +17,13 @@ has no directory of its own. The first attempt assumes this and costs one reques
 shows that the assumption was wrong (``Structure``), the caller looks which directories exist and plans again
 with what it ``knows``. The new plan makes missing directories inside the transaction, and removes empty
 directories that are in the way. The plan keeps track of its own steps, so operations see the effects of
-earlier ones. If the directories change again before the transaction arrives, it fails once more and is
-planned once more. It never does anything but its operations.
+earlier ones. If the directories change again before the transaction arrives, the transaction fails once more
+and is planned once more. The transaction never does anything except its operations.
 
 **Failures.** The server names the first step that failed. The step's role decides what the failure means:
 
 * an exception of the contract;
-* ``Structure``: look at the directories, and plan again;
+* ``Structure``: look which directories exist, and plan again;
 * ``Occupied``: a directory that should be removed is not empty. The caller must check whether a *node* lies
   below it, because empty directories may be left over.
 """

@@ -1,4 +1,4 @@
-"""The errors if ZooKeeper does not let this process do something.
+"""The errors that say that ZooKeeper does not let this process do something.
 
 Each is also a ``MetadataUnavailable``, as ``WrongCluster`` is: the operation did not happen, and a task that
 goes on for ever, such as a bookie's registration, waits until an operator has corrected the list or the
@@ -13,7 +13,7 @@ __all__ = ["ZooKeeperDenies", "ZooKeeperKnowsNot"]
 
 
 class ZooKeeperDenies(PermissionDenied, MetadataUnavailable):
-    """The lists of the znodes do not allow it to this principal. Nothing was done."""
+    """The lists of the znodes do not give this principal the right. Nothing was done."""
 
 
 class ZooKeeperKnowsNot(Unauthenticated, MetadataUnavailable):

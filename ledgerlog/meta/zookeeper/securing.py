@@ -1,15 +1,17 @@
-"""Put the lists of a cluster (who may do what) on a tree that exists, while the cluster works.
+"""Put access control lists (who may do what) on the tree of a cluster, while the cluster works.
 
-The list of the cluster's node is the list of all znodes (``acl``). It is changed in this order:
+All znodes have the same list as the cluster's node (``acl``). The list is changed in this order:
 
 1. Set the list of the cluster's node.
-2. Write that node's value again, unchanged, which gives it another version. Every process checks this version
-   in each of its writes. So from here on nobody makes a znode with the former list: the check fails, and the
-   process reads the node's list anew before it writes again.
-3. Walk over the whole tree and set every other list. Znodes that are made meanwhile have the new one already.
+2. Write that node's value again, unchanged, which gives the node another version. Every process checks this
+   version in each of its writes. So from here on nobody makes a znode with the former list: the check fails,
+   and the process reads the node's list again before it writes.
+3. Walk over the whole tree and set the list of every znode that has another one. Znodes that are made
+   meanwhile have the new list already.
 
 If the command dies in between, run it again: it does the same steps, and sets only the lists that differ.
-Processes of version 0.1 know no lists and make open znodes: run it once more when the last of them is gone.
+Processes of version 0.1 know no lists and make open znodes: run the command once more when the last of these
+processes has ended.
 
 The walk is repeated until it finds nothing to change.
 """
@@ -45,12 +47,12 @@ _PART = 1024
 
 @attrs.frozen
 class Secured:
-    """What ``secure`` did."""
+    """The result of ``secure``."""
 
     acl: Acl
     """The list that every znode has now."""
     changed: int
-    """How many znodes had another one."""
+    """How many znodes had another list."""
     znodes: int
     """How many znodes there are."""
 
@@ -76,10 +78,11 @@ async def secure(
         with_root: Whether to set the list of the znode "/" too, if the tree begins there.
 
     Raises:
-        InvalidArgument: The tree begins at "/", and ``with_root`` is not set; or an identity is asked for of
-            a process that has none.
+        InvalidArgument: The tree begins at "/", and ``with_root`` is not set; or this process has no
+            identity.
         ClusterNotFound: There is no cluster.
-        Unauthenticated, PermissionDenied: The caller may not change a list. Others may be changed already.
+        Unauthenticated, PermissionDenied: The caller may not change a list. Other lists may be changed
+            already.
         MetadataUnavailable: The store did not answer. Some lists may be changed already: call again.
     """
     if names.root == "/" and not with_root:
@@ -114,7 +117,7 @@ async def secure(
 
 
 async def _write_again(conversation: Conversation, znode: str, attempt: Attempt) -> None:
-    """Give a znode another version, and leave its value."""
+    """Give a znode another version, and keep its value."""
     while True:
         value, stat = await conversation.read(partial(Get, znode))
         answer = await conversation.write([SetZnode(znode, value, stat.version)], attempt, is_repeatable=True)
@@ -148,7 +151,7 @@ async def count_other_lists(conversation: Conversation, names: Names) -> int:
 
 
 async def _walk(conversation: Conversation, names: Names, acl: Acl) -> tuple[int, int]:
-    """Set every list that differs, and return the number of znodes and of those that were changed."""
+    """Set every list that differs. Return the number of znodes, and the number of changed znodes."""
     znodes = changed = 0
     async for found, wrong in _levels(conversation, names, acl):
         answers = await _ask(conversation, [partial(SetAcl, znode, acl) for znode in wrong])
@@ -160,7 +163,7 @@ async def _walk(conversation: Conversation, names: Names, acl: Acl) -> tuple[int
 async def _levels(
     conversation: Conversation, names: Names, acl: Acl
 ) -> AsyncIterator[tuple[list[str], list[str]]]:
-    """Yield the znodes of each level of the tree, and those of them whose list is not ``acl``."""
+    """Yield the znodes of each level of the tree, and the znodes of that level whose list is not ``acl``."""
     level = [names.root]
     while level:
         lists = await _ask(conversation, [partial(GetAcl, znode) for znode in level])

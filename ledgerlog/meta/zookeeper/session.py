@@ -1,8 +1,8 @@
 """A session with ZooKeeper as its owner sees it (``store.MetadataSession``).
 
-The session is CONNECTED only while the lease lasts (``link``). A process that was stopped therefore sees
-SUSPENDED when it first reads ``state``, before any of kazoo's threads has run. The store's task that watches
-the lease wakes the tasks that wait on the session.
+The session is CONNECTED only while its lease lasts (the time until which the server surely keeps it, see
+``link``). A process that was stopped therefore sees SUSPENDED when it first reads ``state``, before any of
+kazoo's threads has run. The store's task that watches the lease wakes the tasks that wait on the session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class ZooKeeperSession(SessionBase):
-    """The store makes one for each session that the ensemble gives it.
+    """One session. The store makes an object for each session that the ensemble gives it.
 
     Args:
         number: ZooKeeper's number of the session.

@@ -16,20 +16,22 @@ it.
 same session goes on, and LOST if a server says that it is over. kazoo then opens a new session by itself, and
 the store shows it as a new object. An ephemeral node is created in the session that the store had at the
 call, or not at all: the link sends such a transaction in no other session. While no server answers, it is
-unknown whether a session is over, so it stays SUSPENDED.
+unknown whether the session is over, so it stays SUSPENDED.
 
 **Belonging** (``belonging``) is checked on each new connection before it is used. The store watches the node
 of the cluster's id, syncs, and then reads the node. All later requests are bound to that session. A session
-never moves to another ensemble; there it has expired. If the node changes, the server reports this before it
-answers any request that came after the change. Each write also checks that the node is there, so an emptied
-chroot is noticed too. The sync also shows the newest transaction of the ensemble. If it is older than one
-that the store has seen before, the ensemble has lost data that was read from it, and is refused too. A
-refused link is replaced by a new one, because the address may lead to the right servers later.
+never moves to another ensemble: that ensemble would answer that the session has expired. If the node changes,
+the server reports this before it answers any request that came after the change. Each write also checks that
+the node is there, so an emptied chroot is noticed too. The sync also shows the newest transaction of the
+ensemble. If the store has seen a newer transaction before, the ensemble has lost data that the store has
+read, and is refused too. A refused link is replaced by a new one, because the address may lead to the right
+servers later.
 
 **Watches** are ZooKeeper's persistent recursive watches: two for each path (value and directory), shared by
-all our watches of that path. They end with the connection. On each new connection all are added again. When
-the server has confirmed them, our watches wake, and their owners find any missed change by looking. Opening a
-watch waits for the confirmation, so it misses no later change. Without a connection it does not wait.
+all our watches of that path. ZooKeeper's watches end with the connection. On each new connection all are
+added again. When the server has confirmed them, our watches wake, and their owners find any missed change by
+looking. Opening a watch waits for the confirmation, so it misses no later change. Without a connection it
+does not wait.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ _CUT_S = 1.0
 _NEW_SESSION_S = 3.0
 """How long a call whose session is over waits for the next session before it raises.
 
-Its caller then usually finds the new session.
+So the caller usually finds the new session when it tries again.
 """
 
 _LAPSED_S = 0.05
@@ -136,10 +138,10 @@ def open_zookeeper_store(
 
     Args:
         hosts: The servers: "h1:2181,h2:2181".
-        chroot: The node above everything in the store: "" or "/a/b". It is made at the first write below it.
+        chroot: The znode above everything in the store: "" or "/a/b". It is made at the first write below it.
         is_tls: Whether the servers speak TLS at these ports.
-        credentials: The files with which this process proves who it is. They are read again each time that
-            the servers refused it.
+        credentials: The files with which this process proves who it is. The files are read again each time
+            that the servers refused this process.
         new_acl: The list of each znode that is made while the store holds no cluster.
         session_timeout_s: The session timeout to ask for, at least 2 s. The ensemble keeps it within its own
             bounds, which are 2 to 20 of its ticks. The death of a process is noticed after this time.
@@ -193,9 +195,9 @@ class _Attached:
     """The server's watches for one path."""
 
     users: int = 0
-    """How many open watches use them."""
+    """How many open watches use the server's watches."""
     settled: trio.Event = attrs.Factory(trio.Event)
-    """Set when the server has confirmed or refused them, or if there is no connection."""
+    """Set when the server has confirmed or refused its watches, or if there is no connection."""
     refusal: MetadataUnavailable | None = None
     is_given_out: bool = False
     """Whether a task has a watch that may not be confirmed yet. A confirmation then wakes the watch."""
@@ -235,7 +237,7 @@ class ZooKeeperStore(SingleWrites):
         self._zxid_floor = 0
         """The newest transaction that was seen in a session that was used."""
         self._is_refused_us = False
-        """Whether it was logged that the servers let this process do nothing."""
+        """Whether the log already says that the servers let this process do nothing."""
         self._link_number = 0
         self._link_ended = trio.Event()
         self._session: ZooKeeperSession | None = None

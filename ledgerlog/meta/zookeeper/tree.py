@@ -2,13 +2,14 @@
 
 ``names`` maps the tree to znodes, and ``plan`` turns a transaction of ours into one of ZooKeeper's.
 
-**Leftovers.** When a node is deleted, the empty directories above it are removed in the background. One may
-stay, for example after a crash. A listing looks into directories, so it shows no empty ones.
+**Leftovers.** When a node is deleted, the empty directories above it are removed in the background. Such a
+directory may be left over, for example after a crash. A listing looks into directories, so it shows no empty
+ones.
 
 **Ids.** Generation G of a counter is a znode whose version counts its writes. An unconditional write gives a
 number that no other caller gets, in one request and without rivals: the id is G * ``IDS_PER_GENERATION`` +
-version - 1. ZooKeeper's versions have 31 bits. A generation ends long before they run out, and the next
-begins. If an answer is lost, an id is skipped.
+version - 1. ZooKeeper's versions have 31 bits. A generation ends long before the versions run out, and the
+next generation begins. If an answer is lost, an id is skipped.
 
 **sync** is a transaction that changes nothing, because a transaction needs a majority. ZooKeeper's own sync
 does not: the leader answers it alone. A deposed leader that does not know it yet would confirm an old state.
@@ -148,7 +149,7 @@ class Tree:
         return bool(await self._holding(below))
 
     async def _holding(self, directories: Sequence[str]) -> list[str]:
-        """Return those of the directories that have a node below them."""
+        """Return the directories of ``directories`` that have a node below them."""
         stats = await self._conversation.read_all([partial(Exists, directory) for directory in directories])
         found = []
         for directory, stat in zip(directories, stats, strict=True):
@@ -180,7 +181,7 @@ class Tree:
         return sorted(found)
 
     async def _clear(self, directory: str, attempt: Attempt) -> None:
-        """Remove the directories below a directory that are empty."""
+        """Remove all empty directories below a directory."""
         names = await self._conversation.read(partial(GetChildren, directory))
         for name in [] if isinstance(names, Refused) else names:
             await self._clear(f"{directory}/{name}", attempt)
