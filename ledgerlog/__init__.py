@@ -11,7 +11,7 @@
 The names in ``__all__`` are public. Everything else may change without notice.
 
 A name is imported when you first use it. So a bookie does not load the client, and a command loads only the
-modules that it needs. To import all of them takes longer than most commands need for their work.
+modules that it needs. Importing all of them takes longer than most commands need for their work.
 """
 
 from importlib import import_module

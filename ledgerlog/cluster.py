@@ -170,7 +170,7 @@ class Cluster:
     async def sweep(self, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True) -> list[Orphan]:
         """Find ledgers that crashes left over and that no log can list any more, and delete them.
 
-        A ledger is only touched if the metadata proves that no log can ever list it again.
+        A ledger counts as left over only if the metadata proves that no log can ever list it again.
 
         Args:
             min_age_s: Skip ledgers that are younger than this, in seconds by the wall clock. The default is
@@ -201,9 +201,9 @@ class Cluster:
             candidate: The name of this process for people, and for clients that look for the leader. For
                 example, pass the address at which it serves clients. The default is a random name.
             listen: The address (``host:port``; port 0 picks a free one) at which this process listens for
-                standbys and sends them heartbeats while it leads. The standbys must be able to reach it. The
-                default with ZooKeeper is the address that this machine uses towards its first server; with
-                ``sqlite:`` it is 127.0.0.1.
+                standbys and sends them heartbeats while it leads. The standbys must be able to reach it. With
+                ZooKeeper, the default is the address from which this machine reaches the first ZooKeeper
+                server. With ``sqlite:``, the default is 127.0.0.1.
 
         Returns:
             The election.
@@ -222,8 +222,8 @@ class Cluster:
         """Return what this process measures about its work with the cluster: appends, takeovers, connections,
         sessions, and the logs that it leads.
 
-        This reads counts that the library keeps anyway, and asks nobody. ``docs/METRICS.md`` lists the names.
-        To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector`` into the
+        This reads counts that the library keeps anyway, and sends no request. ``docs/METRICS.md`` lists the
+        names. To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector`` into the
         registry of your program.
 
         Returns:
@@ -268,8 +268,8 @@ async def connect(
         sqlite:PATH                     a SQLite file that the processes of one machine share
         zk://HOST[:PORT],...[/CHROOT]   an ensemble of ZooKeeper servers; zks:// by TLS
 
-    ``memory:`` and ``file:`` clusters run their bookies inside this process until the body ends. They are
-    made if they do not exist. For the other two kinds, start bookies with ``bookie run``.
+    ``memory:`` and ``file:`` clusters run their bookies inside this process until the body ends. Such a
+    cluster is made if it does not exist. For the other two kinds, start bookies with ``bookie run``.
 
     The connection belongs to the cluster that it found first. If the metadata store is exchanged or emptied,
     calls raise WrongCluster until the right store is back.
@@ -285,15 +285,17 @@ async def connect(
         append_deadline_s: An append fails if it has not reached its ack quorum after this many seconds. It
             must be above 0; the default is 20.
         create: Create the cluster's metadata if there is none. This starts no bookies. The new cluster is
-            closed by the certificate or the secret of this program. If the program has neither, ``sqlite:``
-            makes a secret in ``PATH.secret``. With ``zk://``, the cluster is then open to everybody who
-            reaches its bookies, and a warning in the log says so.
+            closed: a process must prove who it is, with a certificate if this program has one, otherwise with
+            the secret. If this program has neither, ``sqlite:`` makes a secret in ``PATH.secret``. With
+            ``zk://``, the cluster is then open to everybody who reaches its bookies, and a warning in the log
+            says so.
         tls: The certificate, the key and the authorities of this program. With it, every connection to a
             bookie is encrypted, and both ends prove who they are. The default is in the environment variables
             ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
             clusters use no network, so they ignore this and the next two arguments.
-        secret_file: The file with the cluster's shared secret, or with that of one principal. The default is
-            in ``LEDGERLOG_SECRET_FILE``, and then ``PATH.secret`` for a cluster at ``sqlite:PATH``.
+        secret_file: The file with the cluster's shared secret, or with the secret of one principal. The
+            default is in ``LEDGERLOG_SECRET_FILE``, and then ``PATH.secret`` for a cluster at
+            ``sqlite:PATH``.
         zk_auth_file: The file with the credentials for ZooKeeper. The default is in
             ``LEDGERLOG_ZK_AUTH_FILE``.
 
@@ -308,7 +310,7 @@ async def connect(
         StorageCorrupt: A file of a ``file:`` cluster is damaged.
         CookieMismatch: A bookie's directory of a ``file:`` cluster belongs to another bookie or another
             cluster.
-        Unauthenticated: The cluster is closed, and no secret and no certificate is given.
+        Unauthenticated: The cluster is closed, and you gave neither a secret nor a certificate.
         MetadataUnavailable: The metadata store cannot be reached.
         Unauthenticated: The certificate of this program cannot prove who it is: it has expired, for example,
             or is for another cluster. Or ZooKeeper refused it.
@@ -335,7 +337,7 @@ async def open_cluster(
     append_deadline_s: float = APPEND_DEADLINE_S,
     create: bool = False,
 ) -> AsyncIterator[Cluster]:
-    """Connect with exactly these credentials, whatever the environment says. Otherwise as ``connect``."""
+    """Connect like ``connect``, but with exactly these credentials: the environment is not used."""
     refuse_other_loops("ledgerlog.connect")
     if not append_deadline_s > 0:
         raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")

@@ -1,4 +1,4 @@
-"""Counts that the parts of a process keep for whoever watches it. Pure.
+"""Counts that the parts of a process keep for monitoring. This module is pure.
 
 A core or a shell adds to an attribute where the event happens, at most once for each batch. Nobody copies the
 counts: ``ledgerlog.metrics`` reads them when somebody asks.
@@ -17,7 +17,7 @@ import attrs
 __all__ = ["BUCKETS_S", "CURSORS_MAX", "ClientCounts", "Histogram", "LedLog"]
 
 CURSORS_MAX = 1000
-"""How many cursors a process remembers. Each is a series of its own in Prometheus."""
+"""How many cursors a process remembers. Each cursor is a series of its own in Prometheus."""
 
 BUCKETS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
@@ -33,7 +33,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(BUCKETS_S) + 1)
-        """How many durations fell into each bucket, and not into the one before it."""
+        """How many durations fell into each bucket. A duration counts only in the first bucket that it
+        fits."""
         self.sum_s = 0.0
         """The sum of all durations in seconds."""
 
@@ -72,8 +73,9 @@ class ClientCounts:
     """What a client has done since it was opened."""
 
     append_s: Histogram = attrs.Factory(Histogram)
-    """From handing an entry to its ledger until an ack quorum has synced it. A ledger times one entry at a
-    time, so a lone append is always timed, and of a stream of entries about one for each round trip."""
+    """The times from handing an entry to its ledger until an ack quorum has synced it. A ledger times one
+    entry at a time. So a lone append is always timed; in a stream of entries, about one entry for each round
+    trip is timed."""
     ensemble_changes: int = 0
     """How often a writer went on with another ensemble."""
     bookies_failed: int = 0
@@ -88,17 +90,17 @@ class ClientCounts:
     """The durations of takeovers, by part: "read", "recover", "create", "write", "producers", and "all"."""
     takeovers_failed: int = 0
     leaderships_lost: int = 0
-    """How many leaderships ended although their holder had not left them."""
+    """How many leaderships were lost: they ended although the leader had not left."""
     unknown_records: int = 0
-    """Records whose outcome could not be found out."""
+    """The number of records whose outcome could not be found out."""
     records_appended: int = 0
-    """Records of leaderships that are over."""
+    """The number of records that were appended in leaderships that are over."""
     bytes_appended: int = 0
     entries_appended: int = 0
     rolls: int = 0
     cursors: dict[tuple[str, str], int] = attrs.Factory(dict)
-    """For each log and cursor that this process moves, its offset. At most ``CURSORS_MAX``: those that were
-    moved last."""
+    """The offset of each cursor that this process moves, by log and cursor. At most ``CURSORS_MAX`` cursors:
+    the ones that were moved last."""
     led: dict[object, Callable[[], LedLog]] = attrs.Factory(dict)
     """For each leadership at work, a function that describes its log."""
 
@@ -107,7 +109,7 @@ class ClientCounts:
         self.led[leadership] = describe
 
     def end_leading(self, leadership: object) -> None:
-        """Note that it is over. Its figures stay in the sums."""
+        """Note that a leadership is over. Its figures stay in the sums."""
         log = self.led.pop(leadership)()
         self.records_appended += log.records_appended
         self.bytes_appended += log.bytes_appended

@@ -1,11 +1,11 @@
-"""The options of both commands that say who this process is: ``--tls-cert`` and so on.
+"""The options with which this process proves who it is: ``--tls-cert`` and so on. Both commands have them.
 
     @click.command()
     @credential_options
     def command() -> None:
         credentials = given_credentials()
 
-The options are no parameters of the command's function. Their values stay in click's context, and
+The options are not parameters of the command's function. Their values stay in click's context, and
 ``given_credentials`` returns them, completed by the environment.
 """
 
@@ -64,7 +64,7 @@ def credential_options(function: F) -> F:
 
 
 def refuse_given(why: str) -> None:
-    """Refuse options that would do nothing. The environment may say what it likes.
+    """Refuse options that would do nothing. Variables in the environment are not refused.
 
     Args:
         why: Why the running command has no use for credentials.

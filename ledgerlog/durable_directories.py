@@ -17,7 +17,8 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the entries of a directory durable, so that files stay made, renamed or deleted.
 
     Raises:
-        OSError: It is no directory, or the disk failed. Then each of these entries may or may not be durable.
+        OSError: The path is not a directory, or the disk failed. Then each of the entries may or may not be
+            durable.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

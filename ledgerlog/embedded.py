@@ -1,19 +1,19 @@
 """Bookies inside the calling process, for ``memory:`` and ``file:`` clusters.
 
-They are the bookies that run in production. The client reaches them over ``net.local``, with the same bytes
-that TCP would carry. A ``file:`` cluster keeps its metadata in a SQLite file. Each of its bookies has a real
-directory with a synced journal. One process owns the cluster at a time:
+The code of these bookies is the same as in production. The client reaches them over ``net.local``, with the
+same bytes that TCP would carry. A ``file:`` cluster keeps its metadata in a SQLite file. Each of its bookies
+has a real directory with a synced journal. One process owns the cluster at a time:
 
     PATH/lock               held by the process that has the cluster open; it holds that process's pid
     PATH/metadata.sqlite    the metadata store
     PATH/bookie-1 ...       the bookies' directories
 
-If a bookie finds its index damaged, it makes it again from its files, as ``bookie run`` does.
+If a bookie finds that its index is damaged, it makes the index again from its files, as ``bookie run`` does.
 
 A ``memory:`` cluster has the same parts without a disk. It ends with the ``async with`` that opened it.
 
-You may open a directory later with more bookies than before, but never with fewer: the entries on a bookie
-that is not started could not be read.
+You may open a directory later with more bookies than before, but never with fewer: nobody could read the
+entries on a bookie that is not started.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
 
 STORAGE = StorageConfig(segment_bytes=16 * MIB, first_segment_bytes=256 * KIB, arenas=3, **SHARED_DISK)
-"""The storage of an embedded bookie. It is smaller than that of a separate bookie, because an embedded bookie
-shares its process with a service, and its disk with the machine."""
+"""The storage of an embedded bookie. It is smaller than the storage of a separate bookie, because an embedded
+bookie shares its process with a service, and its disk with the rest of the machine."""
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
     If the storage of a bookie fails later, the body is cancelled, and the ``async with`` raises the failure.
 
     Args:
-        uri: The cluster. Its ``bookies`` says how many bookies to start.
+        uri: The cluster. ``uri.bookies`` is the number of bookies to start.
 
     Yields:
         The metadata store, and the network that reaches the bookies.

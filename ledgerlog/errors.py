@@ -8,11 +8,11 @@ The tree never blurs two distinctions:
 
 * **definite or unknown.** ``AppendUnknown`` says that a record may or may not survive. ``LedgerFenced`` says
 the same of an unacknowledged entry. ``MetadataOutcomeUnknown`` says that an operation on metadata may or may
-not have happened. Every other error says that the operation did not happen and will not happen. Neither kind
-is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that happened, and
-``except MetadataError`` catches both kinds. An operation that did not happen may still leave traces: a number
-that was skipped, an empty ledger that no log lists, a closed ledger of an older leader. If
-you call again, the call may leave them again.
+not have happened. Every other error says that the operation did not happen and will not happen. No definite
+error is a subclass of an unknown one, or the reverse: ``except MetadataUnavailable`` never catches an
+operation that happened, and ``except MetadataError`` catches both kinds. An operation that did not happen may
+still leave traces: a number that was skipped, an empty ledger that no log lists, a closed ledger of an older
+leader. If you call again, the call may leave such traces again.
 * **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger: the entry does not exist.
 ``EntryUnavailable`` says that no bookie returned the entry, but not all of its bookies deny it.
 ``EntryCorrupt`` says that an answer came and was damaged.
@@ -141,14 +141,15 @@ class WrongProcess(LedgerLogError):
 
 
 class IncompatibleVersion(LedgerLogError):
-    """Data of a newer version of ledgerlog, or a peer with no common protocol. Nothing was changed.
+    """A newer version of ledgerlog wrote the data, or the peer speaks no common protocol. Nothing was
+    changed.
 
     Use a newer version of ledgerlog, at least the one that wrote the data. Newer data is not damage, so
     repair never touches it.
 
     Attributes:
         what: The record, the file or the peer.
-        theirs: The lowest and the highest version of it.
+        theirs: The lowest and the highest version of the record, the file or the peer.
         ours: The lowest and the highest version that this process reads or speaks.
     """
 
@@ -190,8 +191,8 @@ class MetadataUnavailable(MetadataError):
 class MetadataOutcomeUnknown(MetadataError):
     """The answer to a metadata write was lost. The operation may or may not have happened.
 
-    It may also still happen later. The library first tries to find out by reading, and raises this only if
-    that fails. To find out yourself, read again (protocol A.2 rule 14).
+    It may also still happen later. The library first tries to find out by reading, and raises this error only
+    if it cannot find out. To find out yourself, read again (protocol A.2 rule 14).
     """
 
 
@@ -281,8 +282,8 @@ class NotEnoughBookies(LedgerLogError):
     """Too few bookies are writable to form an ensemble, or to reach the ack quorum in time.
 
     If an append raises this, its record is not in the log. Enter the writer again once enough bookies are
-    back. If no bookie and this process could prove to each other who they are, the error is also an
-    Unauthenticated.
+    back. If authentication failed with every bookie (this process or the bookie did not prove who it is), the
+    error is also an Unauthenticated.
     """
 
 
@@ -450,12 +451,12 @@ class RecordsLost(Truncated):
     """The reader came to a gap: bookies lost these records, and an operator accepted the loss.
 
     ``Log.recover`` accepts a loss. A reader raises this once for each gap. You can go on with the same
-    reader: it continues at ``first_offset``, behind the gap.
+    reader: it continues at ``first_offset``, after the gap.
 
     Attributes:
         name: The log.
         lost_from: The first offset that is lost. The last one is ``first_offset - 1``.
-        first_offset: The first offset behind the gap.
+        first_offset: The first offset after the gap.
     """
 
     def __init__(self, name: str, lost_from: int, first_offset: int) -> None:
@@ -472,18 +473,19 @@ class RecordsLost(Truncated):
 class LossUndecided(LedgerLogError):
     """An operator must decide about an accepted loss first. Nothing was changed.
 
-    An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while ``kept_ledger`` was open
-    behind it. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``, which may have
-    been acknowledged. If the log just went on, they would be dropped. ``Log.recover(accept_loss=True)``, or
-    ``ledgerlog log recover NAME --accept-loss``, keeps them at their offsets, behind a gap.
+    An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while the next ledger,
+    ``kept_ledger``, was open. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``,
+    which may have been acknowledged. If the log just went on, these records would be dropped.
+    ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``, keeps them at their
+    offsets, after a gap.
 
     Attributes:
         name: The log.
         short_ledger: The ledger that the loss ended early.
-        kept_ledger: The ledger behind it.
+        kept_ledger: The next ledger of the log.
         lost_from: The first lost offset.
         first_offset: The first offset of ``kept_ledger``.
-        end_offset: The offset after its last record.
+        end_offset: The offset after the last record of ``kept_ledger``.
     """
 
     def __init__(
@@ -536,8 +538,8 @@ class OffsetMismatch(LedgerLogError):
 class OutOfSequence(LedgerLogError):
     """The sequence number of a record does not continue its producer's sequence. This call wrote nothing.
 
-    If ``sequence`` is above ``last + 1``, records before this one have not arrived. If it is at or below
-    ``last``, there are two cases: the producer skipped this number earlier, or the record is in the log
+    If ``sequence`` is above ``last + 1``, earlier records of the producer have not arrived. If it is at or
+    below ``last``, there are two cases: the producer skipped this number earlier, or the record is in the log
     already but the log no longer remembers its offset.
 
     Attributes:
@@ -629,8 +631,8 @@ class TruncationPinned(LedgerLogError):
 class ArchiveUnavailable(LedgerLogError):
     """An archive file, which holds records of a log, cannot be read now.
 
-    It is missing, or its file system fails or is too slow. The records exist: bring the file back, or try
-    again.
+    The file is missing, or its file system fails or is too slow. The records exist: bring the file back, or
+    try again.
 
     Attributes:
         file: The file, with secrets hidden.
@@ -688,7 +690,7 @@ class NotLeader(LedgerLogError):
 
 
 class ReplicaStopped(LedgerLogError):
-    """This replica has stopped and serves nothing any more.
+    """This replica has stopped and answers no more calls.
 
     Attributes:
         name: The log.
@@ -764,15 +766,15 @@ class Unauthenticated(LedgerLogError):
     """This process or its peer did not prove who it is. Nothing was done.
 
     The message says which proof failed: a certificate of another authority, an expired certificate, a missing
-    or wrong secret, and the like. To try again helps only after the files or the clock were corrected.
+    or wrong secret, and the like. Try again only after the files or the clock were corrected.
     """
 
 
 class PermissionDenied(LedgerLogError):
-    """This process proved who it is, and may not do this. Nothing was done.
+    """This process proved who it is, but it may not do this. Nothing was done.
 
-    The message says who was refused, and what. ``ledgerlog metadata secure`` changes who may use a metadata
-    store.
+    The message says who was refused, and what was refused. ``ledgerlog metadata secure`` changes who may use
+    a metadata store.
     """
 
 

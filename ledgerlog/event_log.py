@@ -9,8 +9,9 @@ is for people only.
     machines    {"time": "...", "level": "WARNING", "logger": "ledgerlog.ledger.member_watch", "event":
                 "bookie_failed", "message": "...", "ledger": 7, "bookie": "b2", "why": "..."}
 
-Who may cause a line from outside of the process says it through ``ledgerlog.concurrency.complaints``, which
-bounds how many there are. All other lines are about changes of state, and there are as many as changes.
+If something outside of the process can cause a line, the line is logged through
+``ledgerlog.concurrency.complaints``, which bounds the number of such lines. Each of the other lines tells of
+a change of state, so their number is bounded by the number of changes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PEOPLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 @attrs.frozen
 class Event:
-    """What may happen."""
+    """A kind of event: its name, its level, its fields and its meaning."""
 
     name: str
     level: int

@@ -2,7 +2,8 @@
 
 Every queue has a bound in bytes, on by default. Every wait for another machine has a deadline. Names end in
 their unit: ``_S`` is seconds, ``_BYTES`` bytes. If an option can change a value, the value here is its
-default. If a name ends in ``_MAX`` and the wire or a file format depends on it, the value is a hard limit.
+default. If a name ends in ``_MAX``, and the wire or a file format depends on the value, the value is a hard
+limit.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ FRAME_ENTRIES_MAX = 16 * KIB
 """The largest number of entries in one frame."""
 
 FRAME_BYTES_MAX = ENTRY_BYTES_MAX + MIB
-"""The largest frame on the wire, with its header and index part. Checked before any buffering."""
+"""The largest frame on the wire, with its header and index part. A receiver checks this before it buffers
+anything."""
 
 FRAME_BYTES_TARGET = 512 * KIB
 """A writer closes a frame at about this many payload bytes."""
 
 READ_REPLY_BYTES_TARGET = MIB
-"""A bookie ends the reply to a range read at about this many payload bytes; one entry always fits."""
+"""A bookie ends the reply to a range read at about this many payload bytes. One entry is always allowed."""
 
 SCRUB_BLOCK_ENTRIES = 4 * KIB
-"""How many entry ids make one block of a scrub; the digests of a block are added up. Part of the wire format.
+"""How many entry ids make one block of a scrub; the digests of a block are added up. This number is part of
+the wire format.
 """
 
 SCRUB_BYTES = 8 * MIB
@@ -74,7 +77,8 @@ LEDGER_KEY_BYTES = 16
 
 WRITER_WINDOW_ENTRIES = 16 * KIB
 WRITER_WINDOW_BYTES = 32 * MIB
-"""Bounds for the unretired appends of one ledger writer: entries, and payload bytes. Further appends wait."""
+"""Bounds for the appends of one ledger writer that the writer still keeps: entries, and payload bytes.
+Further appends wait."""
 
 WRITER_FRAMES_OUTSTANDING = 3
 """While this many frames of a ledger are unacknowledged, new entries gather into the next frame."""
@@ -89,11 +93,11 @@ LOG_WINDOW_BYTES = 32 * MIB
 """Bounds for the records that a log writer has taken and not yet made durable. Further appends wait."""
 
 LOG_READ_AHEAD_BYTES = 8 * MIB
-"""How many bytes a log reader fetches ahead of the record that you read; one request always fits."""
+"""How many bytes a log reader fetches ahead of the record that you read. One request is always allowed."""
 
 TAIL_KEPT_BYTES = 4 * MIB
-"""About how many bytes of the newest records of a log that is followed are kept for all its followers in a
-process, from each open ledger."""
+"""If readers in a process follow a log, the process keeps the newest records of each open ledger for all of
+them: about this many bytes of each ledger."""
 
 LOG_ROLL_BYTES = 1024 * MIB
 """A log goes on in a new ledger at about this many bytes of records."""
@@ -170,7 +174,8 @@ ARCHIVE_KEEP_COPIES_S = 24 * 3600.0
 """How long bookies keep their copies of a ledger after it was archived."""
 
 ARCHIVE_STRAY_AGE_S = 24 * 3600.0
-"""A file that no log names is not deleted if it is younger than this: a job may be about to name it."""
+"""A file that no log names is not deleted if it is younger than this: a job may be about to add it to a
+log."""
 
 ARCHIVE_MERGE_BYTES = 512 * MIB
 """Merging makes files of at most about this size."""
@@ -192,18 +197,19 @@ ELECTION_BEAT_S = 0.1
 
 ELECTION_SILENCE_S = 1.0
 """A standby suspects that the leader is dead after this long without a heartbeat. If the connection breaks
-and cannot be made again, the standby suspects it at once."""
+and cannot be made again, the standby suspects that at once."""
 
 ELECTION_TENURE_S = 0.5
 ELECTION_TENURE_MAX_S = 60.0
-"""For this long after a new term, no standby claims the lead on suspicion. Each duel doubles it, from the
-first value up to the second."""
+"""For this long after a new term, no standby claims the lead on suspicion. Each duel doubles this time, from
+the first value up to the second."""
 
 ELECTION_STANDBYS_MAX = 256
 """How many standbys get a leader's heartbeats. Further ones rely on the metadata session."""
 
 ELECTION_STRANGERS_MAX = 64
-"""How many connections to a candidate may not have said HELLO yet. For one more, the oldest is closed."""
+"""How many connections that have not said HELLO yet a candidate keeps open. For one more, the oldest is
+closed."""
 
 ELECTION_STEP_DOWN_S = 2.0
 """How long a process that leaves an election tries to tell the metadata store."""
@@ -212,15 +218,16 @@ ELECTION_STEP_DOWN_S = 2.0
 
 REPLICA_REQUESTS = 50_000
 REPLICA_RESULTS_BYTES = 64 * MIB
-"""How many outcomes of requests a replica remembers, in number and in bytes. They are part of the replicated
-state: replicas of one log with other values would execute other commands. So a change of these is a change of
-the format."""
+"""How many outcomes of requests a replica remembers, in number and in bytes. The remembered outcomes are part
+of the replicated state: if two replicas of a log had different bounds, they would execute different commands.
+So a change of these bounds is a change of the format."""
 
 REPLICA_SNAPSHOT_RECORDS = 10_000
 """A replica takes a snapshot after this many records."""
 
 REPLICA_SNAPSHOT_BYTES_MAX = 1024 * MIB
-"""The largest snapshot that is restored. It is checked whole, in memory, before the machine sees it."""
+"""The largest snapshot that is restored. The whole snapshot is checked in memory before the machine sees
+it."""
 
 REPLICA_EVENTS = 256
 """How many events wait for a slow listener. If there are more, the oldest are dropped, and an event tells the
@@ -229,11 +236,12 @@ listener how many."""
 # --- connections --------------------------------------------------------------------------------
 
 CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
-"""The most unsent bytes of one client connection. With more, the bookie is far too slow and counts as failed.
+"""The most unsent bytes of one client connection. If there are more, the bookie is far too slow and counts as
+failed.
 """
 
 CONNECTION_SPARE_BUFFER_BYTES = 4 * MIB
-"""The most bytes of larger receive buffers that a client keeps for large replies, for all its connections."""
+"""The most bytes of larger receive buffers that a client keeps for large replies of all its connections."""
 
 BOOKIE_CONNECTIONS_MAX = 2048
 BOOKIE_INFLIGHT_BYTES = 256 * MIB
@@ -241,7 +249,8 @@ BOOKIE_INFLIGHT_BYTES = 256 * MIB
 reading."""
 
 BOOKIE_CONNECTION_REPLY_BYTES = 16 * MIB
-"""The most reply bytes of one connection of a bookie, from before the read until they are sent."""
+"""The most reply bytes of one connection of a bookie. They count from before the disk is read until they are
+sent."""
 
 BOOKIE_CONNECTION_UNREAD_BYTES = MIB
 """If more reply bytes of a connection wait for the client to read, the bookie begins no request of it."""
@@ -252,8 +261,8 @@ does not read from the connection."""
 
 BOOKIE_CONNECTION_WORKING = 8
 BOOKIE_CONNECTION_URGENT = 16
-"""How many requests of one connection a bookie works on at the same time, long polls not counted: fences and
-recovery reads have places of their own."""
+"""How many requests of one connection a bookie works on at the same time. Long polls do not count, and fences
+and recovery reads have places of their own."""
 
 BOOKIE_REPLY_BYTES = 128 * MIB
 """The most reply bytes of all connections of a bookie. At this bound a read request waits before it reads the
@@ -261,9 +270,9 @@ disk."""
 
 BOOKIE_CONNECTION_REQUESTS = KIB
 BOOKIE_REQUESTS = 8 * KIB
-"""The most requests under way, adds not counted: for one connection, and for the bookie. The answer to one
-more is TOO_MANY_REQUESTS. Long polls may take up to three quarters of the places, since each can last
-seconds."""
+"""The most requests under way, for one connection and for the whole bookie. Adds do not count. The answer to
+one more request is TOO_MANY_REQUESTS. Long polls may take up to three quarters of the places, because each
+can last seconds."""
 
 BOOKIE_CONNECTION_BUFFER_BYTES_MIN = 16 * KIB
 BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
@@ -292,41 +301,44 @@ JOURNAL_GATHER_BYTES = 2 * MIB
 """While a connection has more adds to read, a sync waits until this many bytes have gathered."""
 
 PARTY_UNSYNCED_BYTES = 512 * KIB
-"""While several parties use a bookie, a party may add only if fewer bytes of its adds wait for their sync."""
+"""While several parties (see ``PARTY_WORKING``) use a bookie, a party may add only while fewer bytes than
+this of its adds wait for their sync."""
 
 PARTY_WORKING = 64
 PARTY_URGENT = 16
-"""How many requests of one party a bookie works on at the same time. Answers of long polls have as many of
-their own places, and fences and recovery reads have theirs. A party is the connections of one principal from
-one address."""
+"""How many requests of one party a bookie works on at the same time. A party is all connections of one
+principal from one address. There are as many places again for the answers of long polls, and other places for
+fences and recovery reads."""
 
 PARTY_LOOKS = 4
 PRINCIPAL_LOOKS = 8
 BOOKIE_LOOKS = 16
 RESERVE_LOOKS = 4
-"""How many questions to the metadata store, about rights and ledgers, a bookie asks at the same time: for one
-party, for all parties of one principal, for all of them, and for other bookies on top."""
+"""How many questions about rights and ledgers a bookie asks the metadata store at the same time: for one
+party, for all parties of one principal, for all parties together, and in addition for other bookies."""
 
 PARTY_REQUESTS = 4 * KIB
 PRINCIPAL_REQUESTS = 6 * KIB
 RESERVE_REQUESTS = KIB
-"""The most requests under way of one party and of one principal, adds not counted; and those beyond
-``BOOKIE_REQUESTS`` that are left for fences, recovery and other bookies. Long polls take up to three
-quarters of each."""
+"""The most requests under way of one party, and of one principal; and how many requests beyond
+``BOOKIE_REQUESTS`` are left for fences, recovery and other bookies. Adds do not count. Long polls take up to
+three quarters of each number."""
 
 PARTY_REPLY_BYTES = 64 * MIB
 PRINCIPAL_REPLY_BYTES = 96 * MIB
 RESERVE_REPLY_BYTES = 32 * MIB
-"""The most reply bytes of one party and of one principal; and those left for recovery and other bookies."""
+"""The most reply bytes of one party, and of one principal; and the reply bytes that are left for recovery and
+other bookies."""
 
 PARTY_LARGE_FRAMES = 8
 PRINCIPAL_LARGE_FRAMES = 12
 RESERVE_LARGE_FRAMES = 4
-"""How many connections of one party and of one principal may hold a larger buffer at the same time; and how
-many of other bookies, if all ``BOOKIE_LARGE_FRAMES`` are held."""
+"""How many connections of one party, and of one principal, may hold a larger buffer at the same time; and how
+many connections of other bookies may, if all ``BOOKIE_LARGE_FRAMES`` buffers are held."""
 
 TURN_REQUEST_BYTES = 4 * KIB
-"""A request counts for at least so many bytes of a turn. What it reads is counted besides."""
+"""A request counts for at least this many bytes of a turn (the work that a party may do in one pass of the
+event loop). The bytes that the request reads count in addition."""
 
 ACCESS_LEDGERS = 16 * KIB
 """A bookie remembers the logs and keys of this many ledgers, for decisions about access."""
@@ -335,16 +347,16 @@ ACCESS_CONNECTION_LEDGERS = 4 * KIB
 """A bookie remembers for each connection what it allowed on about this many ledgers."""
 
 ACCESS_PRINCIPALS = 4 * KIB
-"""A bookie remembers the rights of this many principals, and of all that are connected."""
+"""A bookie remembers the rights of this many principals, and of all connected principals."""
 
 BOOKIE_THREAD_SWITCH_S = 0.0005
-"""How long a thread of a bookie waits for one that computes. A sync in a thread waits twice so long, once
-before it begins and once after it has ended."""
+"""How long a thread of a bookie waits for a thread that computes. A sync in a thread waits twice as long:
+once before it begins, and once after it has ended."""
 
 BOOKIE_COLLECTOR = (700, 10, 1000)
-"""The thresholds of the garbage collector in a bookie. A full collection visits all objects in one go, in
-50 ms and more if many small entries are in memory. Everything that comes and goes often is free of cycles, so
-it is freed without the collector. Python's own thresholds would have a hundred times as many full
+"""The thresholds of the garbage collector in a bookie. A full collection visits all objects in one go. This
+takes 50 ms and more if many small entries are in memory. Objects that come and go often have no cycles, so
+they are freed without the collector. With Python's own thresholds there would be a hundred times as many full
 collections."""
 
 TURN_BYTES = 64 * KIB
@@ -371,14 +383,16 @@ REACH_ASK_S = 0.5
 sign of life, and asks again after the same time."""
 
 REACH_LOST_S = 1.0
-"""If a bookie of such a ledger gives no sign of life for this long, it is out of reach."""
+"""If a bookie of a ledger whose oldest append is late (``REACH_ASK_S``) gives no sign of life for this long,
+the bookie is out of reach."""
 
 REACH_LOOK_S = 0.1
-"""How often the writer of such a ledger checks the signs of life."""
+"""How often the writer of a ledger whose oldest append is late checks the signs of life."""
 
 AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
 """If entries seem to be missing, an audit of all copies checks them again after this long. A committed entry
-may still be on its way to one more bookie. After this time it has arrived, or that bookie has failed."""
+may still be on its way to one more bookie. After this time the entry has arrived, or that bookie has
+failed."""
 
 AUDIT_SETTLE_S_MAX = 3600.0
 
@@ -386,32 +400,33 @@ APPEND_DEADLINE_S = 20.0
 """An append that has not reached its ack quorum after this time fails, and the ledger ends."""
 
 REFUSED_S = 2.0
-"""A writer of a new ledger ends after this time if no bookie and this process could prove to each other who
-they are. To wait longer does not mend a wrong file or clock."""
+"""The writer of a new ledger ends after this time if authentication failed with every bookie: this process or
+the bookie did not prove who it is. Waiting longer does not correct a wrong file or clock."""
 
 METADATA_TIMEOUT_S = 10.0
 FILING_TIMEOUT_S = 2.0
-"""When a ledger ends, its writer waits at most this long until the ledger is filed for repair."""
+"""When a ledger ends, its writer waits at most this long until the ledger is filed for repair (a repair task
+is written)."""
 
 LATE_COPIES_S = 0.5
 """A writer that has closed its ledger waits for at most this long for the last confirmations of connected
 bookies, before it files the ledger for repair."""
 
 METADATA_CONFLICTS_MAX = 1000
-"""A change of metadata fails after this many attempts, if each time another write came between its read and
-its write."""
+"""A change of metadata fails after this many attempts if, each time, another process wrote between the
+change's read and its write."""
 SESSION_TIMEOUT_S = 6.0
 LONG_POLL_S = 5.0
 CONNECTION_IDLE_S = 60.0
 """A client closes a connection that it has not used for this long."""
 
 ACCESS_LOOK_S = 1.0
-"""A bookie waits this long for the metadata store to say what a client may do. An add that waits holds up the
-later frames of its connection, so this is shorter than other waits for the store."""
+"""A bookie waits this long for the metadata store to say what a client may do. While an add waits, the later
+frames of its connection wait, too. So this time is shorter than other waits for the store."""
 
 ACCESS_REFRESH_S = 2.0
-"""A bookie reads the grants of the connected principals at least this often. A watch tells of most changes
-sooner; this bounds the delay if the watch is late."""
+"""A bookie reads the grants of the connected principals at least this often. A watch reports most changes
+sooner. If the watch is late, this bounds the delay."""
 
 BOOKIE_DRAIN_S = 5.0
 """How long a stopping bookie waits for the requests that it has begun."""
@@ -428,28 +443,31 @@ BUSY_DELAY_MAX_S = 0.5
 value to the second."""
 
 LIMBO_TELL_S = 600.0
-"""If the reason does not change, a bookie logs this often why ledgers stay in limbo."""
+"""How often a bookie logs why ledgers stay in limbo (the bookie may have lost entries of them), if the reason
+does not change."""
 
 LIMBO_TELL_AGAIN_S = 60.0
-"""If the reason changes, a bookie logs the new one at the earliest after this time."""
+"""If the reason changes, a bookie logs the new reason after this time at the earliest."""
 
 
 ADMIN_CONNECTIONS = 32
 """How many connections the administration port serves at once. One more closes the oldest idle one."""
 ADMIN_HEADER_BYTES_MAX = 16 * KIB
 ADMIN_BODY_BYTES_MAX = 4 * KIB
-"""What a request to the administration port may have. No request needs a body."""
+"""The limits of a request to the administration port. No request needs a body."""
 ADMIN_REQUEST_S = 60.0
 """A connection to the administration port is closed if its next request is not complete after this time."""
 ADMIN_ANSWER_S = 10.0
-"""The time for an answer: to find it and to send it. Who asks waits no longer either."""
+"""The administration port has this long to find an answer and to send it. The asking process waits no longer,
+either."""
 ADMIN_ANSWER_BYTES_MAX = MIB
-"""What we read of an answer that we asked an administration port for."""
+"""The most bytes that we read of an answer from an administration port."""
 
 CONSOLE_PAGE_ROWS = 50
-"""How many logs, ledgers or tasks a page of the console shows, and so how many it follows."""
+"""How many logs, ledgers or tasks a page of the console shows, and so how many the console follows for it."""
 CONSOLE_LINE_PARTS_MAX = 120
-"""Into about how many parts the line of a log is drawn. The newest ledgers and gaps come on top."""
+"""The console draws a log as a line of about this many parts. The newest ledgers and gaps are drawn in
+addition."""
 CONSOLE_WATCHERS = 64
 """How many open pages one console serves."""
 CONSOLE_SESSIONS = 256
@@ -457,21 +475,23 @@ CONSOLE_SESSIONS = 256
 CONSOLE_REFRESH_S = 1.0
 """How often the console asks the bookies. It asks the metadata store only after changes."""
 CONSOLE_ANSWER_S = 0.75
-"""A bookie that does not answer within this time is shown as unavailable. With the pause before the question
-and ``CONSOLE_TELL_S`` that stays below two seconds."""
+"""A bookie that does not answer within this time is shown as unavailable. This time, the pause before the
+question and ``CONSOLE_TELL_S`` together stay below two seconds."""
 CONSOLE_GATHER_S = 1.0
-"""After a look at something in the metadata store, the console waits so long before it looks again."""
+"""After the console has read something in the metadata store, it waits this long before it reads that
+again."""
 CONSOLE_LISTING_S = 5.0
-"""The same for listings of everything: all ledgers."""
+"""The same pause for a listing of all ledgers."""
 CONSOLE_TELL_S = 0.2
-"""A page is told of differences at most this often."""
+"""The console sends differences to a page at most this often."""
 CONSOLE_ALIVE_S = 15.0
-"""A page of which nothing has changed is sent a sign of life this often. Its rights are looked at then."""
+"""If nothing on a page has changed, the console sends the page a sign of life this often, and then also
+checks the rights of the page's user."""
 CONSOLE_BODY_BYTES_MAX = 4 * KIB
-"""What the body of a request to the console may have."""
+"""The most bytes that the body of a request to the console may have."""
 CONSOLE_BODY_S = 10.0
 """How long the console waits for the body of a request, for the next request on a connection, and for a
-browser that does not take what was sent."""
+browser that does not receive what was sent."""
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX

@@ -1,7 +1,7 @@
 """Check which event loop the caller runs in, for each of the three ways to connect.
 
 ``ledgerlog`` runs under trio, ``ledgerlog.aio`` under asyncio, and ``ledgerlog.blocking`` in ordinary
-threads. In an asyncio program, ``ledgerlog`` would fail somewhere deep in trio without these checks, and
+threads. Without these checks, in an asyncio program ``ledgerlog`` would fail somewhere deep in trio, and
 ``ledgerlog.blocking`` would stop the asyncio loop.
 """
 
@@ -20,7 +20,8 @@ _AIO = "use ledgerlog.aio, which has the same names"
 
 
 def in_asyncio() -> bool:
-    """Return whether an asyncio loop runs in this thread. In a cell of a notebook one always does."""
+    """Return whether an asyncio loop runs in this thread. In a cell of a notebook, an asyncio loop always
+    runs."""
     asyncio = sys.modules.get("asyncio")  # A module that was never imported has no running loop.
     return asyncio is not None and asyncio._get_running_loop() is not None
 

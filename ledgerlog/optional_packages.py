@@ -1,4 +1,4 @@
-"""Optional packages: whether one is installed, and how to install it.
+"""Optional packages: check whether a package is installed, and say how to install it.
 
 ``how_to_install`` lists the packages of an extra with their versions. It reads them from the metadata of the
 installed distribution. So the command works for every way to install ledgerlog: from an index, a wheel or a

@@ -15,7 +15,8 @@ __all__ = ["Bar", "progress_bar"]
 
 @contextmanager
 def progress_bar(description: str, total: float | None, *, is_bytes: bool = False) -> Iterator[Bar]:
-    """Show a progress bar on standard error during the body. If that is no terminal, show nothing."""
+    """Show a progress bar on standard error during the body. If standard error is not a terminal, show
+    nothing."""
     if not sys.stderr.isatty():
         yield Bar(None, total)
         return
@@ -43,7 +44,8 @@ def progress_bar(description: str, total: float | None, *, is_bytes: bool = Fals
 
 
 class Bar:
-    """A progress bar, or nothing instead of one. Moving it is cheap: it redraws only some times a second."""
+    """A progress bar, or nothing if there is no terminal. You may move the bar often: it is redrawn only a
+    few times a second."""
 
     def __init__(self, progress: Progress | None, total: float | None, description: str = "") -> None:
         self._progress = progress

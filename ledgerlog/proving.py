@@ -1,7 +1,8 @@
-"""Who this process is in a cluster: its secrets, and how the metadata store says that the cluster is closed.
+"""How this process proves who it is in a cluster: its secrets, and the record that says how the cluster is
+closed.
 
-Every real process opens its prover here, next to its network. Bookies and clients inside one process need
-none: nothing of them can be reached from outside.
+Every process that uses a network opens its prover here. Bookies and clients inside one process need no
+prover: nothing outside of the process can reach them.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ logger = logging.getLogger(__name__)
 
 
 def secret_beside(uri: SqliteUri) -> str:
-    """Return where the processes of a machine look for the secret of a cluster in a SQLite file."""
+    """Return the path of the secret file of a cluster in a SQLite file, where all processes of the machine
+    look."""
     return f"{uri.path}.secret"
 
 
 def with_secret_beside(credentials: Credentials, uri: ClusterUri) -> Credentials:
-    """Add the secret file beside the SQLite file of a cluster, if it is there and no other proof is given."""
+    """Add the secret file beside the SQLite file of a cluster, if that file exists and no other proof is
+    given."""
     if credentials.secret_file is not None or credentials.tls is not None or not isinstance(uri, SqliteUri):
         return credentials
     path = secret_beside(uri)
@@ -52,7 +55,8 @@ def with_secret_beside(credentials: Credentials, uri: ClusterUri) -> Credentials
 
 
 def with_secret_named(credentials: Credentials, admission: Admission) -> Credentials:
-    """Add the secret file that the cluster's record names, if it is there and no other proof is given."""
+    """Add the secret file that the cluster's record names, if that file exists and no other proof is
+    given."""
     if credentials.secret_file is not None or credentials.tls is not None or not exists(admission.file):
         return credentials
     return attrs.evolve(credentials, secret_file=admission.file)
@@ -66,13 +70,14 @@ async def make_closed_cluster(
     access: StoreAccess | None = None,
     names_file: bool = False,
 ) -> tuple[str, bool]:
-    """Make a cluster that serves only who proves who it is, unless the store holds a cluster.
+    """Make a cluster that serves only processes that prove who they are, unless the store holds a cluster.
 
     Args:
-        uri: Where to make it.
-        credentials: What this process proves itself with. If ``by`` is a secret and their secret file does
-            not exist, it is made before the cluster, and not for a cluster that is there already.
-        by: What proves a process.
+        uri: Where to make the cluster.
+        credentials: What this process proves itself with. If ``by`` is a secret and the secret file that they
+            name does not exist, the file is made before the cluster. If the cluster exists already, no file
+            is made.
+        by: What proves who a process is.
         access: Who else may use the tree in ZooKeeper. None: nobody else.
         names_file: Whether all processes run on this machine, so that the cluster may name the file to them.
 
@@ -80,7 +85,7 @@ async def make_closed_cluster(
         The cluster's id, and whether this call made the cluster.
 
     Raises:
-        InvalidArgument: The secret file cannot be read or made, or ``access`` is of no use.
+        InvalidArgument: The secret file cannot be read or made, or ``access`` is given but has no effect.
         OSError: The directory of the SQLite file cannot be made.
         LedgerLogError: As for ``open_store``.
     """
@@ -95,10 +100,11 @@ async def make_closed_cluster(
 
 
 async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Credentials:
-    """Make a cluster unless the store holds one, closed by what this process proves itself with.
+    """Make a cluster unless the store holds one. The new cluster asks for the kind of proof that this process
+    has.
 
-    If that is nothing, a cluster in a SQLite file gets a secret beside the file. One in ZooKeeper is open:
-    other machines would not find a secret that was made here.
+    If this process has no proof, a cluster in a SQLite file gets a secret beside the file. A cluster in
+    ZooKeeper is then open: other machines would not find a secret that was made here.
 
     Returns:
         The credentials, with the secret file that was made.
@@ -144,8 +150,8 @@ async def open_prover(
     Args:
         store: The cluster's metadata store.
         credentials: What this process proves itself with.
-        level_if_open: The level of the one line in the log that says that the cluster is open. It is low by
-            default, because commands of a person would repeat it each time.
+        level_if_open: The level of the log line that says that the cluster is open. It is low by default,
+            because otherwise each command that a person runs would repeat the line.
 
     Raises:
         InvalidArgument: The secret file cannot be used.

@@ -6,7 +6,7 @@ URI. These parts count as secret:
     SCHEME://USER:PASSWORD@HOST    everything before the last @ of the user part; the user may be a key, too
     ?secret=..., &token=...        the value of each parameter whose name says that it is a secret
 
-If in doubt, it hides: in ``s3://bucket/a:b@c`` it hides ``bucket/a:b``. A path without a host
+If in doubt, ``redact`` hides a part: in ``s3://bucket/a:b@c`` it hides ``bucket/a:b``. A path without a host
 (``file:/data/a:b@c``) holds no password and stays as it is.
 """
 

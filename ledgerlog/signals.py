@@ -1,11 +1,11 @@
-"""How a long-running command handles signals; all our commands do the same.
+"""How a long-running command handles signals. All our commands handle them in the same way.
 
-SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the start, it stays ignored:
-``nohup`` asks for that. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once. But
-people send them to get a report or to reopen a log file, not to end the command.
+SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the start, as under ``nohup``, it
+stays ignored. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once. But people send
+these two to get a report or to reopen a log file, not to end the command.
 
-A bookie with certificates or a secret reads them again at SIGHUP, and goes on. SIGHUP ends it only if its
-terminal is gone.
+If a bookie has certificates or a secret, it reads these files again at SIGHUP, and goes on. SIGHUP ends such
+a bookie only if its terminal is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The terminal and the three standard streams.
 
 If a process is started with a standard stream closed, the next file that it opens gets the stream's number.
-For example, a database that is opened as number 1 is standard output for every ``print``, which then
-overwrites it.
+For example, if a database is opened as number 1, it is standard output, and every ``print`` overwrites the
+database.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def open_standard_streams() -> None:
     """Open the null device for each standard stream that is closed (for example by ``>&-``).
 
     Without this, a command that has done its work would fail because it cannot print, or would overwrite a
-    file (see the module).
+    file (see the module docstring).
     """
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -31,7 +31,7 @@ def open_standard_streams() -> None:
 
 
 def has_terminal() -> bool:
-    """Return whether the process has a terminal that controls it, and that is still there."""
+    """Return whether the process has a controlling terminal that still exists."""
     try:
         descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -10,13 +10,13 @@
             handle(record)
 
 ``sending`` puts the context of its span into the headers, as the program's propagator writes it (by default
-as W3C's ``traceparent``). ``processing`` begins a span that is linked to it. So a trace shows which request
-appended the record that is worked on, also hours later and in another process.
+as W3C's ``traceparent``). ``processing`` begins a span that is linked to the sender's span. So a trace shows
+which request appended a record, even if another process handles the record hours later.
 
 The functions work with every face: trio, ``ledgerlog.aio`` and ``ledgerlog.blocking``. They need only
 OpenTelemetry's API (the extra ``ledgerlog[tracing]``). If it is not installed they do nothing, and a record
-gets no header. The library begins no span by itself: nothing of this is on the path of a record that is not
-traced. The names of spans and attributes are those of OpenTelemetry's conventions for messaging.
+gets no header. The library begins no span by itself, so this module costs nothing for records that you do not
+trace. The names of spans and attributes are those of OpenTelemetry's conventions for messaging.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def sending(log: str, headers: HeadersLike | None = None, *, records: int = 1) -
 
     Args:
         log: The name of the log.
-        headers: The headers that the record has besides. Those that the propagator sets replace others of
-            the same name.
+        headers: The record's own headers. If the propagator sets a header of the same name, its header
+            replaces yours.
         records: How many records the body appends. Give all of them the headers.
 
     Returns:
-        The headers to append with. If OpenTelemetry is not installed, those that were given.
+        The headers to append the record with. If OpenTelemetry is not installed, these are the given headers.
 
     Raises:
         Exception: What the body raises. The span then has the error.
@@ -84,7 +84,7 @@ def sending(log: str, headers: HeadersLike | None = None, *, records: int = 1) -
 def processing(log: str, record: Record) -> Iterator[None]:
     """Begin a span of kind CONSUMER around the work on a record, for the body of the ``with``.
 
-    The span is a child of the span that is current here, and is linked to the one that sent the record.
+    The span is a child of the current span, and is linked to the span in which the record was sent.
 
     Args:
         log: The name of the log.

@@ -1,9 +1,9 @@
 """The protocol versions and features of this process, and the keys that it adds to its metadata records.
 
-This module reads the environment variable ``LEDGERLOG_TEST_NEXT_VERSION``, and nothing else does. If it is
-set and not empty, the process behaves like a later version of ledgerlog: it speaks one protocol version more,
-knows one feature more, and writes one key more into registrations and ledger metadata. Tests of rolling
-upgrades use it. Never set it in a cluster that you want to keep.
+Only this module reads the environment variable ``LEDGERLOG_TEST_NEXT_VERSION``. If it is set and not empty,
+the process behaves like a later version of ledgerlog: it speaks one protocol version more, knows one feature
+more, and writes one key more into registrations and ledger metadata. Tests of rolling upgrades use it. Never
+set it in a cluster that you want to keep.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Version:
     """What one version of ledgerlog speaks and writes, as far as other versions notice."""
 
     speaks: ProtocolSupport
-    """Its protocol versions and features."""
+    """The protocol versions and features that this version speaks."""
     new_keys: bytes
-    """The keys that only it knows, as an ``unknown`` of ``model.codec``. b"": none."""
+    """The keys that only this version knows, encoded as an ``unknown`` of ``model.codec``. b"": none."""
 
 
 def _spoken(is_next: bool) -> ProtocolSupport:

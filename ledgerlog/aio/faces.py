@@ -203,8 +203,8 @@ class Cluster(AioCluster):
                 For example, pass the address at which it serves clients. The default is a random name.
             listen: The address (``host:port``; port 0 picks a free one) at which this process listens
                 for standbys and sends them heartbeats while it leads. The standbys must be able to
-                reach it. The default with ZooKeeper is the address that this machine uses towards its
-                first server; with ``sqlite:`` it is 127.0.0.1.
+                reach it. With ZooKeeper, the default is the address from which this machine reaches the
+                first ZooKeeper server. With ``sqlite:``, the default is 127.0.0.1.
 
         Returns:
             The election.
@@ -218,8 +218,8 @@ class Cluster(AioCluster):
         """Return what this process measures about its work with the cluster: appends, takeovers,
         connections, sessions, and the logs that it leads.
 
-        This reads counts that the library keeps anyway, and asks nobody. ``docs/METRICS.md`` lists the
-        names. To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector``
+        This reads counts that the library keeps anyway, and sends no request. ``docs/METRICS.md`` lists
+        the names. To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector``
         into the registry of your program.
 
         Returns:
