@@ -110,8 +110,8 @@ os.register_at_fork(after_in_child=SessionLock._drop_all_after_fork)
 
 def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
     """Return the lock; None if another process holds it, or if the file does not exist (any more)."""
-    # Only the owner opens its file for writing. So whoever tries a lock does not look like an owner that dies
-    # (``sqlite_changes``).
+    # Only the owner opens its file for writing. So a process that only tries a lock does not look like an
+    # owner that dies (``sqlite_changes``).
     access = os.O_RDWR | os.O_CREAT | os.O_EXCL if create else os.O_RDONLY
     flags = access | os.O_CLOEXEC | os.O_NOFOLLOW
     try:

@@ -1,7 +1,7 @@
 """Credentials: the files with which a process proves who it is.
 
 ``Credentials`` names files and holds no secret itself, so it may be printed and sent to another process of
-the same machine. Whoever opens a network or a store reads the files.
+the same machine. The code that opens a network or a metadata store reads the files.
 
 A file that you do not name comes from the environment:
 

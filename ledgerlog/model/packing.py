@@ -5,9 +5,9 @@ level is the fastest of the ordinary levels, because a caller waits for the pack
 
 Unpacking takes untrusted bytes. The caller knows the size of the result, and has checked it against the limit
 for an entry, a table or a list. The frame must claim exactly that size, and must end where the bytes end. The
-frame is unpacked in one step into a buffer of that size, never by a stream. The claimed size is no bound by
-itself: 64 KB of blocks that repeat a byte can claim 4 MiB, and a streaming decoder would write 2 GiB before
-it noticed.
+frame is unpacked in one step into a buffer of that size, never by a stream. The claimed size alone is not a
+bound: 64 KB of blocks that repeat a byte can claim 4 MiB, and a streaming decoder would write 2 GiB before it
+noticed.
 
 A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the next
 higher bytes of all, and so on. Numbers of similar size have planes that are almost constant. Such planes pack

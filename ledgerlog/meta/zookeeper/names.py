@@ -19,7 +19,7 @@ Java checks names by UTF-16 units and accepts no character beyond U+FFFF. Such a
 and six hexadecimal digits, and so is ``^`` itself (``^00005e``). ``logical`` reverses the spelling of values
 and directories.
 
-**Counters** lie below ``CHROOT/+counters``, which is no spelling of a directory:
+**Counters** lie below ``CHROOT/+counters``, a name that no directory can have:
 
     CHROOT/+counters/NAME/GGGGGGGG     generation G of the counter, from 0, in hexadecimal
 
