@@ -77,7 +77,7 @@ may send a frame that is too large.
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
 
 SETTLE_S = 0.1
-"""After the healing, wait this long for processes that met a fault just before to end."""
+"""How many seconds to wait after the healing: a process that met a fault just before may still be ending."""
 
 WRITE_CACHE_AGE_S = 0.5
 """If a bookie does not sync entries at once, it may hold them only in memory for this many seconds."""
@@ -93,7 +93,10 @@ ProverOf = Callable[[str, Random], Prover | None]
 
 
 class SimEnvironment(Environment):
-    """Random choices from the seed, and a wall clock: simulated time, a skew and the jumps of the process."""
+    """The environment of one process: random choices from the seed, and a wall clock.
+
+    The wall clock is the simulated time plus the skew and the jumps of the process.
+    """
 
     def __init__(self, incarnation: Incarnation, process: Process) -> None:
         self.random = incarnation.random
@@ -150,13 +153,13 @@ class Process:
 
     @property
     def is_down(self) -> bool:
-        """Whether a supervisor would start it again: it was killed or stopped, or has failed."""
+        """Whether a supervisor would start the process again: it was killed or stopped, or has failed."""
         is_off = not self.is_running and not self.is_starting and self.lives > 0
         return is_off and self.main is not None and not self.has_finished
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[tuple[Incarnation, SimStore]]:
-        """Live once, during the body. If a crash ended the life, raise NodeCrashed, not in a group."""
+        """Run one life of the process during the body. If a crash ends it, raise a bare NodeCrashed."""
         cluster = self._cluster
         if self.incarnation is not None:
             raise InvalidArgument(f"{self.name} runs already")
@@ -366,7 +369,7 @@ class SimulatedCluster:
         """Start another bookie, and wait until it serves.
 
         Returns:
-            Its name.
+            The name of the new bookie.
 
         Raises:
             LedgerLogError: The bookie could not start, for example because the network is partitioned.
@@ -444,12 +447,12 @@ class SimulatedCluster:
         replication: Replication | None = None,
         append_deadline_s: float = APPEND_DEADLINE_S,
     ) -> AsyncIterator[Cluster]:
-        """Run a client process of that name during the body.
+        """Run a client process with this name during the body.
 
         Args:
             name: The name of the process.
-            replication: Its default replication. None: the cluster's.
-            append_deadline_s: Its append deadline, in seconds, as for ``ledgerlog.connect``.
+            replication: The client's default replication. None: the default of the cluster.
+            append_deadline_s: The client's append deadline, in seconds, as for ``ledgerlog.connect``.
 
         Returns:
             An async context manager. Entering it gives the ``Cluster`` that ``ledgerlog.connect`` would give.
@@ -599,7 +602,7 @@ class SimulatedCluster:
 
         Args:
             a: The name of a process.
-            b: Another one, or EVERYBODY: all others, the metadata store included.
+            b: The name of another process, or EVERYBODY for all others, including the metadata store.
             one_way: Block only the direction from ``a`` to ``b``.
         """
         self.faults["one-way partition" if one_way else "partition"] += 1
@@ -607,10 +610,10 @@ class SimulatedCluster:
         self.network.block(a, b, one_way=one_way)
 
     def exchange_metadata(self, *, cluster: str | None = None) -> None:
-        """Let another store answer in the metadata store's place, until ``bring_metadata_back`` or ``heal``.
+        """Let another store answer in place of the metadata store, until ``bring_metadata_back`` or ``heal``.
 
-        The other store has given out as many ids as the right one, so it denies every ledger. Do nothing if
-        the store is exchanged already.
+        The other store has given out as many ids as the right store, but has no ledgers. So it says of every
+        ledger that the ledger does not exist. Do nothing if the store is exchanged already.
 
         Args:
             cluster: The id of the cluster that the other store belongs to. None: a store that was emptied.
@@ -637,7 +640,7 @@ class SimulatedCluster:
             return
         self.simulation.event("metadata brought back")
         assert self._other_metadata is not None
-        # The paths alone show registrations, because registrations end with their sessions.
+        # Only the paths show a registration: the content that ``exchange`` returns has no ephemeral nodes.
         is_untouched = self.tree.paths("") == sorted(self._other_metadata.nodes)
         written = self.tree.exchange(self._right_metadata)
         assert is_untouched, "a process has registered in a store that is not the cluster's"
@@ -645,9 +648,10 @@ class SimulatedCluster:
         self._right_metadata = None
 
     def lag_metadata(self, name: str) -> None:
-        """Let a process read an ever older state of the metadata, until ``catch_up_metadata`` or ``heal``.
+        """Let a process read only the present state of the metadata, until ``catch_up_metadata`` or ``heal``.
 
-        A write or a ``sync`` of the process ends that as well, and so does a new session.
+        The process does not see later writes of others, as on a replica that lags. A write, a ``sync`` or a
+        new session of the process also ends the lag.
 
         Args:
             name: The name of the process.
@@ -673,7 +677,7 @@ class SimulatedCluster:
 
         Args:
             bookie: The name of a bookie that is down.
-            image: The image. ``EMPTY_IMAGE`` is a new disk, with which the bookie starts by ``--fix-cookie``.
+            image: The image. ``EMPTY_IMAGE`` is a new disk: the bookie then starts with ``--fix-cookie``.
 
         Raises:
             InvalidArgument: The bookie is running.
@@ -738,13 +742,13 @@ class SimulatedCluster:
         return has_new_cookie or done is not None
 
     def jump_clock(self, name: str, seconds: float) -> None:
-        """Set the wall clock of a process forward, or back. It stays so; ``heal`` does not set it right.
+        """Set the wall clock of a process forward or back. ``heal`` does not correct the clock.
 
-        Timeouts and deadlines go by another clock, which never jumps.
+        Timeouts and deadlines use another clock, which never jumps.
 
         Args:
             name: The name of the process.
-            seconds: How far; negative: back.
+            seconds: How many seconds forward. A negative number sets the clock back.
         """
         self.faults["clock jump"] += 1
         self.simulation.event("clock jump", name, seconds)
@@ -753,7 +757,7 @@ class SimulatedCluster:
     def heal(self) -> None:
         """Heal all faults of the network, the disks and the metadata store, and resume paused processes.
 
-        Crashes that were planned do not come. Processes that are down stay down.
+        Planned crashes are cancelled. Processes that are down stay down.
         """
         self.simulation.event("heal")
         self.bring_metadata_back()
@@ -772,9 +776,9 @@ class SimulatedCluster:
     async def calm(self) -> None:
         """Wait until the drawn faults are over, heal everything, and start every process that is down.
 
-        Bookies that you have stopped start as well. When it returns, all bookies serve, and each process of
-        ``start`` runs or has returned. Give your service a few seconds after it: sessions end and leaders
-        change only in time.
+        Bookies that you have stopped start as well. When ``calm`` returns, all bookies serve, and each
+        process that ``start`` started runs or has returned. Then give your service a few seconds: sessions
+        need time to end, and leaders need time to change.
 
         Raises:
             LedgerLogError: A bookie cannot serve although everything is healed, for example because you have
@@ -834,7 +838,7 @@ class SimulatedCluster:
             self.simulation.event("reset", a, b, half, count)
 
     def expire_session(self, name: str) -> None:
-        """Make the metadata store end the session of a process. Do nothing if it has none.
+        """Make the metadata store end the session of a process. Do nothing if the process has no session.
 
         Args:
             name: The name of the process.

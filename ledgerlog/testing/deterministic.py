@@ -10,8 +10,9 @@ gives the same run, step for step, in any process and with any ``PYTHONHASHSEED`
 * **The time.** A ``MockClock`` with rate zero. If no task can run, trio's loop asks the clock to jump. The
   clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier. It calls all
   timers that are due then. No task drives the clock, and nothing waits in real time.
-* **Random choices.** One generator for each concern, for example ``random("network")``, seeded by its name
-  and the seed. So one more draw in one place does not shift the choices of another.
+* **Random choices.** Each concern has its own generator, for example ``random("network")``. The name of the
+  concern and the seed of the run seed it. So one more draw for one concern does not shift the choices of
+  another.
 * **The rest of the world.** Inside a run the clocks of ``time``, the functions of ``random``, ``os.urandom``,
   sockets and threads raise ``Nondeterminism``. So a leak is an error, and not a failure that you cannot
   repeat. Python cannot block everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration
@@ -22,13 +23,13 @@ gives the same run, step for step, in any process and with any ``PYTHONHASHSEED`
 
 **The trace** is a hash (blake2b) over the time, kind and arguments of every event that the simulated network,
 the disks, the metadata and your own code report. Equal hashes mean equal runs. The last lines are also kept
-as text. Arguments are numbers, text and bytes, never the text of an exception or of an object, because it may
-contain an address. ``is_strict`` adds every step of every task to the hash.
+as text. Arguments are numbers, text and bytes, never the text of an exception or of an object, because such
+a text may contain an address. ``is_strict`` adds every step of every task to the hash.
 
 **Deadlock** is detected without extra cost: if the loop wants to jump, and there is no timer and no deadline,
 nothing can ever happen again. The run is cancelled, and ``Deadlock`` names the remaining tasks. A bound on
 CPU time ends a run that never becomes idle. A bound on simulated time ends a run that loops forever in
-simulated time. There is no bound on wall time, because it depends more on the machine than on the run.
+simulated time. There is no bound on wall time, because wall time depends more on the machine than on the run.
 
 Only this module uses private names of trio. It looks them up when it is imported. If a version of trio lacks
 one, the import fails and names it.
@@ -171,7 +172,7 @@ class Trace:
 
 
 class _Steps(trio.abc.Instrument):
-    """Adds every step of every task to the trace."""
+    """An instrument of trio that adds every step of every task to the trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -444,7 +445,7 @@ class Simulation:
             signal.signal(signal.SIGPROF, before)
 
     def _fail(self, failure: BaseException) -> None:
-        """Cancel the run, so that it can clean up. If it is cancelled already, raise at once."""
+        """Cancel the run, so that it can clean up. If the run is cancelled already, raise at once."""
         if self._failure is not None:
             raise Deadlock(f"a cancelled run does not end; first: {self._failure}")
         self._failure = failure
@@ -477,7 +478,7 @@ class _ChanceOfThisThread:
 
 
 class _NoInstruments(dict[str, Any]):
-    """trio's table of instruments while there is none: it is asked four times in every turn of the loop."""
+    """trio's table of instruments while there are none. trio asks it four times in every turn of the loop."""
 
     def __init__(self, runner: Any) -> None:
         super().__init__()
@@ -490,10 +491,10 @@ class _NoInstruments(dict[str, Any]):
 
 
 class _RareInput:
-    """trio's input and output during a run, which has none.
+    """trio's input and output during a run. A run uses neither.
 
-    Only signals arrive from outside, and they can wait for a few turns of the loop. So the kernel is asked
-    once in ``_TURNS_PER_POLL`` turns.
+    Only signals arrive from outside, and they can wait for a few turns of the loop. So trio asks the kernel
+    only once in ``_TURNS_PER_POLL`` turns.
     """
 
     def __init__(self, real: Any) -> None:
@@ -517,9 +518,9 @@ class _RareInput:
 
 @contextlib.contextmanager
 def _lean_loop(runner: Any) -> Iterator[None]:
-    """Take out of trio's loop what is there for the real world. The schedule stays the same.
+    """Remove the parts of trio's loop that serve only the real world. The schedule stays the same.
 
-    Before the loop ends, it needs its input again."""
+    Put the loop's input back before the loop ends, because the loop needs it then."""
     polling = runner.io_manager
     runner.io_manager = _RareInput(polling)
     if not runner.instruments["_all"]:
@@ -546,8 +547,8 @@ def _deterministic_trio(seed: int | str) -> Iterator[None]:
 def _gc_resting() -> Iterator[None]:
     was_enabled = gc.isenabled()
     # Free the objects of the previous run. They are in the two youngest generations, because objects do not
-    # age while the collector is off. Right after that run they are still in use: a collection then would only
-    # age them.
+    # age while the collector is off. Right after that run the objects are still in use, so a collection at
+    # that moment would only age them.
     gc.collect(1)
     gc.disable()
     try:
@@ -584,8 +585,8 @@ _CHANCE = (
 def _forbidden(simulation: Simulation) -> Iterator[None]:
     """Make the real world raise Nondeterminism during the body. Log records get simulated time.
 
-    Only this thread simulates. Threads that the process had before, for example those of a JVM gateway, use
-    the real world as always; the run cannot start one.
+    Only this thread simulates. Threads that existed before the run, for example those of a JVM gateway, go on
+    using the real world. The run itself cannot start a thread.
     """
     replaced: list[tuple[Any, str, Any]] = []
     simulating = threading.get_ident()

@@ -4,16 +4,16 @@ A ``Platter`` is a machine's disk and outlives the machine's processes. ``SimDis
 views for one life of a process (``bookie.storage.disk.disk.Disk``, ``bookie.storage.index.index.Indexes``).
 The model keeps the promises of those contracts, and breaks everything that they do not promise:
 
-* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), and takes its time. When
+* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), and takes some time. When
   it returns, its bytes are durable, and so is everything that was written to the file before. A *power cut*
-  during the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
-  *process is killed* during the write, the write is in the page cache or was never made. Data in the cache
-  becomes durable only with the next sync of the file, and a power cut before that may lose it.
-* **Names.** Changes of names become durable with ``sync_directory``, in order. A power cut keeps only the
-  first few of the other changes, perhaps none or all. If a directory's own name is lost, its files are lost
-  too.
-* **The index.** A batch is durable when ``write`` returns. If a crash interrupts ``write``, the whole batch
-  is there, or nothing of it.
+  during the write keeps none of the write, all of it, its first sectors, or any of its sectors of 512 bytes.
+  If the *process is killed* during the write, the write is in the page cache or was never made. Data in the
+  cache becomes durable only with the next sync of the file, and a power cut before that may lose the data.
+* **Names.** Changes of names become durable with ``sync_directory``, in order. Of the changes that are not
+  durable, a power cut keeps only the first few, perhaps none or all. If a directory's own name is lost, its
+  files are lost too.
+* **The index.** A batch is durable when ``write`` returns. If a crash interrupts ``write``, the index has the
+  whole batch, or nothing of it.
 
 Faults, which the cluster injects:
 
@@ -23,8 +23,8 @@ Faults, which the cluster injects:
 * ``stall(seconds)``, ``is_full``, ``slow``: latency and space.
 * ``rot``: flip one bit of a page that was written, but not of the last write of its file. Damage to the very
   last block of a journal looks like a torn write, and no protocol survives that on all copies.
-* ``damage``: damage of any kind to any file, also to files that are missing or cut short afterwards. It
-  spares the end of the journal, for the same reason.
+* ``damage``: flip a bit, cut a file short, remove it, overwrite it, exchange two files, or lose an index.
+  Except for the flipped bit, it spares the journal segment that was written last, for the same reason.
 * ``take_image``, ``put_back``: an older image of the disk takes the place of its present content.
 """
 
@@ -52,7 +52,7 @@ PAGE = 4096
 _LAST_KEY = b"\xff" * 64
 _ROWS_MAX = 1 << 30
 _DAMAGED = (".journal", ".entries", "/cookie", "/marks")
-"""How the paths of the files end that ``damage`` damages."""
+"""The ends of the paths of files that ``damage`` may damage."""
 
 OnDurable = Callable[[str, int, bytes], None]
 
@@ -64,7 +64,7 @@ class _Write:
     offset: int
     data: bytes
     is_dropped: bool = False
-    """The kernel dropped it after an error: reads see it, but it is never written."""
+    """The kernel dropped the write after an error: reads see its bytes, but they never become durable."""
 
 
 @attrs.define(eq=False)
@@ -108,7 +108,7 @@ class _OpenFile:
 
 @attrs.frozen
 class DiskImage:
-    """The durable content of a disk at one moment, as a snapshot of its machine has it."""
+    """The durable content of a disk at one moment, like a snapshot of its machine."""
 
     files: tuple[tuple[str, bytes, tuple[tuple[int, int], ...]], ...]
     """Path, content, and offset and length of the durable writes."""
@@ -196,7 +196,7 @@ class Platter:
         return True
 
     def take_image(self) -> DiskImage:
-        """Return what a power cut now would leave, without what it may keep of the page cache."""
+        """Return the durable content, as if a power cut came now and kept nothing of the page cache."""
         known = self._durable_directories
         directories = tuple(path for path in known if all(above in known for above in _above(path)))
         return DiskImage(
@@ -228,10 +228,10 @@ class Platter:
         self.simulation.event("disk put back", self.machine, len(image.files))
 
     def damage(self, random: Random) -> str | None:
-        """Damage one file, or lose the index. No process may use the disk.
+        """Damage one file, exchange two files, or lose an index. No process may use the disk.
 
         Returns:
-            What was done, or None if there is nothing to damage.
+            The damage that was done. None: the chosen kind of damage found nothing to damage.
         """
         assert not self.locks, "a process uses the disk"
         files = [path for path in sorted(self._files) if path.endswith(_DAMAGED)]
@@ -341,7 +341,7 @@ class Platter:
 
     def make_directory(self, path: str) -> None:
         *above, last = [*_above(path), path]
-        for each in above:  # Parents count as durable: their makers synced them.
+        for each in above:  # The parents count as durable: a process synced them when it made them.
             self._directories[each] = self._durable_directories[each] = None
         if last not in self._directories:
             self._change(_NameChange(_parent(last), "directory", last))
@@ -362,7 +362,7 @@ class Platter:
 
     @property
     def used_bytes(self) -> int:
-        """How many bytes the files have."""
+        """How many bytes all files have together."""
         return sum(len(inode.data) for inode in self._files.values())
 
     def space(self) -> DiskSpace | None:
@@ -490,15 +490,17 @@ def _apply(change: _NameChange, files: dict[str, _Inode], directories: dict[str,
 
 
 class _Door:
-    """The base of the disk and the indexes of one life of a process: each call takes time and passes its door
-    (see ``testing.process``)."""
+    """The base of the disk and the indexes of one life of a process.
+
+    Each call takes time and passes a *door*: the check that the process is alive (see ``testing.process``).
+    """
 
     def __init__(self, platter: Platter, incarnation: Incarnation) -> None:
         self.platter = platter
         self.incarnation = incarnation
 
     async def take_time(self, *, is_queued: bool = False, is_write: bool = False) -> None:
-        """Take the time of one operation. Cancelling does not end it early, but the process's death does."""
+        """Wait as long as one operation takes. Cancelling does not shorten this; the process's death does."""
         incarnation = self.incarnation
         incarnation.enter_door(is_write=is_write)
         await trio.lowlevel.checkpoint_if_cancelled()  # After this, it always waits.

@@ -8,19 +8,20 @@ drawn at random. Some drills begin with one of the ``PLAYS``, which are known to
 builds:
 
     push               push some entries; the next step does not wait for them
-    hold, mute         hold back the owner's messages to some members; or their answers
+    hold               hold back the owner's messages to some members
+    mute               hold back the answers of some members to the owner
     lose               break a member's connection and keep it out of reach: the ensemble must change
     wait               wait as long as messages and writes take
     metadata           the owner's metadata writes are slow, or are lost, or lose their answers
     release            end some of these faults
-    recover            one or two recoverers take the ledger over, and may not reach some members
+    recover            one or two recoverers take the ledger over; they may fail to reach some members
     lose for recovery  a recoverer loses a member during its work
     restart            a member is killed, loses power, or is stopped, and comes back
     close              the owner closes the ledger while entries are on their way. It waits for them for a
                        short time or not at all
 
 The faults of a drill end with it. The nemesis adds its own. A task that waits for an entry goes on waiting
-while the ledger is closed, recovered or given up. So it also notices an acknowledgement that comes too late.
+while the ledger is closed, recovered or given up. So the task also notices a late acknowledgement.
 ``recoverers`` checks the outcome.
 """
 

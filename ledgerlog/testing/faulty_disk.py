@@ -14,8 +14,8 @@ wait, raise, or not call ``go_on``:
 
 The first fault is the outermost. These calls pass the faults: ``create``, ``rename``, ``truncate``, ``read``,
 ``write_sync`` and ``write_now``. ``write_behind`` counts as ``write_sync``, because it calls it.
-``write_now`` is not async, so only ``Fails`` works for it, and without ``happens``. ``disk.calls`` counts the
-calls.
+``write_now`` is not async, so of the faults only ``Fails`` without ``happens`` works for it. ``disk.calls``
+counts the calls.
 
 A ``write_sync`` that fails can leave its bytes visible to reads (``Fails(..., happens=True)``), as a page
 cache does. ``cut_power`` removes these bytes, except those that a later write has made durable.
@@ -61,7 +61,7 @@ class Fails:
 
     Args:
         verbs: The names of the methods, for example "write_sync".
-        error: The error that they raise. None: StorageError.
+        error: The error that the calls raise. None: StorageError.
         only: Called with the path. The call fails only if it returns true.
         happens: The calls have their effect before they fail.
     """
@@ -119,7 +119,7 @@ class Gate:
         self._tell()
 
     def let_one_through(self) -> None:
-        """Let one call through: one that waits, or else the next one."""
+        """Let one call through: a waiting call if there is one, otherwise the next call."""
         self._permits += 1
         self._tell()
 
@@ -150,7 +150,7 @@ def skips(*verbs: str) -> DiskFault:
 
 @attrs.frozen
 class _Undone:
-    """The content that a failed write has replaced. ``cut_power`` brings it back."""
+    """The content that a failed write has replaced. ``cut_power`` restores this content."""
 
     content: bytearray
     offset: int

@@ -157,7 +157,7 @@ class _FaultyStream:
         return self._inner.principal
 
     async def _unless_closed(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """Wait for something. ConnectionLost if this end is closed meanwhile."""
+        """Await ``wait()``. Raise ConnectionLost if this end is closed meanwhile."""
         self._check()
         with trio.CancelScope() as waiting:
             self._waiting[waiting] = None

@@ -125,7 +125,7 @@ class NotedWrites:
 
 
 def latency(seconds: float) -> Fault:
-    """Each call takes ``seconds`` to reach the store. A call that is cancelled meanwhile never reaches it."""
+    """Return a fault: each call takes ``seconds`` to reach the store, unless it is cancelled before."""
 
     async def fault(_: Call, go_on: GoOn) -> Any:
         await trio.sleep(seconds)
@@ -200,8 +200,7 @@ class StaleReplica:
 
 
 def answer_lost_behind(path: str, act: Callable[[], Awaitable[object]]) -> Fault:
-    """Return a fault: the first write of ``path`` takes effect, then ``act()`` runs, and the write's answer
-    is lost."""
+    """Return a fault: the first write of ``path`` takes effect, ``act()`` runs, then the answer is lost."""
     is_done = False
 
     async def fault(call: Call, go_on: GoOn) -> Any:

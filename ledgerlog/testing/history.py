@@ -1,6 +1,6 @@
-"""The calls that clients made to your service and the answers they got, and whether one order explains them.
+"""Check that one order of the calls to your service explains the answers that its clients got.
 
-    history = History()  # inside of the scenario, because a failing run is repeated
+    history = History()  # inside the scenario, because a failing run is repeated
 
     async def customer(client):
         call = history.begin(("take", seat, name))
@@ -15,9 +15,10 @@ else happens at the same time. If your service is a state machine on one log, an
 log or as a confirmed leader, its histories are linearizable. A stale read, a lost write and a command that
 counts twice are not.
 
-The search is that of Wing and Gong with the memory of Lowe. It walks over the begins and answers in their
-order. At a begin it lets the call happen now, if its answer fits; at the answer of a call that has not
-happened it goes back to the last choice. It never looks twice at the same calls with the same state.
+The search is the one of Wing and Gong, with Lowe's memory of visited states. It walks over the begins and
+answers in the order in which they came. At the begin of a call, the search lets the call happen now if the
+call's answer fits. At the answer of a call that has not happened, the search goes back to its last choice. It
+never tries the same set of calls with the same state twice.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LINES_MAX = 40
 
 
 class NotLinearizable(AssertionError):
-    """No order of the calls explains their answers. The message lists the calls around the one that fails."""
+    """No order of the calls explains their answers. The message lists the calls around the first misfit."""
 
 
 @attrs.define(eq=False)
@@ -52,7 +53,7 @@ class ServiceCall(Generic[Command]):
     begun: int
     """The place of the begin in the order of all begins and answers."""
     ended: int | None = None
-    """The place of the answer. None: there is none, so the call may happen at any later time, or never."""
+    """The place of the answer in that order. None: no answer came, so the call may happen later, or never."""
     answer: Any = None
     """The answer, if there is one."""
     _history: History[Command] = attrs.field(kw_only=True, repr=False)
@@ -70,7 +71,7 @@ class ServiceCall(Generic[Command]):
         self.ended, self.answer = self._history._tick(), answer
 
     def refused(self) -> None:
-        """Report that the call certainly had no effect and never will. It is taken out of the history.
+        """Report that the call certainly had no effect and never will. The history then forgets the call.
 
         Report nothing if the outcome is unknown, for example after a time-out.
 
@@ -113,7 +114,7 @@ class History(Generic[Command]):
             command: What the client asks for.
 
         Returns:
-            The call, to report its answer to.
+            The call. Report its answer with ``answered`` or ``refused``.
         """
         call = ServiceCall(command, self._tick(), history=self)
         self.calls[call] = None
@@ -137,8 +138,8 @@ class History(Generic[Command]):
 
             history.check(apply, initial=None)
 
-        The time that this takes can grow exponentially with the number of calls that overlap, so use ``key``
-        if parts of your state do not depend on each other.
+        The check can take a time that grows exponentially with the number of overlapping calls. So use
+        ``key`` if parts of your state do not depend on each other.
 
         Args:
             apply: Returns the state after a command, and its answer. It must not change the old state. States
@@ -171,26 +172,26 @@ class _Stuck:
     """Where the search got furthest."""
 
     call: ServiceCall[Any]
-    """The call that ended without a moment at which it fits."""
+    """The call whose answer fits at no moment between its begin and its end."""
     explained: int
     state: object
 
 
 def _around(calls: list[ServiceCall[Any]], stuck: ServiceCall[Any]) -> list[ServiceCall[Any]]:
-    """The calls up to the one that does not fit, and a few after it."""
+    """Return the calls up to the one that does not fit, and a few after it."""
     last = min(len(calls), calls.index(stuck) + _LINES_MAX // 4)
     return calls[max(0, last - _LINES_MAX) : last]
 
 
 class _Node:
-    """The begin or the end of a call, in the list of those that have no place in the order yet."""
+    """The begin or the end of a call, in the list of the calls that have no place in the order yet."""
 
     __slots__ = ("after", "before", "end", "index")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.end: _Node | None = None
-        """Of a begin: its end."""
+        """If this node is the begin of a call: the node of the call's end."""
         self.before: _Node = self
         self.after: _Node | None = None
 
@@ -247,7 +248,7 @@ class _OrderSearch:
             if node.end is not None:
                 state, answer = self._apply(self._state, call.command)
                 reached = (self._happened | 1 << node.index, state)
-                # A call without an answer that changes nothing need not happen.
+                # A call that has no answer and changes nothing need not happen.
                 fits = state != self._state if call.ended is None else answer == call.answer
                 if fits and reached not in seen:
                     seen.add(reached)
@@ -256,7 +257,7 @@ class _OrderSearch:
                 else:
                     node = node.after
             elif call.ended is None:
-                return None  # No call that is left has an answer, so none of them need have happened.
+                return None  # The remaining calls have no answers, so none of them need have happened.
             else:
                 self._note(call)
                 if not self._choices:

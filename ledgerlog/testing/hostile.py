@@ -1,24 +1,25 @@
-"""A hostile peer in a simulated cluster that is closed by a secret: what it sends, and what must be refused.
+"""Hostile peers in a simulated cluster that is closed by a secret: what they send, and what must be refused.
 
 In about one run in six the cluster is closed: its bookies and clients prove who they are, and hostile
-processes try what they are not allowed to. They know more than a stranger could: the ledgers, their keys and
-their entries (they read the metadata store), and each HELLO and PROOF that anybody sent. Only their identity
-stands between them and the ledgers.
+processes try forbidden requests. The hostile processes know more than a stranger could know. They read the
+metadata store, so they know the ledgers with their keys and entries. They also know each HELLO and PROOF that
+any process sent. Only the proof of identity protects the ledgers from them.
 
-    stranger    knows no secret: claims to be somebody with a guessed one, claims nothing, or replays the
-                HELLO and the PROOF of somebody else
-    nobody      proves who it is, and has no grant
+    stranger    knows no secret: claims an identity with a guessed secret, claims nothing, or replays the
+                HELLO and the PROOF of another process
+    nobody      proves who it is, but has no grant
     elsewhere   may write logs that nobody else uses
     reader      may read everything
     revoked     an administrator whose role was taken away
 
-Each sends adds, recovery adds, fences, recovery reads, reads, lists and questions, and frames that are none.
+Each peer sends adds, recovery adds, fences, recovery reads, reads, lists and questions, and also bytes that
+do not form a frame.
 
-**What must hold** (``HostileRefused``): no add of theirs is acknowledged, and no request is answered with OK,
-except reads of the reader. The judges of the run see the rest: what hostile peers send reaches no entry, no
-fence and no end of a ledger, and the cluster goes on.
+**What must hold** (``HostileRefused``): no add of a hostile peer is acknowledged, and no request of it is
+answered with OK, except reads of the reader. The judges of the run check the rest: hostile peers change no
+entry, no fence and no end of a ledger, and the cluster goes on working.
 
-This is drawn from a random stream of its own, so the rest of a run is drawn as without it.
+Hostility is drawn from a random stream of its own, so the rest of the run is the same with and without it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _KINDS: tuple[Kind | None, ...] = (
     Kind.LEDGERS,
     None,
 )
-"""None: bytes that are no frame."""
+"""The kinds of frames that peers send. None: bytes that do not form a frame."""
 
 ROLES: dict[str, Principal | None] = {
     "stranger": None,
@@ -87,18 +88,18 @@ class Hostility:
     """The hostile peers of one run."""
 
     roles: tuple[str, ...]
-    """One peer of each. Empty: the cluster is open, and nobody is hostile."""
+    """The roles of the peers, one peer for each role. Empty: the cluster is open and has no hostile peers."""
     gap_s: float
     """The mean time between two connections of a peer, in seconds."""
 
     @classmethod
     def draw(cls, random: Random, trouble_s: float, *, wanted: bool | None = None) -> Hostility:
-        """Draw them.
+        """Draw the hostile peers.
 
         Args:
             random: The generator to draw from.
-            trouble_s: How long the faults of the run last.
-            wanted: Whether there are any. None: this is drawn, too.
+            trouble_s: How long the faults of the run last, in seconds.
+            wanted: Whether there are hostile peers. None: this is drawn, too.
         """
         is_drawn = random.random() < HOSTILE_SHARE
         roles = random.sample(sorted(ROLES), random.choice((1, 2, len(ROLES))))
@@ -155,7 +156,7 @@ class HostilePeers:
         self.overheard: Overheard | None = None
 
     def overhear(self, observer: Observer) -> Observer:
-        """Return the observer of the run. Hostile peers know what it hears."""
+        """Return the observer to use for the run. Hostile peers learn the frames that it hears."""
         if not self.hostility.roles:
             return observer
         self.overheard = Overheard(observer)
@@ -167,7 +168,7 @@ class HostilePeers:
         return [f"hostile-{role}" for role in self.hostility.roles]
 
     def prover_of(self, process: str, random: Random) -> Prover | None:
-        """Return who a process is; None if the cluster is open."""
+        """Return the identity of a process. None: the cluster is open."""
         if not self.hostility.roles:
             return None
         secrets, role = self._secrets, process.removeprefix("hostile-")
@@ -244,7 +245,7 @@ class _Peer:
     # --- a stranger -------------------------------------------------------------------------------
 
     async def _pretend(self, stream: Stream, bookie: str) -> None:
-        """Claim to be somebody without knowing the secret."""
+        """Claim an identity without knowing its secret."""
         random, counts = self._random, self._peers.counts
         line = _Line(stream, FrameBuffer())
         assert self._peers.overheard is not None
@@ -261,7 +262,7 @@ class _Peer:
             await stream.send_all([heard[1]])
         else:
             who = random.choice((Principal.parse(f"bookie/{bookie}"), ADMIN))
-            # A fingerprint that was heard, and no secret behind it.
+            # A fingerprint that was overheard; the peer does not know the secret.
             keys: tuple[bytes, ...] = (random.randbytes(FINGERPRINT_BYTES),)
             if heard is not None:
                 claim = decode_hello_untrusted(_only_frame(heard[0])).claim
@@ -273,7 +274,7 @@ class _Peer:
             )
             await line.receive()
             await stream.send_all([encode_proof(random.randbytes(PROOF_BYTES))])
-        # Whatever was answered: nothing may be served behind it.
+        # Whatever the bookie answered, it must serve nothing after that.
         await stream.send_all([encode_head(Kind.INFO, request=1)])
         while True:
             header = (await line.receive()).header
@@ -281,10 +282,10 @@ class _Peer:
             if is_proof or header.kind == Kind.INFO | REPLY:
                 self._violate(bookie, f"a {way} is answered with {Kind(header.kind & ~REPLY).name}")
 
-    # --- somebody with an identity ----------------------------------------------------------------
+    # --- a peer with an identity ------------------------------------------------------------------
 
     async def _ask(self, line: _Line, ledger: LedgerMetadata) -> None:
-        """Send what is not allowed, and see that all of it is refused."""
+        """Send requests that are not allowed, and check that each of them is refused."""
         random = self._random
         adds, refused = 0, set[int]()
         asked: dict[int, int] = {}
@@ -348,7 +349,7 @@ class _Peer:
 
 
 class _Line:
-    """A connection, and the frames that come from it."""
+    """A connection to a bookie, and the frames that the bookie sends."""
 
     def __init__(self, stream: Stream, buffer: FrameBuffer) -> None:
         self.stream = stream
@@ -356,7 +357,7 @@ class _Line:
         self._frames: list[Frame] = []
 
     async def receive(self) -> Frame:
-        """Return the next frame. ConnectionLost: the bookie closed the connection."""
+        """Return the next frame. Raise ConnectionLost if the bookie has closed the connection."""
         while not self._frames:
             count = await self.stream.receive_into(self._buffer.writable())
             if not count:

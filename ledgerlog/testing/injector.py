@@ -1,8 +1,8 @@
-"""Inject one fault into a simulated cluster: which kinds there are, and what each of them does.
+"""Inject one fault into a simulated cluster. This module has the kinds of faults, and what each kind does.
 
-Whoever injects faults decides first whom they hit and how long they last (``Victims``): the nemesis of the
-system's own runs (``nemesis``), and the faults that a user's scenario draws (``trouble``). Kinds that need
-the protocol's own views are in ``nemesis``.
+Two modules use it: ``nemesis`` in the system's own runs, and ``trouble`` for the drawn faults of a user's
+scenario. The caller decides which processes a fault hits and how long the fault lasts (``Victims``). Kinds of
+faults that need a view of the protocol are in ``nemesis``.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ FAULTS = (
     "full disk",
     "failed sync",
 )
-"""The kinds of faults that every cluster and every client must survive, whatever it does."""
+"""The kinds of faults that every cluster and every client must survive at any time."""
 
 BOOKIES_ONLY = ("power cut", "power cut at a door", "clean stop", "failed sync")
-"""The faults of processes that hit bookies alone. Each takes its bookie away for a while."""
+"""The faults of processes that hit only bookies. Each of them takes a bookie out of service for a while."""
 
 LINKS = ("partition", "one-way partition", "reset", "half-open", "slow link", "clogged link")
 """The faults of the links between two processes."""
@@ -75,14 +75,14 @@ NEEDS_BOOKIE = (*BOOKIES_ONLY, *LINKS, "disk stall", "slow disk", "full disk")
 
 @attrs.frozen
 class Victims:
-    """Whom a fault hits, and for how long."""
+    """The processes that a fault hits, and how long the fault lasts."""
 
     bookie: str
     client: str
     anybody: str
-    """The process for a fault that may hit either of them."""
+    """The process to hit, if the fault may hit either the client or the bookie."""
     lasting_s: float
-    """How long a fault lasts that ends by itself, in seconds."""
+    """If the fault ends by itself: how long it lasts, in seconds."""
 
 
 class Injector:
@@ -103,7 +103,7 @@ class Injector:
         Args:
             fault: The fault. Its kind is one of ``FAULTS``, ``EXCHANGE`` or ``CLOCK_JUMP``.
             random: The generator to draw the rest of its details from.
-            victims: Whom it hits. ``victims.anybody`` must be running.
+            victims: The processes that it hits. ``victims.anybody`` must be running.
         """
         cluster, kind = self._cluster, fault.kind
         bookie, client, anybody, lasting_s = (
@@ -132,7 +132,7 @@ class Injector:
                 with trio.move_on_after(lasting_s):
                     await cluster.stop(bookie)
             case "crash at a door" | "power cut at a door":
-                # A power cut comes mostly during a write, because it then tears the write.
+                # Mostly cut the power during a write, because that tears the write.
                 is_cut = kind != "crash at a door"
                 writes = is_cut and random.random() < 0.8
                 doors, before = random.randrange(1, 6 if writes else 25), random.random() < 0.7

@@ -13,7 +13,7 @@ On disks:
 On the metadata of ledgers:
     ConfigOK            every stored record decodes; decoding checks the rules within one version
     MetaTransitions     only legal transitions; FragmentsMonotone, FragmentsFrozenInRecovery, ClosedImmutable
-    UnknownKept         whoever rewrites a record keeps the keys that only another version knows
+    UnknownKept         a process that rewrites a record keeps the keys that only another version knows
     OneOwner            only the creator of an open ledger changes or closes it
     NoTruncation        no ledger is closed below an acknowledged entry, and no entry after the end of a
                         closed ledger is acknowledged
@@ -36,12 +36,13 @@ On the records of logs:
 At each acknowledgement:
     AckedAtAckQuorum    the entry is durable on an ack quorum of the write set that the metadata names
     AckOrder            all entries below it are durable on their ack quorums too
-    LogAckedInList      its ledger is in the log's list: no leader serves before the list is written
-    LogOrder            an acknowledgement in a ledger never comes after one in a ledger that is listed later
+    LogAckedInList      the entry's ledger is in the log's list: no leader serves before the list is written
+    LogOrder            an acknowledgement in a ledger never comes after an acknowledgement in a ledger that
+                        is listed later
 
 An entry counts as durable if it was synced once, or if a bookie that syncs later claims to hold it
-(``loss_rules``). The nemesis may damage a copy afterwards, within a budget (``nemesis``). Other checks, of
-the readers, show that a damaged copy is reported as damaged, and that the entry is read from another bookie.
+(``loss_rules``). The nemesis may damage a copy afterwards, within a budget (``nemesis``). The checks of the
+readers show that a damaged copy is reported as damaged, and that the entry is read from another bookie.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ __all__ = ["BLOCK_MAGIC", "GodView", "Violation"]
 
 _BLOCK = struct.Struct("<8sQQII")
 BLOCK_MAGIC = b"LLBLOCK1"
-"""With these bytes a block of a bookie's journal begins."""
+"""A block of a bookie's journal begins with these bytes."""
 _LOG_RECORDS = log_record_path(0).partition("/")[0]
 
 _EDGES = frozenset(
@@ -88,7 +89,7 @@ class Violation(AssertionError):
 
 
 def _gone_ledgers(data: bytes, path: str) -> GoneLedgers:
-    """Decode a file of gone ledgers. It is of the bookie whose disk it is on."""
+    """Decode a file of gone ledgers. Take the name of the file's bookie from the file itself."""
     return GoneLedgers.decode_untrusted(data, path=path, instance=data[16:80].rstrip(b"\0").decode())
 
 
@@ -165,7 +166,7 @@ class GodView:
             self._records += 1
             if record.kind == FENCE:
                 self._fenced.setdefault((bookie, decode_fence(record, path).ledger_id), self._records)
-            elif record.kind == DELETE:  # The record is also the fence of what it deletes (rule 4).
+            elif record.kind == DELETE:  # The record also fences the ledger that it deletes (rule 4).
                 for ledger_id in decode_delete(record, path):
                     self.checks["DeletedIsGone"] += 1
                     if ledger_id in self.ledgers:
@@ -187,7 +188,7 @@ class GodView:
                     self.on_held(bookie, header.ledger_id, entry_id, digest)
 
     def on_held(self, bookie: str, ledger_id: int, entry_id: int, digest: int) -> None:
-        """A bookie has an entry with that digest.
+        """A bookie has an entry with this digest.
 
         Either the entry is durable there, or the bookie acknowledges entries before it syncs them
         (``loss_rules``).
@@ -213,7 +214,7 @@ class GodView:
         return since is not None and since < self._fenced.get((bookie, ledger_id), 0)
 
     def digest_of(self, ledger_id: int, entry_id: int) -> int | None:
-        """The digest of an entry that is durable on some bookie. None: it is durable on none."""
+        """The digest of an entry that is durable on some bookie. None: the entry is durable on no bookie."""
         return self._digests.get((ledger_id, entry_id))
 
     def holders(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
@@ -412,7 +413,7 @@ class GodView:
         known = self.acked.get(ledger_id, -1)
         verdict = self.last_verdict.get(ledger_id)
         metadata = self.ledgers.get(ledger_id)
-        # Another recoverer may have kept the entry. Then its owner may learn that the entry is there.
+        # Another recoverer may have kept the entry. Then the entry's owner may learn that the entry is there.
         is_adopted = metadata is not None and metadata.is_closed
         if not is_adopted:
             self.acked_by_quorum[ledger_id] = max(self.acked_by_quorum.get(ledger_id, -1), entry_id)

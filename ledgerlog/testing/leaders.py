@@ -1,9 +1,9 @@
-"""A workload: leaders contend for one log, which rolls, is truncated, sealed, and read along.
+"""A workload: leaders contend for one log, which rolls, is truncated, is sealed, and is followed by a reader.
 
 Several processes take the log over again and again. They append unique records from several tasks, roll, and
-are deposed. A follower reads along. If the swarm enables it, an administrator truncates the log at confirmed
-offsets and seals it near the end. It also creates and deletes another log again and again. A ``LogHistory``
-records all answers, and ``history.judge`` checks them.
+are deposed. A follower reads the log meanwhile. If the swarm enables it, an administrator truncates the log
+at confirmed offsets and seals it near the end. The administrator also creates and deletes another log again
+and again. A ``LogHistory`` records all answers, and ``log_history.judge`` checks them.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ class ContendingLeaders:
                 self._world.on_ack(ack, name)
         found = [record.data for record in await _read_all(log)]
         if found != sent and found == sent[: len(found)]:
-            # Auto-recovery may fence the ledger before its writer can close it. A reader then finds only what
-            # it knows to be acknowledged, and a takeover finds the rest.
+            # Auto-recovery may fence the ledger before its writer can close it. A reader then finds only the
+            # records that it knows to be acknowledged. A takeover finds the rest.
             assert acks[-1].position is not None
             if not (await client.ledgers.metadata(acks[-1].position.ledger_id)).is_closed:
                 self._counts["read before a takeover"] += 1

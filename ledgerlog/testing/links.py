@@ -9,7 +9,7 @@ __all__ = ["Link", "LinkQuality"]
 
 @attrs.frozen(kw_only=True)
 class LinkQuality:
-    """How links behave while no fault is injected. Pass it as ``quality`` to ``simulate``.
+    """How links behave while no fault is injected. Pass a ``LinkQuality`` as ``quality`` to ``simulate``.
 
     A share is a fraction from 0 to 1. Every choice is drawn from the run's seed.
     """

@@ -1,12 +1,11 @@
 """Check from outside that one log explains the actions of its users and the answers that they got.
 
-A workload fills a ``LogHistory`` while it runs. ``judge`` compares it with the whole log, which is read after
-every fault is healed. It knows nothing of the inside of a log, and takes time linear in the number of
-records:
+A workload fills a ``LogHistory`` while it runs. ``judge`` compares the history with the whole log, which is
+read after every fault is healed. ``judge`` knows nothing of the inside of a log. It takes time linear in the
+number of records, and checks:
 
 * Two complete reads are equal. Everything that a reader saw earlier is a part of them, without holes.
-* Offsets are dense, from where the log was truncated. No record is in the log twice. Every record in the log
-  was sent.
+* From the truncation on, offsets are dense. No record is in the log twice. Every record in the log was sent.
 * Every acknowledged record that was not truncated is in the log, at the offset of its Ack. If an append
   failed definitely, its record is not in the log. If the outcome is unknown, the record may or may not be
   there.
@@ -15,9 +14,9 @@ records:
 * Nothing that was sent after the log was sealed is acknowledged.
 * If a call sent several records, only the first few of them may be in the log, in order and without a hole.
 * Epochs and timestamps never decrease along the log.
-* Real time: if a record was acknowledged before another one was sent, it comes first in the log. Since
-  records are unique and the log gives their order, this makes the appends linearizable, and it finds two
-  leaders that interleave.
+* Real time: if a record was acknowledged before another record was sent, the acknowledged record comes first
+  in the log. Since records are unique and the log gives their order, this makes the appends linearizable. The
+  check also finds two leaders that interleave.
 * No leader gets an acknowledgement at or after the offset at which a newer leadership began.
 """
 

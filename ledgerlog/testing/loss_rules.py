@@ -1,16 +1,17 @@
 """Rules for bookies that acknowledge before they sync (``journal_write_data = false``).
 
-Such a bookie *claims* to hold every entry that it acknowledged or gave out, and ``GodView`` believes it.
-Nothing on its disk proves the claim, and a crash may lose the entry. Claims count in quorums, and a claim
-stays even if the entry is lost. At most ``ack quorum - 1`` bookies of a run are of this kind (``swarm``), so
-each quorum with claims also has a synced copy. The rules for all bookies show that nothing acknowledged is
-lost; they hold here too: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
+Such a bookie *claims* to hold every entry that it acknowledged or gave out, and ``GodView`` believes the
+claim. Nothing on the bookie's disk proves the claim, and a crash may lose the entry. Claims count in quorums,
+and a claim stays even if the entry is lost. At most ``ack quorum - 1`` bookies of a run are of this kind
+(``swarm``), so each quorum with claims also has a synced copy. The rules for all bookies, which show that
+nothing acknowledged is lost, hold here too: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
 
-Other bookies lose entries by what people do: their directories are rolled back, or damaged and repaired
-(``people``). They sync, so an ordinary crash costs them nothing.
+Other bookies lose entries by the mistakes of people: their directories are rolled back, or damaged and
+repaired (``people``). These bookies sync, so an ordinary crash costs them nothing.
 
-After a crash of a bookie that does not sync, or after such a loss, these rules apply to it, for the ledgers
-that existed then (C.3):
+After a crash of a bookie that does not sync, or after a mistake of people, these rules apply to the bookie,
+for the ledgers that existed then (C.3). A ledger is in *limbo* on a bookie if the bookie may have lost some
+of the ledger's entries and has not copied them back yet:
 
     BootMarks           it acknowledges no ordinary add to any of them
     LimboNoNegative     if the ledger is not closed, it never denies an entry
@@ -55,7 +56,7 @@ class LossRules:
             self._lost_through[bookie], self._syncs[bookie] = NO_LEDGER, None
 
     def may_lose(self, bookie: str) -> bool:
-        """Whether the bookie loses entries in this run, or may."""
+        """Whether the bookie may lose entries in this run."""
         return bookie in self._lost_through
 
     def on_loss(self, bookie: str) -> None:
@@ -74,7 +75,7 @@ class LossRules:
 
         Args:
             bookie: The bookie.
-            through: The newest ledger that it may have lost entries of. None: the newest that exists.
+            through: The newest ledger of which the bookie may have lost entries. None: the newest one.
         """
         assert bookie in self._lost_through, f"{bookie} is not in the budget for losses"
         self._lost_through[bookie] = max(

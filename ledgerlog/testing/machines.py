@@ -9,13 +9,13 @@ It looks for everything that could make replicas differ. It applies the same com
 compares every result and every state:
 
 * twice in this process. The state and the results must not depend on the identity of an object;
-* with a snapshot at every position. A fresh machine restores it and applies the remaining commands. A
-  snapshot must hold everything that matters;
+* with a snapshot at every position. A fresh machine restores the snapshot and applies the remaining commands.
+  A snapshot must hold everything that matters;
 * with a snapshot that is taken at a position and read after the next commands. Its content must not change
   after it was taken;
 * in other processes, with other hash seeds. The state and the results must not depend on the order of a set,
   or on anything else that depends on hashes. For this, the factory must be importable: a class or function of
-  a module, not one inside of a test function.
+  a module, not one inside a test function.
 
 The commands are stamped as a leader stamps them, with the same stamps each time. If two ways differ,
 ``NotDeterministic`` names the command that shows the difference."""

@@ -13,11 +13,11 @@ It runs the production code over capabilities in memory: it uses no thread, sock
 Use it to inject one fault at one place and to check one rule. Use ``simulate``
 (``ledgerlog.testing.cluster``) for the rest: latency, crashes of disks, and thousands of schedules by seed.
 
-**Bookies.** Each has a disk and indexes of its own, which outlive it. ``kill`` is like a power cut, except
-that the disk loses nothing: it cancels the bookie's tasks and breaks its connections, and its registration
-stays until the metadata store ends the session (after ``SESSION_TIMEOUT_S``, unless you choose another time).
-``stop`` is graceful. ``start`` starts the bookie again on the same data. ``bookie.disk`` is a ``FaultyDisk``
-(``faulty_disk``).
+**Bookies.** Each bookie has its own disk and indexes, which outlive its process. ``kill`` is like a power
+cut, except that the disk loses nothing. ``kill`` cancels the bookie's tasks and breaks its connections. The
+bookie's registration stays until the metadata store ends the session (after ``SESSION_TIMEOUT_S``, unless you
+choose another time). ``stop`` is graceful. ``start`` starts the bookie again on the same data.
+``bookie.disk`` is a ``FaultyDisk`` (``faulty_disk``).
 
 **The network** is a ``FaultyNetwork`` (``faulty_network``). Each client and each bookie is a host of it.
 
@@ -81,7 +81,7 @@ def new_tree(cluster: str = CLUSTER) -> MemoryTree:
 
 
 class Bookie:
-    """One bookie's machine: its disk, and the bookie if it runs."""
+    """One bookie's machine: the disk, and the bookie if it runs."""
 
     def __init__(self, cluster: MemoryCluster, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
@@ -106,7 +106,7 @@ class Bookie:
 
     @property
     def node(self) -> BookieNode:
-        """The running bookie. Raises AssertionError if it does not run."""
+        """The running bookie. Raises AssertionError if the bookie does not run."""
         assert self._node is not None, f"{self.bookie_id} does not run"
         return self._node
 
@@ -188,13 +188,15 @@ class Bookie:
         self._cluster.nursery.start_soon(expire)
 
     async def lose_disk(self) -> None:
-        """Kill the bookie and give it an empty disk, on which it may start."""
+        """Kill the bookie and give it an empty disk. The bookie may start on that disk."""
         await self.kill(session_s=0)
         self.disk, self.indexes, self.fix_cookie = FaultyDisk(), MemoryIndexes(), True
 
     def snapshot(self) -> tuple[FaultyDisk, MemoryIndexes]:
-        """Copy the directory of the bookie, which must not run. To roll the bookie back, assign the copy to
-        ``disk`` and ``indexes``."""
+        """Copy the directory of the bookie. The bookie must not run.
+
+        To roll the bookie back, assign the copy to ``disk`` and ``indexes``.
+        """
         assert not self.is_running
         disk, indexes = FaultyDisk(), MemoryIndexes()
         disk.files.update({path: bytearray(data) for path, data in self.disk.files.items()})
@@ -212,7 +214,7 @@ class Bookie:
         self.node.set_read_only(value)
 
     def flip_byte(self, needle: bytes) -> int:
-        """Invert the first byte of every ``needle`` on the disk. Return how many there were."""
+        """Invert the first byte of every ``needle`` on the disk. Return the number of needles."""
         places = 0
         for content in self.disk.files.values():
             at = content.find(needle)
@@ -302,10 +304,10 @@ class MemoryCluster:
         """Connect a client on a host of its own, named client-1, client-2 and so on.
 
         Args:
-            replication: Its default replication. None: the default of ``ledgerlog.connect``.
-            append_deadline_s: Its append deadline, in seconds.
-            faults: The faults of its metadata store.
-            store_latency_s: How long each call of its metadata store takes, in seconds.
+            replication: The client's default replication. None: the default of ``ledgerlog.connect``.
+            append_deadline_s: The client's append deadline, in seconds.
+            faults: The faults of the client's metadata store.
+            store_latency_s: How long each call of the client's metadata store takes, in seconds.
 
         Returns:
             An async context manager. Entering it gives the ``Client``.
@@ -368,8 +370,8 @@ async def open_cluster(
         bookies: How many bookies to start.
         config: Their storage configuration.
         seed: Decides the random choices of the clients.
-        prover_of: Returns who a process is, given its name: a bookie's id, or client-1 and so on. The default
-            is an open cluster in which nobody proves anything.
+        prover_of: Takes the name of a process (a bookie's id, or client-1 and so on), and returns the prover
+            of its identity. The default is an open cluster, in which no process proves its identity.
 
     Returns:
         An async context manager. Entering it gives the ``MemoryCluster`` with all its bookies serving.
@@ -391,8 +393,8 @@ async def open_cluster(
 async def eventually(condition: Callable[[], bool], *, timeout_s: float = 120.0) -> None:
     """Wait in mock time until ``condition()`` is true. Raise trio.TooSlowError after ``timeout_s`` seconds.
 
-    It checks the condition every millisecond at first. Later the pause is a twentieth of the time waited so
-    far, because each check costs a turn of the event loop even if mock time costs nothing.
+    At first it checks the condition every millisecond. Later the pause is a twentieth of the time waited so
+    far: mock time costs nothing, but each check costs a turn of the event loop.
     """
     began = trio.current_time()
     with trio.fail_after(timeout_s):

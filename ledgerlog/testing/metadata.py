@@ -1,19 +1,20 @@
 """The metadata store of a simulated cluster: latency, partitions, sessions that end, lost answers.
 
 One ``MemoryTree`` is the store. It is on a host of its own, ``METADATA``, which never fails. Every process
-has a ``SimStore``, a client of the store across the simulated network. A call travels to the store, takes
-effect, and its answer travels back. If that takes too long, a read raises MetadataUnavailable and a write
-raises MetadataOutcomeUnknown, whether or not it took effect. If a process dies while its answer travels, it
-never sees the answer.
+has a ``SimStore``, a client of the store across the simulated network. A call travels to the store and takes
+effect, and the answer travels back. If that takes too long, a read raises MetadataUnavailable. A write then
+raises MetadataOutcomeUnknown, whether or not the write took effect. If a process dies while an answer travels
+to it, it never sees the answer.
 
-**Sessions.** A process cannot make the round trip if its link is blocked in either direction, or if it is
-paused or dead. Then its client notices after ``SUSPECT_S``. After ``SESSION_TIMEOUT_S`` the store ends the
-session and deletes its ephemeral nodes. If a process regains contact, it goes on in its old session, or
-learns that it was lost.
+**Sessions.** A process loses contact with the store if its link is blocked in either direction, or if the
+process is paused or dead. The process's client suspends the session after ``SUSPECT_S`` without contact.
+After ``SESSION_TIMEOUT_S`` the store ends the session and deletes the session's ephemeral nodes. If the
+process regains contact, it goes on in its old session, or learns that the session was lost.
 
-**Replicas that lag.** From ``lag`` on, a process reads the tree as it was then, as a client of a replica that
-does not hear from its leader. ``catch_up`` ends that, and so does anything that brings the replica up to
-date: a ``sync`` or a write of the process, a new session, another store in the place of this one.
+**Replicas that lag.** From ``lag`` on, a process reads the tree as it was at that moment, like a client of a
+replica that does not hear from its leader. ``catch_up`` ends the lag. The lag also ends with anything that
+brings the replica up to date: a ``sync`` or a write of the process, a new session, or another store in the
+place of this one.
 
 ``SimTree`` tells an observer (``invariants.GodView``) of every write, with the values before and after.
 """
@@ -95,7 +96,7 @@ class SimTree(MemoryTree):
 
 
 class _Server(MemoryStore):
-    """The store at its own host: who called it is gone or not, it carries out what has arrived."""
+    """The store on its own host. It carries out every call that arrives, even if the caller is gone."""
 
     _checkpoint = staticmethod(trio.lowlevel.cancel_shielded_checkpoint)
 
@@ -171,7 +172,7 @@ class SimStore(CalledStore):
         self._replica = self._tree.replica()
 
     def catch_up(self) -> None:
-        """End ``lag``. Its watches hear of changes that it has not seen."""
+        """End ``lag``. The process's watches then report the changes that the process has not seen."""
         if self._replica is not None:
             self._replica = None
             self._tree.wake_all()
@@ -191,8 +192,8 @@ class SimStore(CalledStore):
             raise MetadataOutcomeUnknown(f"{call}: the connection broke")
         failure: LedgerLogError | None = None
         try:
-            # A ``_Server`` cannot be cancelled. So no crash or cancellation can come before its answer is
-            # known here.
+            # A ``_Server`` cannot be cancelled. So no crash or cancellation can come before the answer of the
+            # server is known here.
             self._tree.on_behalf_of(self.inner.session, incarnation)
             result = await self._act(call, act)
             if call.is_write:
@@ -249,7 +250,7 @@ class SimStore(CalledStore):
 
 
 class _SimWatch:
-    """A watch whose notifications travel."""
+    """A watch whose notifications travel across the simulated network."""
 
     def __init__(self, store: SimStore, inner: TreeWatch) -> None:
         self._store = store

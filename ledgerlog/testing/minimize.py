@@ -23,11 +23,11 @@ __all__ = ["Minimum", "minimize", "the_one", "way_of"]
 T = TypeVar("T")
 
 _OURS = ("ledgerlog", "bookie", "trio")
-"""The packages whose frames do not tell failures of a user's scenario apart."""
+"""Packages to skip in a traceback: their frames do not tell failures of a user's scenario apart."""
 
 
 def the_one(error: BaseException) -> BaseException:
-    """Return the violation in a group, because the other errors follow from it; if none, the first error."""
+    """Return the violation in a group: the other errors follow from it. If there is none, the first error."""
     leaves = [error]
     while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
         leaves = [
@@ -47,7 +47,7 @@ def way_of(error: BaseException) -> str:
     if not isinstance(leaf, AssertionError):
         return kind
     frames = list(traceback.walk_tb(leaf.__traceback__))
-    # What the user's own code did: a helper that asserts, or History.check, may be called at several places.
+    # Name the line of the user's own code: several lines may call the same asserting helper or History.check.
     theirs = [each for each in frames if each[0].f_globals.get("__name__", "").split(".")[0] not in _OURS]
     places = (f"{frame.f_code.co_filename}:{line}" for frame, line in theirs or frames[-1:])
     return " ".join((kind, *places))
@@ -60,10 +60,10 @@ class Minimum(Generic[T]):
     result: T
     """The result of the smallest run that fails."""
     numbers: tuple[int, ...]
-    """The numbers of the faults that it needs."""
+    """The numbers of the faults that the smallest run needs."""
     attempts: int
     is_minimal: bool
-    """Whether each of them is needed. False: the attempts ran out."""
+    """Whether each of these faults is needed. False: the attempts ran out, so some may not be needed."""
 
 
 def minimize(
@@ -79,8 +79,8 @@ def minimize(
     Args:
         failed: The result of the failing run.
         numbers: The numbers of its faults.
-        run: Runs it with the faults of these numbers. Returns the result if it fails in the same way, else
-            None.
+        run: Repeats the run with the faults of these numbers. Returns the result if the run fails in the same
+            way, otherwise None.
         may_try: Called with the number of attempts so far. If it returns False, the search ends.
         on_success: Called as ``on_success(attempts, left)`` after each attempt that fails in the same way.
 

@@ -1,20 +1,21 @@
 """The nemesis of a run: it plans the faults and injects them.
 
 The faults of a run are a *plan*, drawn before the run from the seed alone. Each fault has a number, a time
-and a kind. When it comes, it draws its details (its victims, its duration) from a generator of its own, which
-its number seeds. So if you leave some faults out, the others draw the same as before. ``shrink`` uses this to
-repeat a failing run with a part of its plan.
+and a kind. When the time of a fault comes, the fault draws its details (the victims and the duration) from
+its own generator. The number of the fault seeds this generator. So if you leave some faults out, the others
+draw the same details as before. ``shrink`` uses this to repeat a failing run with a part of its plan.
 
 Directed faults aim at situations that are known to break replicated logs. Random faults rarely hit them:
 
     depose               a leader is paused, is replaced and wakes up
-    late adds            a client's adds to some bookies are held back, and its rivals are woken: recovery
-                         decides while adds are on their way, and they arrive afterwards
-    member lost          a client's adds do not reach some bookies, and its connection to a bookie that has
-                         them breaks. So entries are half confirmed when the ensemble changes. Often the
-                         metadata store is slow meanwhile, which prolongs the change
-    reset at a fence     when a bookie has confirmed a fence, the client's connections to another one break.
-                         So the fence of that other bookie is lost, and the client reads it unfenced
+    late adds            a client's adds to some bookies are held back, and the client's rivals are woken.
+                         Recovery decides while the adds are on their way, and the adds arrive afterwards
+    member lost          a client's adds do not reach some bookies, and the client's connection to a bookie
+                         that has the adds breaks. So entries are half confirmed when the ensemble changes.
+                         Often the metadata store is slow meanwhile, which prolongs the change
+    reset at a fence     when a bookie has confirmed a fence, the client's connections to another bookie
+                         break. So the fence of the other bookie is lost, and the client reads that bookie
+                         unfenced
     power cut after a fence   the bookie that has just confirmed a fence loses power, and comes back
 """
 
@@ -88,7 +89,7 @@ class Nemesis:
         cluster.heal()
         for name in self._clients:
             cluster.process(name).crash()
-        await trio.sleep(SETTLE_S)  # A process that met a fault just before may be about to end.
+        await trio.sleep(SETTLE_S)  # A process that met a fault just before may still be ending.
         for bookie in cluster.bookies:
             process = cluster.process(bookie)
             if bookie in self._world.damaged:

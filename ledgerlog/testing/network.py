@@ -4,24 +4,26 @@ Every process is a host with its own ``Network``, so the network knows both ends
 is an ordered pair of hosts. Each direction has its own state:
 
 * **latency**: uniform between two bounds, with a longer tail now and then; ``slow`` multiplies it.
-* **clogged**: it carries only so many bytes a second.
-* **blocked**: nothing arrives, and neither end learns it. The sender's kernel keeps the data and tries again,
-  so the data arrives after the link is healed. If you block only one direction, that is a one-way partition.
-* **reset**: the connections between two hosts break, and data in flight is lost. Both ends learn it, or only
-  one does. In that case the other end is half open, and learns it when it sends something.
+* **clogged**: the link carries only a limited number of bytes a second.
+* **blocked**: nothing arrives, and neither end learns that. The sender's kernel keeps the data and tries
+  again, so the data arrives after the link is healed. If you block only one direction, that is a one-way
+  partition.
+* **reset**: the connections between two hosts break, and data in flight is lost. Both ends learn that, or
+  only one end does. Then the other end is half open: it learns of the break when it sends something.
 
 A connection has two *channels*. Each channel keeps the order of its data; there is no order between
-connections. Data travels in pieces, cut where the seed decides. A channel holds at most ``buffer_bytes`` in
-flight and unread. If it is full, the sender waits with the rest of its data.
+connections. Data travels in pieces, cut where the seed decides. A channel holds at most ``buffer_bytes`` of
+data that is in flight or unread. If the channel is full, the sender waits with the rest of the data.
 
 **Ends of processes.** If a process is killed, its kernel closes its connections. The peer receives the data
-that was sent before, and then the end or a reset. If its machine loses power, the peers do not learn it: they
-are half open, and the data that they send is kept. Once the machine is up again, it answers with a reset.
+that was sent before, and then the end or a reset. If the machine of a process loses power, the peers do not
+learn that: their ends are half open, and the data that they send is kept. Once the machine is up again, it
+answers the data with a reset.
 
 **Pieces and tokens.** Each piece in flight has an entry in its channel's queue and one timer. The timer does
 not name the piece: it delivers the first piece in the queue. So if a link was blocked and is healed, pieces
-that waited and later pieces cannot overtake each other. If a timer finds the link blocked, it is counted as
-*stalled*, and ``heal`` sets it again.
+that waited and later pieces cannot overtake each other. If a timer finds the link blocked, the network counts
+the timer as *stalled*, and ``heal`` sets the timer again.
 
 Closing and ConnectionLost are as in ``net.transport``.
 """
@@ -221,10 +223,10 @@ class SimNetwork:
             incarnation: The life of that process.
             source: The host that the message comes from.
             target: The host that it goes to.
-            until: Wait until then, and not longer.
+            until: The simulated time at which to stop waiting.
 
         Returns:
-            Whether it has arrived.
+            Whether the message has arrived.
         """
         link, simulation = self.link(source, target), self.simulation
         while True:
@@ -355,7 +357,7 @@ class _Channel:
     # --- the sender's side --------------------------------------------------------------------
 
     def put(self, buffers: Sequence[Buffer]) -> int:
-        """Take bytes until the channel is full. Return how many."""
+        """Take bytes until the channel is full. Return the number of bytes taken."""
         network = self.network
         room = before = network.buffer_bytes - self.in_flight - self.unread
         taken: list[bytes] = []
@@ -441,7 +443,7 @@ class _Channel:
         self.readers.unpark_all()
 
     def take_into(self, buffer: memoryview) -> int:
-        """Move bytes to the front of ``buffer``. Return how many."""
+        """Move bytes that have arrived to the front of ``buffer``. Return the number of bytes moved."""
         size = min(len(buffer), self.unread)
         network = self.network
         if size > 1 and network.random.random() < network.quality.short_read_share:
@@ -471,7 +473,7 @@ class _Channel:
         self.writers.unpark_all()
 
     def discard(self) -> None:
-        """Drop everything that has arrived and was not read."""
+        """Drop all data that has arrived and was not read."""
         self.chunks.clear()
         self.offset = self.unread = 0
 
@@ -518,7 +520,7 @@ class _End:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing will be read here any more."""
+        """Whether no process will read at this end any more."""
         return self._is_closed or self._broken is not None
 
     def _check(self) -> None:

@@ -1,33 +1,34 @@
-"""What people do to a cluster: the faults of operators, of upgrades and of machines that are replaced.
+"""The faults of people: mistakes of operators, upgrades, and replaced machines.
 
     metadata exchanged        another store answers for a while: one that was emptied, or another cluster's
     stale reads               a process reads the metadata from a replica that lags
     directory rolled back     an older image of a bookie's disk takes the place of the present one
-    damaged and repaired      files of a bookie are damaged, ``bookie repair`` makes it startable, and its
-                              peers refill it. If the repair is refused, it gets a new disk
+    damaged and repaired      files of a bookie are damaged, ``bookie repair`` makes the bookie startable, and
+                              its peers refill it. If the repair is refused, the bookie gets a new disk
     version changed           a process stops, and starts in the next version, or in this one again
     rack lost                 all bookies of a rack lose power at once, and come back later
-    disk filled up            other programs take the room of a bookie's disk, and give it back
+    disk filled up            other programs fill a bookie's disk, and free the space again
     store restored            the metadata store is restored from an older backup. Such a run has a workload
                               and judges of its own, and no other faults (``restores``)
 
-About one run in three has some of these faults beside those of its swarm. They are drawn from random streams
-of their own and have numbers from ``FIRST_NUMBER`` on, so a swarm is the same with and without them.
+About one run in three has some of these faults in addition to the faults of its swarm. They are drawn from
+their own random streams and have numbers from ``FIRST_NUMBER`` on, so a swarm is the same with and without
+them.
 
-**The budget.** Rolling back and damaging cost entries. Only the first ``ack quorum - 1`` bookies suffer that,
-and none if bits rot in the run. These are the same bookies that do not sync, if the run has such bookies. An
-image is put back only after its bookie has served again since the image was taken: only then a bookie can
-notice that (``bookie.server.generations``).
+**The budget.** Rolling back and damaging cost entries. Only the first ``ack quorum - 1`` bookies suffer these
+two faults, and no bookie does if bits rot in the run. If the run has bookies that do not sync, these are the
+same bookies. An old image is put back only if its bookie has served again since the image was taken: only
+then can the bookie notice the old image (``bookie.server.generations``).
 
 **What must hold.** Everything that holds without these faults, and:
 
     DeletedIsGone       a bookie deletes only ledgers that the right metadata store has deleted (rule 25)
-    UnknownKept         whoever rewrites a record keeps the keys that only another version knows
+    UnknownKept         a process that rewrites a record keeps the keys that only another version knows
     BootMarks, LimboNoNegative, LimboClear    (``loss_rules``) hold for a bookie that was rolled back or
                         repaired, for the ledgers that existed then
     NothingWritten      no process registers in the wrong store, or writes to it
     Serves              after everything was healed, every bookie serves and takes adds. A bookie may refuse
-                        to be repaired, by an error that says why
+                        to be repaired; then its error says why
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ RESTORED_SHARE = 1 / 8
 """The share of runs with faults of people in which the store is restored."""
 
 COSTLY = (ROLLED_BACK, DAMAGED)
-"""Only these cost a bookie entries."""
+"""Of the faults of people, only these two make a bookie lose entries."""
 
 PEOPLE_SHARE = 1 / 3
 """The share of runs with faults of people."""
@@ -85,7 +86,7 @@ DISK_BYTES = 400 * MIB
 """The capacity of disks that people fill."""
 
 SEGMENT_BYTES = 128 * KIB
-"""About the room that a bookie needs to go on. Filling a disk leaves a few times as much."""
+"""About the disk space that a bookie needs to go on. Filling a disk leaves a few times as much free."""
 
 FIRST_NUMBER = 1000
 """The number of the first fault of people in a plan."""
@@ -93,25 +94,25 @@ FIRST_NUMBER = 1000
 
 @attrs.frozen(kw_only=True)
 class People:
-    """What people do in one run."""
+    """The faults of people in one run."""
 
     kinds: tuple[str, ...]
-    """Empty: nothing."""
+    """The kinds of these faults. Empty: the run has no faults of people."""
     gap_s: float
     """The mean time between two of these faults, in seconds."""
     careless: int
-    """How many bookies may lose entries by what people do."""
+    """How many bookies may lose entries by faults of people."""
     racks: int
-    """Over how many racks the bookies are spread. 0: no labels."""
+    """The number of racks over which the bookies are spread. 0: bookies have no labels for racks."""
 
     @classmethod
     def draw(cls, random: Random, swarm: Swarm, *, wanted: bool | None = None) -> People:
-        """Draw what people do.
+        """Draw the faults of people in a run.
 
         Args:
             random: The generator to draw from.
             swarm: The parameters of the run.
-            wanted: Whether people do anything. None: this is drawn, too.
+            wanted: Whether the run has faults of people. None: this is drawn, too.
         """
         is_drawn = random.random() < PEOPLE_SHARE
         careless = 0 if "bit rot" in swarm.faults else swarm.replication.ack_quorum - 1
@@ -242,7 +243,7 @@ class Mishaps:
                 return
             await trio.sleep(lasting_s * random.random())
             if not self._serves(bookie):
-                return  # It has not served since, so the image may be of its present generation.
+                return  # The bookie has not served since, so the image may be of its present generation.
             await cluster.put_down(bookie, power_cut=random.random() < 0.5)
             self._tell(fault, bookie)
             cluster.faults[fault.kind] += 1
@@ -289,7 +290,7 @@ class Mishaps:
 
     @contextmanager
     def _hands_on(self, *bookies: str) -> Iterator[None]:
-        """Nobody else starts these bookies during the body."""
+        """During the body, only the caller starts these bookies."""
         in_hands = self._world.in_hands
         in_hands.update(bookies)
         try:
@@ -298,10 +299,10 @@ class Mishaps:
             in_hands.subtract(bookies)
 
     async def judge(self) -> None:
-        """Check that every bookie serves and takes adds. Everything is healed.
+        """Check that every bookie serves and takes adds. Call it after everything was healed.
 
         Raises:
-            Violation: One does not, within ``CONVERGE_S``.
+            Violation: A bookie does not serve and take adds within ``CONVERGE_S``.
         """
         cluster = self._cluster
 
@@ -311,7 +312,7 @@ class Mishaps:
                     await start_again(self._world, bookie)  # A start that was under way has met the damage.
                 node = cluster.process(bookie).node
                 if node is None and bookie in self._world.rotten:
-                    continue  # It has refused to start on a rotten disk.
+                    continue  # The bookie has refused to start on a rotten disk.
                 if node is None or node.is_read_only:
                     raise BookieUnavailable(f"{bookie} does not serve, or takes no adds")
 

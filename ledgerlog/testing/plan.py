@@ -49,13 +49,13 @@ async def carry_out(
     inject: Callable[[Fault], Awaitable[None]],
     beside: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Inject each fault of a plan at its time. Faults that last when the time is up stay in effect.
+    """Inject each fault of a plan at its time. Faults that still last when the time is up stay in effect.
 
     Args:
         plan: The faults, in the order of their times.
         seconds: How long the trouble lasts.
         inject: Injects one fault, in a task of its own.
-        beside: Runs meanwhile, and is cancelled at the end. None: nothing.
+        beside: An async function to run meanwhile. It is cancelled at the end. None: run nothing.
     """
     began = trio.current_time()
     async with trio.open_nursery() as nursery:

@@ -1,11 +1,12 @@
 """The processes of a simulated cluster, and their crashes.
 
-Each life of a process is an ``Incarnation``. Everything that a process does to the world passes through a
-door: its network, its disk, its metadata store, its random bytes. Each door asks the incarnation first. A
-crash marks the incarnation as dead, and then cancels its tasks. Their ``finally`` blocks and ``__aexit__``
-methods still run, because Python cannot drop a running coroutine, but every door raises ``NodeCrashed``. So
-nothing that a process does while it unwinds has an effect, as after a SIGKILL. ``NodeCrashed`` is not an
-``Exception``, so that code that handles faults does not handle the death of its own process.
+Each life of a process is an ``Incarnation``. Every effect of a process on the world passes through a *door*:
+the process's network, disk, metadata store or random bytes. Each door first asks the incarnation whether it
+is alive. A crash marks the incarnation as dead, and then cancels its tasks. The ``finally`` blocks and
+``__aexit__`` methods of these tasks still run, because Python cannot drop a running coroutine, but every door
+raises ``NodeCrashed``. So nothing that a process does while it unwinds has an effect, as after a SIGKILL.
+``NodeCrashed`` is not an ``Exception``, so that code that handles faults does not handle the death of its own
+process.
 
 The simulation cannot interrupt Python between two awaits, but a real kill can come anywhere.
 ``crash_at_door`` makes up for that: the process dies at its n-th effect, just before or just after it.
@@ -80,7 +81,7 @@ class Incarnation:
                 self._dies_after = True
 
     def leave_door(self) -> None:
-        """Crash here if a crash is planned after this effect: it has happened, and no one knows it yet."""
+        """Crash here if a crash is planned after this effect. Nobody knows yet that the effect happened."""
         if self._dies_after:
             self._dies_after = False
             self._on_crash(self._dies_by_power_cut)
@@ -91,7 +92,7 @@ class Incarnation:
     ) -> None:
         """Plan a crash at the ``count``-th effect from now on.
 
-        A write to the disk reaches the page cache before its door.
+        A write to the disk reaches the page cache before it passes its door.
 
         Args:
             count: The number of the effect; 1 is the next one.
@@ -139,13 +140,13 @@ class Incarnation:
     # --- waiting ------------------------------------------------------------------------------
 
     async def wait_running(self) -> None:
-        """Return at once; if the process is paused, when it is resumed. Raise NodeCrashed if it dies."""
+        """Wait while the process is paused. If it dies, raise NodeCrashed."""
         while self.is_paused and not self.is_dead:
             await self._changed.wait()
         self.check()
 
     async def delay(self, seconds: float) -> None:
-        """Wait as long as something in the world takes. It can be cancelled."""
+        """Wait as long as an event in the simulated world takes. You can cancel the wait."""
         await self.wait_until(self.simulation.now + seconds)
         if self.is_paused:
             await self.wait_running()

@@ -1,22 +1,22 @@
-"""A workload: producers that repeat everything, leaders that count each record once, consumers with a cursor.
+"""A workload: producers repeat everything, leaders count each record once, consumers share a cursor.
 
 Several processes contend for a log whose leaders deduplicate. Producers number their records, and send each
-to the current leader until it is acknowledged. If the answer takes long, they send a record again, although
-the first attempt may still be under way, at this leader or at a deposed one. Now and then they also repeat an
-acknowledged record. A request is not withdrawn, so an old one may reach a later leader.
+record to the current leader until it is acknowledged. If the answer takes long, they send the record again,
+although the first attempt may still be under way, at this leader or at a deposed leader. Now and then they
+also repeat an acknowledged record. A request is not withdrawn, so an old request may reach a later leader.
 
-Two processes consume the log under one cursor that pins it. Their state (how many records of each producer
-they have seen) is in the cursor's properties, so it moves together with the cursor's offset. A consumer that
-loses that race, or that is interrupted, starts again from the cursor. The log keeps no more than it has to
-(``RetentionPolicy(max_bytes=1)``), so everything that the cursor does not pin vanishes. A sweeper deletes
-ledgers that crashes have left, even very young ones.
+Two processes consume the log under one cursor that pins the log. Their state (how many records of each
+producer they have seen) is in the cursor's properties, so the state moves together with the cursor's offset.
+If another consumer has moved the cursor, or if a consumer is interrupted, the consumer starts again from the
+cursor. The log keeps no more than it has to (``RetentionPolicy(max_bytes=1)``), so everything that the cursor
+does not pin vanishes. A sweeper deletes ledgers that crashes have left, even very young ledgers.
 
 At every moment each (producer, sequence) has one offset, and each offset has one (producer, sequence). This
-must hold for every source: a first acknowledgement, a repeated one, or a reader. A consumer finds each record
-of a producer once, in order and without holes. Nothing that the cursor pins is ever dropped. ``invariants``
-checks that only its maker deletes a ledger that a log may still list. At the end all records whose outcome
-was ever in doubt are sent again. They must get the same offsets, and the log must hold exactly as many
-records as the producers have numbered.
+must hold for every source: a first acknowledgement, a repeated acknowledgement, or a reader. A consumer finds
+each record of a producer once, in order and without holes. Nothing that the cursor pins is ever dropped. If a
+log may still list a ledger, only the ledger's maker deletes it (``invariants`` checks this). At the end all
+records whose outcome was ever in doubt are sent again. They must get the same offsets, and the log must hold
+exactly as many records as the producers have numbered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CURSOR = "consumer"
 
 BACK_MAX = 3
 BATCH_MAX = 5
-"""A producer goes back at most this far, so that a leader surely remembers the records
+"""A producer repeats at most this many of its last records, so that a leader surely remembers the records
 (``limits.LOG_PRODUCER_RUNS_MAX``)."""
 
 
@@ -54,9 +54,9 @@ class _Producer:
 
     name: str
     acked: int = 0
-    """How many of its records are acknowledged, from the first on."""
+    """How many of the producer's records are acknowledged, from the first record on."""
     sent: int = 0
-    """How many of its records were ever sent."""
+    """How many of the producer's records were ever sent."""
     answered: trio.Event = attrs.Factory(trio.Event)
 
     def record(self, sequence: int, pad: int = 0) -> bytes:
@@ -140,7 +140,7 @@ class RepeatingProducers:
         for sequence, ack in enumerate(acks, request.first):
             self._on_place("a producer", producer.name, sequence, ack.offset)
             if ack.duplicate:
-                # It was acknowledged before, or by a takeover. Its ledger may have been deleted since.
+                # The record was acknowledged before, or by a takeover. Its ledger may be deleted by now.
                 self._counts["duplicates"] += 1
                 continue
             position = ack.position

@@ -1,8 +1,8 @@
 """The arithmetic of quorums, written a second time for the checkers (protocol A.0).
 
 A checker must not share a mistake with the code that it checks. So this module shares no line with
-``model.quorum``. It is written to be obviously right, and not to be fast. ``GodView`` and the other checkers
-use it.
+``model.quorum``. It is written to be obviously right rather than fast. ``GodView`` and the other checkers use
+it.
 """
 
 from __future__ import annotations

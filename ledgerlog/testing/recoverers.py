@@ -5,12 +5,12 @@ pick ledgers, mostly the newest, and recover them even if an owner still writes 
 meet. Readers read the confirmed entries and follow the ledger. If the swarm enables it, ledgers are deleted,
 open or closed.
 
-At the end, these rules hold for each ledger that is not deleted:
+At the end, these rules must hold for each ledger that is not deleted:
 
-* All processes that learned its end learned the same end.
-* It can be recovered and read. Under each entry id it holds the sent bytes and nothing else.
-* It holds every acknowledged entry, and no entry whose append failed definitely.
-* Readers saw nothing else.
+* All processes that learned the ledger's end learned the same end.
+* The ledger can be recovered and read. Under each entry id it holds the sent bytes and nothing else.
+* The ledger holds every acknowledged entry, and no entry whose append failed definitely.
+* Readers saw only entries that the ledger holds.
 * A copy may be damaged only on a disk on which bits have rotted, and no entry is unreadable.
 """
 
@@ -45,7 +45,7 @@ class Book:
     absent_from: int | None = None
     """The lowest entry whose append failed definitely."""
     ends: dict[str, int] = attrs.Factory(dict)
-    """For each process that learned the ledger's end, the last entry by its answer."""
+    """For each process that learned the ledger's end: the last entry that the process was told."""
     seen: dict[int, bytes] = attrs.Factory(dict)
     """The entries that readers got."""
     is_deleted: bool = False
@@ -91,8 +91,8 @@ class Book:
 async def hear_outcomes(world: World, writer: LedgerWriter, book: Book, first: int, count: int) -> bool:
     """Record the outcomes of ``count`` appends from ``first`` on, until one fails.
 
-    After a definite failure, neither this entry nor any later one is in the ledger. After any other failure,
-    the entry may be in the ledger.
+    If an append fails definitely, neither its entry nor any later entry is in the ledger. If it fails in
+    another way, the entry may be in the ledger.
 
     Returns:
         False if an append failed.

@@ -1,4 +1,4 @@
-"""Restart processes that are down. A bookie may refuse to start only because of damage that its disk has."""
+"""Restart processes that are down. A bookie may refuse to start only if its disk has injected damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESTART_S = 20.0
 """If a process has not started after this time, the nemesis waits for its next try."""
 
 _DAMAGE = (StorageCorrupt, IncompatibleVersion, CookieMismatch)
-"""The errors by which damage shows. A flipped bit may look like a newer format, or hide whose file it is."""
+"""The errors that damage can cause. A flipped bit may look like a newer format, or hide the file's owner."""
 
 
 async def try_restart(world: World, name: str) -> None:
@@ -36,7 +36,7 @@ async def try_restart(world: World, name: str) -> None:
 
 
 async def start_again(world: World, name: str) -> None:
-    """Restart a process. If people have damaged its files and it refuses to start, repair it first.
+    """Restart a process. If people have damaged its files and the process refuses to start, repair it first.
 
     Raises:
         LedgerLogError: The process does not start.
@@ -52,7 +52,7 @@ async def start_again(world: World, name: str) -> None:
 
 
 async def repair(world: World, bookie: str) -> None:
-    """Repair the files of a bookie that is down. If that is refused because of the damage, replace its disk.
+    """Repair the files of a bookie that is down. If the damage is beyond repair, replace the bookie's disk.
 
     Raises:
         LedgerLogError: The repair did not succeed for another reason.

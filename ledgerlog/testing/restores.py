@@ -1,7 +1,7 @@
-"""A run in which the metadata store is lost, or set back, and restored from an older backup.
+"""A run in which the metadata store is lost or set back, and is restored from an older backup.
 
-Leaders contend for a log that rolls, while bookies and leaders die. An operator saves a backup. More ledgers
-follow, which the backup does not know. Then one of two things happens:
+Leaders contend for a log that rolls, while bookies and leaders die. An operator saves a backup. The leaders
+make more ledgers, which the backup does not have. Then one of two things happens:
 
     lost        the store is emptied under live bookies and leaders, and restored
     set back    the leaders and the bookies stop, and the store is restored over its present content
@@ -15,8 +15,8 @@ again. Sometimes a bookie is down meanwhile, and sometimes the operator accepts 
     IdsAreNew           no ledger gets an id that was given out before the restore
     NothingDeleted      no bookie deletes a ledger because the backup lacks it
     KeptOrNamed         an acknowledged record is in the log, at its offset, or its ledger was named to the
-                        operator: as not brought back, or as lost
-                        A record whose append had failed definitely before the restore may be there, too
+                        operator: as not brought back, or as lost. A record whose append had failed definitely
+                        before the restore may be in the log, too
     WritesAgain         after the restore, a leader gets an acknowledgement within ``WRITES_AGAIN_S``
 """
 
@@ -52,7 +52,10 @@ LOG = "log"
 LEADERS = ("leader-1", "leader-2")
 
 WRITES_AGAIN_S = 60.0
-"""A killed leader's session must end, and its ledger must be recovered, before the next one writes."""
+"""The bound of WritesAgain, in seconds.
+
+Before the next leader writes, a killed leader's session must end, and its ledger must be recovered.
+"""
 
 SESSIONS_END_S = 40.0
 A_DAY_MS = 24 * 3600 * 1000
@@ -65,10 +68,10 @@ class RestoredStore:
     """One run. ``on_durable`` and ``on_metadata`` are the observers of its cluster.
 
     Args:
-        swarm: Says how the log rolls, and how long records are.
-        random: Decides everything else.
-        path: Where to write the backup. Nothing is there.
-        counts: What the run counts.
+        swarm: The parameters of the run: how the log rolls, and how long records are.
+        random: The generator for all other choices.
+        path: The path to write the backup to. No file is there yet.
+        counts: The counts that the run adds to.
     """
 
     def __init__(self, swarm: Swarm, random: Random, path: str, counts: Counter[str]) -> None:
@@ -230,8 +233,8 @@ class RestoredStore:
             restored = await restore(store, backup, now_ms=_now_ms(cluster))
         self._is_restored = True
         for call in self._history.calls:
-            # A leader told its user that a record is not in the log: its successor had ended the ledger
-            # before the record. The store has forgotten that end, and perhaps a bookie holds the record.
+            # A leader told its user that a record is not in the log, because the leader's successor had ended
+            # the ledger before the record. The store has forgotten that end. A bookie may hold the record.
             call.is_refused = False
         if not is_lost:
             kept = {path for path, _ in backup.read()}
@@ -275,7 +278,8 @@ class RestoredStore:
             check = await look_at_metadata(client.client)
             until = cluster.simulation.now + CONVERGE_S
             while missing := {*check.unregistered, *check.silent} - {absent}:
-                # What nobody lists cannot be brought back. The check names these bookies, so wait for them.
+                # A ledger that no bookie lists cannot be brought back. The check names the bookies that are
+                # not registered or did not answer, so wait for them.
                 if cluster.simulation.now > until:
                     raise Violation(f"Convergence: {sorted(missing)} have not registered in {CONVERGE_S:g} s")
                 await trio.sleep(0.5)
@@ -339,5 +343,5 @@ def _written(path: str, content: bytes) -> Backup:
 
 
 def _now_ms(cluster: SimulatedCluster) -> int:
-    """The operator's wall clock, which new ids are derived from."""
+    """Return the time of the operator's wall clock. New ids are derived from it."""
     return EPOCH_MS + A_DAY_MS + int(cluster.simulation.now * 1000)

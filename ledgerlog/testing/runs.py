@@ -1,4 +1,4 @@
-"""Begins runs on a simulated cluster (``ledgerlog.testing.cluster``), and clusters inside of your own run."""
+"""Begin runs on a simulated cluster (``ledgerlog.testing.cluster``), or a cluster inside your own run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 SHRINK_RUNS_MAX = 100
-"""How often a failing run is repeated at most, to find the faults that it takes."""
+"""How often a failing run is repeated at most, to find the faults that it needs to fail."""
 
 SHRINK_CPU_S = 60.0
 """How much CPU time these runs take at most, in seconds. The last one may go beyond it."""
@@ -74,10 +74,11 @@ async def simulated_cluster(
         unsynced: The first ``unsynced`` bookies acknowledge entries before they sync them
             (``journal_write_data = false``), and come back from a crash through limbo. If nothing may be
             lost, use at most ``ack_quorum - 1``.
-        racks: Over how many racks the bookies are spread. 0: their registrations name no rack.
-        disk_bytes: The capacity of each bookie's disk. None: without bounds.
-        prover_of: Called for each life of a process, with its name and a generator for nonces. It returns who
-            the process is; None: nobody, in an open cluster.
+        racks: The number of racks over which the bookies are spread. 0: their registrations name no rack.
+        disk_bytes: The capacity of each bookie's disk. None: unlimited.
+        prover_of: Called for each life of a process, with the name of the process and a generator for nonces.
+            It returns the prover of the process's identity. None: the cluster is open, and no process proves
+            its identity.
 
     Returns:
         An async context manager. Entering it gives the ``SimulatedCluster`` with all its bookies serving.
@@ -144,10 +145,10 @@ def simulate(
         quality: How links behave without faults. None: the defaults of ``LinkQuality``.
         is_strict: Hash every step of every task into the trace, too.
         faults: Faults for the seed to draw. They come while the scenario runs; ``await cluster.calm()`` waits
-            for their end. None: no faults but those of the scenario.
-        only: The numbers of the drawn faults to inject, as a failure names them. None: all.
+            for their end. None: the run has only the faults of the scenario.
+        only: The numbers of the drawn faults to inject, as the notes of a failure name them. None: all.
         shrinks: If the run fails, repeat it with fewer of the drawn faults, up to 100 times and for a minute
-            of CPU time, and name those that it takes to fail in the same way.
+            of CPU time. Name the faults that the run needs to fail in the same way.
 
     Returns:
         The ``Outcome``: the result of ``scenario``, and the hash of the run.
@@ -156,10 +157,10 @@ def simulate(
         Deadlock: Nothing could happen any more.
         SimulatedTimeExceeded: The run took more than 24 simulated hours.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
-        InvalidArgument: The seed draws no faults of the numbers ``only``, or ``faults.spare`` names a process
-            that there never was.
-        Exception: ``scenario`` raised it. It has notes: the seed and the last events, the drawn faults that
-            came before in their order, and those that it takes.
+        InvalidArgument: The seed draws no faults with the numbers ``only``, or ``faults.spare`` names a
+            process that never existed.
+        Exception: ``scenario`` raised it. Its notes name the seed, the last events, the drawn faults that
+            came before the failure, in order, and the faults that the run needs to fail.
     """
     trouble: RunningFaults | None = None
 
@@ -206,7 +207,7 @@ def simulate(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Drop what is logged and printed: it belongs to the run that failed first."""
+    """Drop logs and printed text during the body: the user has those of the first failing run already."""
     logger.info("the run failed: looking for the faults that it takes")
     disabled = logging.root.manager.disable
     logging.disable()
@@ -222,7 +223,7 @@ def _listed(title: str, told: list[str]) -> str:
 
 
 def _shrunk(failed: RunningFaults, run: Callable[[tuple[int, ...]], RunningFaults | None]) -> str:
-    """Find the faults that a failing run takes, and say which they are."""
+    """Find the faults that a failing run needs to fail. Return a text that names them."""
     began = time.process_time()
 
     def may_try(attempts: int) -> bool:
@@ -235,7 +236,7 @@ def _shrunk(failed: RunningFaults, run: Callable[[tuple[int, ...]], RunningFault
             "The same run ended in another way when it was repeated, so nothing is known about its faults. "
             "Make everything inside of the scenario: it must not depend on what was before."
         )
-    # Faults that were to come later, or found nobody to hit, are mostly not needed.
+    # Faults that were planned for later, or found no process to hit, are mostly not needed.
     injected = tuple(failed.injected)
     fewer = run(injected) if len(injected) < len(numbers) else None
     start, numbers = (failed, numbers) if fewer is None else (fewer, injected)

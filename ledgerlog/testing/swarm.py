@@ -10,8 +10,8 @@ requests that meet at the wrong moment.
 
 **The budget for damage.** Every acknowledged entry must keep an intact copy, and the sound bookies must be
 able to form ensembles. So bits rot on at most ``ack quorum - 1`` bookies, and on no more bookies than an
-ensemble can do without. With more damage, a protocol can only refuse. In other runs ``ack quorum - 1``
-bookies acknowledge entries before they sync them, and lose some with each crash.
+ensemble can do without. With more damage, a protocol can only refuse to serve. In other runs
+``ack quorum - 1`` bookies acknowledge entries before they sync them, and lose some entries with each crash.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CLOCK_JUMP_SHARE = 0.15
 """The share of runs in which wall clocks jump, by up to an hour."""
 
 COLLECT_S = 0.2
-"""The interval between two collections in such runs, in seconds."""
+"""The interval between two collections in runs with an exchanged metadata store, in seconds."""
 
 SHAPES = (
     Replication(1, 1, 1),
@@ -195,13 +195,16 @@ class Swarm:
         return attrs.evolve(self, unsynced=unsynced, faults=tuple(sorted({*self.faults, *LOSING})))
 
     def _with_exchanges(self, random: Random) -> Swarm:
-        """Perhaps let another metadata store answer for a while. Drawn after the rest, which stays so."""
+        """Perhaps let another metadata store answer for a while.
+
+        This is drawn after the rest, so that the rest does not depend on it.
+        """
         if random.random() >= EXCHANGE_SHARE:
             return self
         return attrs.evolve(self, faults=tuple(sorted({*self.faults, EXCHANGE})))
 
     def _with_clock_jumps(self, random: Random) -> Swarm:
-        """Perhaps let wall clocks jump. Drawn last, so the rest stays the same."""
+        """Perhaps let wall clocks jump. This is drawn last, so that the rest does not depend on it."""
         if random.random() >= CLOCK_JUMP_SHARE:
             return self
         return attrs.evolve(self, faults=tuple(sorted({*self.faults, CLOCK_JUMP})))

@@ -1,14 +1,16 @@
 """Faults for a scenario of your own, drawn from the seed: ``simulate(scenario, faults=DrawnFaults())``.
 
-A scenario that injects its own faults finds the bugs that its author thought of. Drawn faults find others.
-Each seed draws a few kinds of faults, how often they come and how many bookies may be down at once, because a
-run with all kinds at once hardly gets anything done. The faults come while the scenario runs. Processes that
-have failed or were killed are started again until the scenario ends, as a supervisor would do. ``await
-cluster.calm()`` waits until the faults are over and everything is healed; after it the scenario checks what
-must be true. Without it, what a fault left behind stays: for example, a partition.
+A scenario that injects its own faults finds the bugs that its author thought of. Drawn faults find other
+bugs. A run with all kinds of faults at once hardly gets anything done. So each seed draws a few kinds of
+faults, how often they come, and how many bookies may be down at once. The faults come while the scenario
+runs. Processes that have failed or were killed are started again until the scenario ends, as a supervisor
+would do. ``await cluster.calm()`` waits until the faults are over and everything is healed. After that, your
+scenario checks what must be true. If you do not call ``calm``, the effects of faults stay: for example, a
+partition.
 
-The faults of a run are a numbered plan. If a run fails, ``simulate`` says which faults came before, and
-repeats the run with fewer and fewer of them (``shrink``), to name those that it takes.
+The faults of a run are a numbered plan. If a run fails, ``simulate`` says which faults came before the
+failure. Then it repeats the run with fewer and fewer faults (``minimize``), to name the faults that the run
+needs to fail.
 """
 
 from __future__ import annotations
@@ -72,9 +74,9 @@ class DrawnFaults:
 
         simulate(scenario, seed=1, faults=DrawnFaults(seconds=20, spare=["auditor"]))
 
-    Bookies, and the processes that the scenario starts with ``cluster.start``, meet them. No fault aims at
-    the body of ``cluster.client(name)``, but it finds bookies and the metadata store out of reach like
-    everybody.
+    The faults hit bookies, and the processes that the scenario starts with ``cluster.start``. No fault aims
+    at the body of ``cluster.client(name)``. But the body may find bookies and the metadata store out of
+    reach, like every process.
     """
 
     seconds: float = attrs.field(default=20.0, validator=_positive)
@@ -83,7 +85,7 @@ class DrawnFaults:
     kinds: tuple[str, ...] = attrs.field(default=DRAWN_FAULTS, converter=_to_kinds)
     """The kinds of faults that a seed draws from. The default is all of them, ``DRAWN_FAULTS``."""
     spare: frozenset[str] = attrs.field(default=frozenset(), converter=_to_names)
-    """The names of processes that no fault aims at. If one of them is down, the scenario starts it again."""
+    """The names of processes that no fault aims at. If one of them is down, the scenario must restart it."""
 
 
 class RunningFaults:
@@ -91,8 +93,8 @@ class RunningFaults:
 
     Args:
         cluster: The cluster of the run.
-        faults: What to draw from.
-        only: The numbers of the faults to inject. None: all of the plan.
+        faults: The kinds of faults to draw from, and how long they last.
+        only: The numbers of the faults to inject. None: all faults of the plan.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class RunningFaults:
         await self._injector.inject(fault, random, Victims(bookie, client, anybody, lasting_s))
 
     async def bring_back(self) -> None:
-        """Start processes that are down, for ever, as a supervisor would do."""
+        """Start processes that are down, as a supervisor would do, until cancelled."""
         random = self._cluster.simulation.random("drawn restarts")
         while True:
             await trio.sleep(random.expovariate(1 / min(BACK_S, self._faults.seconds / 8)))
@@ -181,8 +183,8 @@ async def open_trouble(
     """Inject drawn faults during the body. ``cluster.calm`` waits for their end.
 
     Raises:
-        InvalidArgument: The plan has no faults of the numbers ``only``, or ``faults.spare`` names a process
-            that there never was.
+        InvalidArgument: The plan has no faults with the numbers ``only``, or ``faults.spare`` names a process
+            that never existed.
     """
     trouble = RunningFaults(cluster, faults, only)
     async with open_serving_nursery() as nursery:

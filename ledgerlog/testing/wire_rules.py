@@ -1,21 +1,21 @@
 """Rules for the messages between processes (part C of the protocol's rules), checked frame by frame.
 
 ``WireView`` reads the bytes on the wire. So it has the same facts as each process, and draws its own
-conclusions. For example, a recoverer concludes that an entry does not exist. Then ``WireView`` counts the
-answers that the recoverer got, and checks that they prove it. It asks the ``GodView`` about the disks and the
-metadata.
+conclusions. For example, if a recoverer concludes that an entry does not exist, ``WireView`` counts the
+answers that the recoverer got, and checks that they prove the conclusion. ``WireView`` asks the ``GodView``
+about the disks and the metadata.
 
 For bookies:
     AckDurable          a bookie acknowledges an add only when its entries are durable there
     FenceBeforeReply    a bookie confirms a fence, or answers a recovery read, only after its fence is durable
     ServedIsDurable     a bookie gives out an entry only if it is durable there
-    ServedIsIntact      it gives an entry out only with the bytes that were written, and reports damage
-    HeldIsNotDenied     it never denies an entry that was durable there when it was asked, damaged or not
-                        (rule 8)
-    FencedReadComplete  its answer to a recovery read denies no entry that was durable there before the fence
-                        (R-B1)
-    LacIsCommitted      it never tells a LAC that the ledger's owner never told
-    LacWithinClosedLedger   it never tells a LAC after the ledger's end
+    ServedIsIntact      a bookie gives an entry out only with the bytes that were written, and reports damage
+    HeldIsNotDenied     a bookie never denies an entry (never says that it lacks the entry) if the entry was
+                        durable there when the bookie was asked, damaged or not (rule 8)
+    FencedReadComplete  a bookie's answer to a recovery read denies no entry that was durable there before the
+                        fence (R-B1)
+    LacIsCommitted      a bookie never tells a LAC that the ledger's owner never told
+    LacWithinClosedLedger   a bookie never tells a LAC after the ledger's end
 
 For owners:
     OneOwner            only a ledger's creator sends ordinary adds to it
@@ -28,19 +28,20 @@ For owners:
 For recoverers:
     RecoveryAnnounced   a ledger is fenced only after the metadata says that it is in recovery
     FenceCoverage       reading begins when the confirmed fences cover the last ensemble (A.0, T26)
-    RecoveryTargets     an entry is asked for only at bookies that have it in the frozen ensemble, and no
-                        entry below the frozen fragment is asked for
-    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32). Other
-                        recovery adds are copies by repair, of entries that can no longer change. They tell no
-                        LAC beyond the last entry that is certainly committed, and no LAFR (rules 20 and 23)
+    RecoveryTargets     a recoverer asks for an entry only at bookies whose slots in the frozen ensemble hold
+                        the entry, and asks for no entry before the frozen fragment
+    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32). All
+                        other recovery adds are copies by repair, of entries that can no longer change. These
+                        tell no LAC after the last entry that is certainly committed, and no LAFR (rules 20
+                        and 23)
     CloseProven         a recoverer closes a ledger at an entry only if a negative quorum of the next entry's
                         write set denied the next entry. Time-outs, bookies in limbo and bookies outside of
                         the write set do not count (T02, T03, T04, T10)
 
-For all together:
+For all processes together:
     NegativeReadFinal   if a negative quorum denied an entry to any process, neither that entry nor a later
-                        one was or will be acknowledged
-    ReadWithinLac       readers ask for no entry after the last one that they can know to be confirmed
+                        entry was or will be acknowledged
+    ReadWithinLac       readers ask for no entry after the last entry that they can know to be confirmed
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class WireView:
         self._on_fence[bookie] = call
 
     def forget_calls(self) -> None:
-        """Cancel every ``call_at_next_fence`` that was not called yet."""
+        """Forget every function of ``call_at_next_fence`` that was not called yet."""
         self._on_fence.clear()
 
     # --- frames -------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ class WireView:
             self._on_progress(header, told)
 
     def _require_no_gap(self, bookie: str, header: Header) -> None:
-        """Require that an owner sends a bookie the next entries, or repeats earlier ones."""
+        """Require that an owner sends a bookie the next entries, or repeats earlier entries."""
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
         if metadata is None or bookie not in metadata.last_fragment.ensemble:
             return  # The ledger is deleted. Or the bookie was replaced; adds under way do no harm.
@@ -276,7 +277,10 @@ class WireView:
         return max(header.last, header.lac) <= committed and header.lafr == NO_ENTRY
 
     def _committed(self, ledger_id: int, deleted: int) -> int:
-        """Return the last entry that is certainly committed by the metadata. ``deleted`` if it is gone."""
+        """Return the last entry that is certainly committed by the metadata.
+
+        If the ledger is deleted, return ``deleted``.
+        """
         metadata = self._god.ledgers.get(ledger_id)
         if metadata is None:
             return deleted
@@ -363,8 +367,8 @@ class WireView:
     def _require_not_denied(self, conversation: TappedConnection, asked: Header, frame: Frame) -> None:
         """Require that the answer has every requested entry that the bookie held when it was asked.
 
-        Entries behind the end of a closed ledger are none of it, and a bookie may have forgotten them
-        (``bookie.server.corruption``). Nobody's verdict depends on them, because the end never changes.
+        The end of a closed ledger never changes. Entries after the end do not belong to the ledger, and a
+        bookie may have forgotten them (``bookie.server.corruption``). No recovery depends on them.
         """
         god, header, bookie = self._god, frame.header, conversation.server.process
         held = self._talks[conversation.number].held.pop(asked.request, [])
@@ -535,7 +539,7 @@ class WireView:
         through = min(asked.last, header.argument)
         slot = frozen.ensemble.index(bookie)
         recoverer.answers.append(_Answer(bookie, slot, asked.first, through, asked.entry_count, found))
-        # Beyond the last entry that was ever sent, one entry for each write set stands for all later entries.
+        # After the last entry that was ever sent, one entry for each write set stands for all later entries.
         beyond = max(self._pushed.get(header.ledger_id, NO_ENTRY), asked.first) + asked.entry_count
         for entry_id in range(asked.first, min(through, beyond) + 1, asked.entry_count):
             if entry_id not in found:

@@ -2,9 +2,9 @@
 
 The network carries bytes in pieces that may be cut anywhere. A ``Tap`` observes one direction of one
 connection and reassembles the frames. It reports each frame to an observer twice: when the sender has handed
-its last byte to the network, and when the receiver has taken its last byte out. Each call is made in the task
-of the process that acts, so a broken rule is reported at the step that breaks it. If a frame is lost on the
-way, it is only reported as sent.
+the frame's last byte to the network, and when the receiver has taken the frame's last byte out. The tap makes
+each report in the task of the process that sends or receives, so a broken rule is reported at the step that
+breaks it. If a frame is lost on the way, it is only reported as sent.
 
 A tap changes nothing: it neither removes nor adds data, draws no random choice and takes no time.
 """
@@ -29,15 +29,15 @@ class TappedConnection:
     """One connection between two processes."""
 
     client: Incarnation
-    """The process that opened it."""
+    """The process that opened the connection."""
     server: Incarnation
     number: int
 
 
 class Observer(Protocol):
-    """Receives the frames. ``is_reply``: the frame goes to the client.
+    """Receives the frames. ``is_reply`` means that the frame goes to the client.
 
-    Its methods may raise; the error comes out in the task that sends or receives.
+    The methods may raise. The error comes out in the task that sends or receives the frame.
     """
 
     def on_sent(self, conversation: TappedConnection, frame: Frame, *, is_reply: bool) -> None:

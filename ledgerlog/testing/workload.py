@@ -7,17 +7,17 @@ A run has three phases:
    them, and a nemesis carries out its plan of faults (``nemesis``).
 2. **Healing.** The network, the disks and the metadata are healed, every bookie is started, and the clients
    are ended. From now on everything must work again in bounded time (``world.CONVERGE_S``).
-3. **Judgement.** Each workload compares the stored data with its processes' answers. During all phases
-   the rules of ``invariants`` check every durable block, metadata write and acknowledgement, and the rules of
-   ``wire_rules`` check every frame.
+3. **Judgement.** Each workload compares the stored data with the answers that its processes got. During all
+   phases the rules of ``invariants`` check every durable block, metadata write and acknowledgement, and the
+   rules of ``wire_rules`` check every frame.
 
 **To test more:** write a workload, which is a class like ``ContendingLeaders``. Add it to ``WORKLOADS`` and
 to a mix of ``swarm.WORKLOAD_MIXES``; for example, replicated state machines belong there. A *resident* is a
 process that runs beside every workload and has no users of its own. Add it to ``RESIDENTS``, and it is
 started, killed and restarted like the others; for example, auditors and replication workers belong there.
 
-A batch of runs proves nothing if nothing in it was acknowledged, no leader was deposed and no write was torn.
-``vacuity`` names the events that a batch lacks.
+A batch of runs in which nothing was acknowledged, no leader was deposed or no write was torn would pass even
+if the system were wrong. So ``vacuity`` names the events that a batch lacks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Report:
     people: People
     hostility: Hostility
     plan: tuple[Fault, ...]
-    """The faults that were planned, without those that were left out."""
+    """The planned faults, without the faults that were left out."""
     told: list[str]
     """The faults that were injected, with their details."""
     faults: dict[str, int]
@@ -252,10 +252,10 @@ def run_seed(
         size: How long the run is.
         only: The numbers of the faults to inject. None: all faults of the plan.
         is_strict: Hash every step of every task into the trace, too.
-        people: Whether people make mistakes in the run (``ledgerlog.testing.people``). None: the seed says
-            it.
+        people: Whether people make mistakes in the run (``ledgerlog.testing.people``). None: the seed
+            decides.
         hostile: Whether the cluster is closed and hostile peers attack it (``ledgerlog.testing.hostile``).
-            None: the seed says it.
+            None: the seed decides.
 
     Returns:
         The report.
@@ -289,10 +289,10 @@ def run_seed(
 
 
 def vacuity(reports: Iterable[Report]) -> list[str]:
-    """Return the events that a batch of runs has too rarely to prove anything.
+    """Return the events that are too rare in a batch of runs for the batch to prove anything.
 
     Returns:
-        Lines of text for people. Empty if there are enough of all events.
+        Lines of text for people. Empty: no event is too rare.
     """
     numbers: Counter[str] = Counter()
     runs = 0
@@ -307,9 +307,9 @@ def vacuity(reports: Iterable[Report]) -> list[str]:
 def lacking(numbers: Counter[str], runs: int) -> list[str]:
     """Do the same as ``vacuity``, from the sums of all counts, faults and checks.
 
-    The bounds are a fraction of the numbers that batches of 50 runs show. So bad luck alone does not go below
-    them, but a fault or a workload that stopped working does. "open ends" are records with an unknown
-    outcome: their leader died, or could not find it out.
+    The bounds are a fraction of the numbers that batches of 50 runs show. So bad luck alone does not bring a
+    number below its bound, but a fault or a workload that stopped working does. "open ends" are records with
+    an unknown outcome: their leader died, or could not find out the outcome.
     """
     wanted = {
         "acked": 10 * runs,

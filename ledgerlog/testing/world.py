@@ -37,13 +37,13 @@ class World:
     """For tasks that belong to no process, such as the nemesis."""
     counts: Counter[str] = attrs.field(factory=Counter)
     careless: int = 0
-    """How many bookies, the first ones, may lose entries by what people do (``people``)."""
+    """This many of the first bookies may lose entries by faults of people (``people``)."""
     rotten: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose disks the nemesis has damaged with bit rot."""
     damaged: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose files people have damaged. If one refuses to start, it is repaired."""
     in_hands: Counter[str] = attrs.field(factory=Counter)
-    """The bookies that people work on. Nobody else starts them."""
+    """The bookies that people work on. Only these people start them."""
     _poked: trio.Event = attrs.field(factory=trio.Event)
 
     def event(self, kind: str, *args: object) -> None:
@@ -73,7 +73,7 @@ class Workload(Protocol):
 
     @property
     def clients(self) -> list[str]:
-        """The names of its processes. The nemesis chooses from them. They end before ``judge`` is called."""
+        """The names of the workload's processes, for the nemesis. They end before ``judge`` is called."""
         ...
 
     @property
