@@ -1,18 +1,21 @@
-"""Who may ask what on the administration port.
+"""Decide who may send which requests to the administration port.
 
-    health    everybody. It tells whether the process can be used, and nothing of its content
-    read      everybody, if the process was told so or the cluster is open. Otherwise who proves to be a
-              principal with the right OPERATE (a bookie or an admin), or shows a token with the scope "read"
-              of such a principal
-    change    who proves to have the role "admin", always, in an open cluster too
+    health    everybody. The answer says whether the process can be used, and nothing of its content
+    read      everybody, if the process was told so or the cluster is open. Otherwise a principal with the
+              right OPERATE (a bookie or an admin), proven by a certificate or a token. The token's scope
+              "read" is enough
+    change    a principal with the role "admin", proven by a certificate or a token with the scope "change".
+              This proof is needed in an open cluster, too
 
-A proof is a token (``model.token``) in the header Authorization, or a certificate. A browser sends neither
-by itself: a page that makes the browser of an operator ask something cannot add the header without a
-permission that this server never gives, and a name that is pointed here (DNS rebinding) changes nothing of
-that. Cookies do not exist.
+A proof is a token (``model.token``) in the header Authorization, or a certificate.
 
-A certificate is different: a browser that has one installed would use it for any page. So a change by
-certificate alone is refused if the request says that a page has caused it (Origin, Sec-Fetch-Site).
+**Tokens.** A browser never sends a token by itself. A foreign page may make an operator's browser send a
+request, but the page cannot add the header Authorization without a permission that this server never gives.
+That also holds if somebody points a foreign name at this server (DNS rebinding). There are no cookies.
+
+**Certificates.** If a browser has a certificate installed, it uses the certificate for any page. So the gate
+refuses a change that is proven only by a certificate, if the request says that a page has caused it (Origin,
+Sec-Fetch-Site).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _HOW = "'ledgerlog access token' makes one; send it as 'Authorization: Bearer TO
 
 
 class Needs(enum.Enum):
-    """What a request needs."""
+    """The permission that a request needs."""
 
     NOTHING = enum.auto()
     READ = enum.auto()
@@ -59,7 +62,7 @@ class RequestRefused(Exception):
 
 
 class AdminGate:
-    """Decides about requests. Each decision reads the grants anew, so a revocation holds at once."""
+    """Decides about requests. Each decision reads the grants again, so a revocation takes effect at once."""
 
     def __init__(
         self,
@@ -73,9 +76,9 @@ class AdminGate:
 
         Args:
             store: The cluster's metadata store.
-            prover: Who this process is, and whom it can verify.
+            prover: Proves the identity of this process, and verifies the identity of others.
             now_s: The wall clock, in seconds since 1970.
-            reads_are_open: Whether everybody may read. None: only while the cluster is not closed.
+            reads_are_open: Whether everybody may read. None: everybody may, while the cluster is not closed.
         """
         self._store = store
         self._prover = prover
@@ -83,23 +86,23 @@ class AdminGate:
         self._reads_are_open = reads_are_open
 
     async def prove(self, asked: Asked) -> Principal:
-        """Find out who shows a token, also while everybody may read.
+        """Return the principal that a token proves, even while everybody may read.
 
         Raises:
-            RequestRefused: The token proves nobody, or nobody who may read.
+            RequestRefused: The token proves no principal, or a principal that may not read.
         """
         principal = self._proven(asked, Needs.READ)
         self._check_operates(principal, await self._rights(principal))
         return principal
 
     async def check(self, asked: Asked, needs: Needs) -> Principal | None:
-        """Let a request pass.
+        """Let a request pass if it is allowed.
 
         Returns:
-            Who asks; None if nobody was proven.
+            The principal that asks. None: the request needs no proof, so none was looked at.
 
         Raises:
-            RequestRefused: It may not be answered.
+            RequestRefused: The request is not allowed.
         """
         if needs is Needs.NOTHING:
             return None

@@ -1,14 +1,15 @@
-"""HTTP/1.1 over our streams, by h11: the only module that knows its bytes.
+"""HTTP/1.1 over our streams, by h11. Only this module knows the bytes of HTTP.
 
-A request has a bounded header and a bounded body, both must be complete within a deadline, and the answer has
-a deadline too. At most ``limits.ADMIN_CONNECTIONS`` connections are open. If one more comes, the oldest that
-waits for its next request is closed; if there is none, the newcomer is. So connections that say nothing keep
-nobody out. A request that is no HTTP gets 400, and its connection ends.
+A request has a bounded header and a bounded body. Both must be complete within a deadline, and the answer has
+a deadline too. At most ``limits.ADMIN_CONNECTIONS`` connections are open. If one more comes, the server
+closes the oldest connection that waits for its next request. If no connection waits, the server closes the
+new one. So silent connections keep no client out. If bytes do not form an HTTP request, the answer is 400,
+and the connection ends.
 
-A connection never ends the server, whatever its peer sends. An exception of ``answer`` that is no
-LedgerLogError is a bug, and ends the server.
+A connection never ends the server, whatever its peer sends. If ``answer`` raises an exception that is not a
+LedgerLogError, that is a bug and ends the server.
 
-``ask_http`` is the other side: one request on a connection of its own, for commands.
+``ask_http`` is the client side, for commands: it sends one request on its own connection.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class Asked:
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By their names in lower case. If a name comes twice, the last one counts."""
+    """The headers by their names in lower case. If a name comes twice, the last value counts."""
     peer: str
     principal: Principal | None
-    """Who the peer proved to be by its certificate; None: nobody."""
+    """The principal that the peer's certificate proves. None: the peer proved nothing by a certificate."""
 
 
 @attrs.frozen
@@ -61,7 +62,7 @@ class Answer:
 
     @classmethod
     def text(cls, status: int, *lines: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-        """An answer for a person."""
+        """Return an answer in plain text, for a person."""
         return cls(status, "".join(f"{line}\n" for line in lines).encode(), headers=headers)
 
 
@@ -69,8 +70,9 @@ async def serve_http(listener: Listener, answer: Callable[[Asked], Awaitable[Ans
     """Serve requests until cancelled.
 
     Args:
-        listener: Where clients connect. The caller closes it.
-        answer: Finds the answer to a request. If it raises a LedgerLogError, the client gets 503.
+        listener: The listener that clients connect to. The caller closes it.
+        answer: Called with each request; returns the answer. If it raises a LedgerLogError, the client gets
+            503.
 
     Raises:
         ConnectionLost: The listener broke.
@@ -114,22 +116,22 @@ async def ask_http(
 
     Args:
         network: The network to the server.
-        address: Where it listens.
+        address: The address of the server.
         method: The method.
         target: The path, with the query.
-        token: A token to prove who asks; None: none, or the network has a certificate.
+        token: A token that proves who asks. None: send no token; the network may have a certificate.
 
     Returns:
         The answer, whatever its status is. Of its headers only the content type is kept.
 
     Raises:
-        ConnectionLost: Nobody listens there, or the answer was not complete within
-            ``limits.ADMIN_ANSWER_S``. The server may have done what was asked.
+        ConnectionLost: No server listens at the address, or the answer was not complete within
+            ``limits.ADMIN_ANSWER_S``. The server may have carried out the request.
         InvalidArgument: The address is malformed.
         Unauthenticated: One end refused the other's certificate.
-        WireError: The answer is no HTTP, or is too large.
+        WireError: The answer is not HTTP, or is too large.
 
-    Cancelling: the server may or may not do what was asked.
+    Cancelling: the server may or may not carry out the request.
     """
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.ADMIN_HEADER_BYTES_MAX)
     headers = [("host", address), ("connection", "close"), ("content-length", "0")]
@@ -204,7 +206,7 @@ class _Connection:
             http.start_next_cycle()
 
     async def _receive(self) -> Asked | None:
-        """Receive a request; None if the peer has finished. h11.RemoteProtocolError: it is not a request."""
+        """Receive a request; return None if the peer has finished. May raise h11.RemoteProtocolError."""
         request: h11.Request | None = None
         body_bytes = 0
         while True:

@@ -1,4 +1,4 @@
-"""The options of both commands that open the administration port."""
+"""The options that the two commands with an administration port share."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def admin_options(function: F) -> F:
 
 
 def reads_are_open(admin: str | None, admin_reads: str | None) -> bool | None:
-    """Return what ``--admin-reads`` says; None if it is not given.
+    """Return the value of ``--admin-reads``. None: the option is not given.
 
     Raises:
-        click.UsageError: It is given without ``--admin``.
+        click.UsageError: ``--admin-reads`` is given without ``--admin``.
     """
     if admin_reads is None:
         return None

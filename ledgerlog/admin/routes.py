@@ -1,13 +1,13 @@
-"""The routes of a process's administration port, and those that every process has.
+"""Route the requests to a process's administration port. Every process has these routes:
 
     GET  /healthz     200 while the process runs
     GET  /readyz      200 if the process can be used now, otherwise 503 with the reasons, one a line
-    GET  /metrics     what it measures, as Prometheus reads it
+    GET  /metrics     the metrics of the process, in the format of Prometheus
     GET  /config      the configuration in force, as JSON; never a secret
     GET  /log-level   the levels of the log
     POST /log-level?logger=NAME&level=LEVEL
 
-A request of another method or path is refused. What a change did is logged with who asked for it.
+A request with another method or path is refused. Each change is logged, with the principal that asked for it.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Administration:
         """Create it.
 
         Args:
-            name: How the process begins its lines in the log, for example ``bookie=b1``.
-            gate: Who may ask what.
+            name: The beginning of the process's lines in the log, for example ``bookie=b1``.
+            gate: Decides who may send which requests.
             not_ready: Returns the reasons why the process cannot be used now; empty if it can.
             measurements: Reads the metrics.
             configuration: Returns the configuration in force, without secrets.
@@ -166,7 +166,7 @@ def switch(asked: Asked, name: str) -> bool:
     """Return the value of a switch in the query.
 
     Raises:
-        RequestRefused: It is not there, or is neither true nor false.
+        RequestRefused: The query has no such switch, or its value is neither true nor false.
     """
     value = asked.query.get(name, "")
     if value not in ("true", "false"):
