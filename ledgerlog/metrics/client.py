@@ -52,7 +52,7 @@ def client_measurements(client: LedgerClient) -> Iterator[Measurement]:
         yield Measurement(f.CLIENT_ADDS_REFUSED, connection.adds_refused, labels)
         yield Measurement(f.CLIENT_LOSSES, connection.losses, labels)
         yield Measurement(f.CLIENT_FAILED_ATTEMPTS, connection.failed_attempts, labels)
-    # If this process leaves a log and takes it over again, both leaderships may list the log for a moment.
+    # If this process leaves a log and takes the log over again, both leaderships may list it for a moment.
     for log in {log.name: log for log in sorted(led, key=lambda log: log.epoch)}.values():
         yield from _log_measurements(log)
 

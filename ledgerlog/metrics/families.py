@@ -32,7 +32,7 @@ class MetricKind(enum.Enum):
     """The type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
-    """It only grows, and starts again at 0 when the process starts."""
+    """The value only grows, and starts again at 0 when the process starts."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
@@ -45,7 +45,7 @@ class Family:
     kind: MetricKind
     meaning: str
     alert: str = ""
-    """When to alert an operator; "" if this metric alone is no reason."""
+    """When to alert an operator. "": this metric alone is no reason for an alert."""
     labels: tuple[str, ...] = ()
 
 
@@ -274,7 +274,7 @@ BOOKIE_FIGURES: dict[str, Family] = {
         _GAUGE, "reply_bytes", "the queue of replies: bytes that clients have not taken yet"
     ),
 }
-"""The figures in a bookie's INFO reply, each with its metric. All figures of refusals share one metric. Its
+"""The figures in a bookie's INFO reply, each with its metric. All figures of refusals share one metric, whose
 label is the reason."""
 
 INFO_SUMS: dict[str, str] = {

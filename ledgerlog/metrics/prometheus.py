@@ -36,7 +36,7 @@ class ClusterCollector:
         self._cluster = cluster
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without values, so that a registry can refuse a second one of the same name."""
+        """Yield the metrics without values, so that a registry can refuse a second metric of a name."""
         return map(_metric, FAMILIES)
 
     def collect(self) -> Iterator[Metric]:
