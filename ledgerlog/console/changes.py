@@ -1,10 +1,11 @@
-"""What an admin may change from the console: the same as some commands do.
+"""The changes that an admin may make from the console. Commands make the same changes.
 
     pause, resume     repair            'ledgerlog repair pause', 'ledgerlog repair resume'
-    empty, keep       a bookie          'ledgerlog bookie decommission', with --cancel
+    empty             a bookie          'ledgerlog bookie decommission'
+    keep              a bookie          'ledgerlog bookie decommission --cancel'
 
-``empty`` asks that the bookie gives up everything that it holds, and so does the command; the command also
-waits for the end, and then takes the bookie's cookie away.
+``empty`` asks repair to move all entries away from the bookie. The command does the same, waits until the
+bookie is empty, and then removes the bookie's cookie.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ __all__ = ["change"]
 
 
 async def change(client: LedgerClient, what: str, bookie_id: str) -> str:
-    """Do it, and return what happened, for the person.
+    """Make a change, and return what happened, as text for a person.
 
     Raises:
-        RequestRefused: There is no such change.
+        RequestRefused: There is no change of this name.
         InvalidArgument: There is no such bookie.
         MetadataUnavailable: Nothing was changed.
-        MetadataOutcomeUnknown: It may or may not be changed.
+        MetadataOutcomeUnknown: The change may or may not have been made.
     """
     queue = RepairQueue(client)
     match what:

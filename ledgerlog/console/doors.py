@@ -1,20 +1,21 @@
-"""Who may look at the console and who may change something, and which requests a browser may make.
+"""Decide who may look at the console, who may change something, and which requests a browser may make.
 
-**Rights** are those of the administration port, decided by the same gate (``admin.gate``): a page may be read
-by everybody while reads are open, otherwise by who shows a token; a change needs a token of the scope
-"change" whose principal has the role admin. Each request asks the gate anew, so a revoked role and an expired
-token hold at once.
+**Rights** are those of the administration port, and the same gate decides (``admin.gate``). While reads are
+open, everybody may look. Otherwise looking needs a token whose principal may read. A change needs a token of
+the scope "change" whose principal has the role admin. Each request asks the gate again, so a revoked role or
+an expired token counts at once.
 
-**A session** is a token that this process keeps for a browser. The browser has only a random name of it, in a
-cookie that no script can read and that no other site's page can make it send (HttpOnly, SameSite=Strict).
+**A session** is a token that this process keeps for a browser. The browser has only a random name of the
+session, in a cookie. No script can read this cookie, and no page of another site can make the browser send it
+(HttpOnly, SameSite=Strict).
 
-**Foreign pages.** A browser that visits another page may be made to ask us something. Three things stop that:
+**Foreign pages.** A foreign page may make a browser send a request to us. Three checks stop that:
 
-    Host      must name us. A name that somebody else points at our address (DNS rebinding) does not. An IP
-              address as Host is no name that anybody can point
+    Host      must name us. If somebody else points a name at our address (DNS rebinding), that name is
+              refused. An IP address is allowed as Host, because nobody can point an IP address elsewhere
     Origin    of every POST must be ours: the name in Host, by HTTPS if we serve HTTPS. If we serve HTTP, a
-              proxy may serve HTTPS for us, so both are ours
-    the mark  of the session must be in a header of every change. Only a page of ours can read it
+              proxy may serve HTTPS for us, so the origins with HTTP and HTTPS are both ours
+    the mark  of the session must be in a header of every change. Only our own pages can read the mark
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ __all__ = ["Doors", "PersonSession"]
 
 @attrs.frozen
 class PersonSession:
-    """Somebody who is logged in."""
+    """The session of a person who is logged in."""
 
     name: str
-    """The secret name of the session, which the cookie has."""
+    """The secret name of the session. It is in the cookie."""
     mark: str
-    """What each change has to carry in a header."""
+    """The secret that each change must have in a header."""
     token: str = attrs.field(repr=False)
     principal: Principal
     may_change: bool
@@ -49,7 +50,7 @@ class PersonSession:
 
 
 class Doors:
-    """Decides about requests of browsers."""
+    """Decides about the requests of browsers."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Doors:
         """Create it.
 
         Args:
-            gate: Who may ask what.
+            gate: Decides who may read and who may change.
             hosts: The names, in lower case, under which browsers may reach us. IP addresses are always
                 allowed.
             new_secret: Returns fresh random bytes.
@@ -83,7 +84,7 @@ class Doors:
         """Check the header Host.
 
         Raises:
-            RequestRefused: It names somebody else.
+            RequestRefused: The header names another host.
         """
         name = _name_of(host)
         if name is None or not (name in self._hosts or _is_address(name)):
@@ -98,7 +99,7 @@ class Doors:
             Whether the browser reached that page by HTTPS.
 
         Raises:
-            RequestRefused: It does not, or nobody knows.
+            RequestRefused: Another page sends it, or the headers do not say which page.
         """
         scheme, _, host = headers.get("origin", "").lower().partition("://")
         if scheme not in self._schemes or host != headers.get("host", "").lower():
@@ -108,7 +109,7 @@ class Doors:
     # --- people -----------------------------------------------------------------------------------
 
     def session(self, name: str | None) -> PersonSession | None:
-        """Return the session of this name; None if there is none, or if its token has expired."""
+        """Return the session with this name. None: there is no such session, or its token has expired."""
         found = self._sessions.get(name or "")
         if found is not None and found.expires_s <= self._now_s():
             del self._sessions[found.name]
@@ -119,11 +120,11 @@ class Doors:
         """Begin a session.
 
         Args:
-            token: What the person shows.
-            peer: Where the request came from.
+            token: The token that the person shows.
+            peer: The address that the request came from.
 
         Raises:
-            RequestRefused: The token proves nobody who may read here.
+            RequestRefused: The token proves no principal that may read here.
         """
         asked = _asked(token, peer)
         principal = await self._gate.prove(asked)
@@ -135,7 +136,7 @@ class Doors:
             except RequestRefused as refused:
                 if refused.status != 403:
                     raise
-                may_change = False  # It may read all the same.
+                may_change = False  # The principal may still read.
         session = PersonSession(
             self._new_secret().hex(), self._new_secret().hex(), token, principal, may_change, shown.expires_s
         )
@@ -149,23 +150,23 @@ class Doors:
         self._sessions.pop(session.name, None)
 
     async def check_read(self, session: PersonSession | None, peer: str) -> None:
-        """Check that somebody may look.
+        """Check that a browser may look. ``session`` is None if nobody has logged in there.
 
         Raises:
-            RequestRefused: They may not.
+            RequestRefused: The browser may not look.
         """
         await self._gate.check(_asked(None if session is None else session.token, peer), Needs.READ)
 
     async def check_change(
         self, session: PersonSession | None, headers: Mapping[str, str], peer: str
     ) -> Principal:
-        """Check that somebody may change something.
+        """Check that a browser may change something.
 
         Returns:
-            Who.
+            The principal that makes the change.
 
         Raises:
-            RequestRefused: They may not.
+            RequestRefused: The browser may not change anything.
         """
         self.check_origin(headers)
         if session is None:
@@ -183,7 +184,7 @@ def _asked(token: str | None, peer: str) -> Asked:
 
 
 def _name_of(host: str) -> str | None:
-    """Return the name in a header Host, without the port, in lower case; None if it is malformed."""
+    """Return the name in a header Host, without the port and in lower case. None: the header is malformed."""
     name, port = host, ""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")

@@ -1,4 +1,4 @@
-"""Looks at ledgers: one of them, or a page of the list, the newest first."""
+"""Look at ledgers: at one ledger, or at a page of the list, newest first."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LedgerListFollower:
     """Follows a page of the list of ledgers. ``run`` runs until cancelled."""
 
     def __init__(self, looking: Looking, *, below: int | None) -> None:
-        """``below``: the page has ledgers below this id; None: the newest."""
+        """``below``: the page has ledgers below this id. None: the page has the newest ledgers."""
         self._looking = looking
         self._below = below
         self._registry = LedgerRegistry(looking.client.store, looking.client.environment)

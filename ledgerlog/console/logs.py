@@ -1,8 +1,9 @@
-"""Looks at logs: one of them, or a page of the list.
+"""Look at logs: at one log, or at a page of the list.
 
-A log is followed by watches of its record, of its ledgers that are not closed, of the election of its name,
-and for its own page of its cursors. Where its last record is, only the bookies tell; they are asked every few
-seconds, with the metadata that the watches keep up to date.
+The console follows a log by watches: of the log's record, of its ledgers that are not closed, and of the
+election that has the log's name. The log's own page also needs a watch of the log's cursors. Only the bookies
+know where the log's last record is. The console asks them every ``_TAIL_S`` seconds (``_TAIL_IN_LIST_S`` for
+a list), and uses the metadata that the watches keep up to date.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = ["LogFollower", "LogListFollower"]
 _TAIL_S = 1.0
 _TAIL_IN_LIST_S = 4.0
 _STEP_S = CONSOLE_GATHER_S / 4
-"""Between two looks at what a takeover changes, so that its steps are seen."""
+"""The pause between two looks at the metadata that a takeover changes: short enough to see its steps."""
 _DELETED_SHOWN = 10
 
 
@@ -53,7 +54,7 @@ class LogFollower:
         Args:
             looking: The console.
             name: The name of the log.
-            is_alone: Whether the page is about this log: then its cursors are followed too.
+            is_alone: Whether the page is about this log. If so, follow its cursors too.
             segments_from: How many of the newest segments the table leaves out.
         """
         self.board = LogBoard(name, looking.happenings, segments_from=segments_from)
@@ -70,7 +71,7 @@ class LogFollower:
         return self.board.sections()
 
     async def run(self) -> None:
-        """Follow the log, also if it is deleted and made again."""
+        """Follow the log, even if it is deleted and made again."""
         while True:
             await self._follow(await self._wait_for_it())
 
@@ -159,7 +160,7 @@ class LogFollower:
                 try:
                     tail = await find_tail(self._held, metadata)
                 except MetadataUnavailable:
-                    pass  # The others show that.
+                    pass  # The other looks show that.
                 except LedgerLogError as why:
                     self.board.on_tail_unknown(f"where it ends is not known now: {why}")
                 else:
@@ -183,7 +184,7 @@ class _HeldReaders:
         return all(segment.ledger_id in self._readers for segment in segments)
 
     async def look(self, ledger_id: int) -> WatchedReader | None:
-        """Read the metadata of a ledger, for its reader; None if it is gone."""
+        """Read the metadata of a ledger into its reader, and return the reader. None: the ledger is gone."""
         found = await self._registry.find(ledger_id)
         if found is None:
             self.drop(ledger_id)

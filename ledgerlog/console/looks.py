@@ -1,4 +1,4 @@
-"""What all looks at a cluster share: the client, the board of bookies, what happened, and what is wrong."""
+"""The state that all looks at a cluster share: the client, the board of bookies, happenings and troubles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READS_AT_ONCE = 8
 
 @attrs.define(eq=False)
 class Looking:
-    """What the looks of one console share."""
+    """The state that all looks of one console share."""
 
     client: LedgerClient
     now_s: Callable[[], float]
@@ -36,7 +36,7 @@ class Looking:
     happenings: Happenings = attrs.Factory(Happenings)
     bookies: BookieBoard = attrs.field(init=False)
     limiter: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(_READS_AT_ONCE))
-    """How many looks at the metadata store run at once."""
+    """The limit on looks at the metadata store that run at the same time."""
     _troubles: dict[str, tuple[str, str]] = attrs.Factory(dict)
     _changed: trio.Event = attrs.Factory(trio.Event)
 
@@ -56,7 +56,7 @@ class Looking:
         return self._changed
 
     def trouble(self, key: str, what: str, why: str | None) -> None:
-        """Note that something cannot be looked at now, and why; None: it can."""
+        """Note why ``what`` cannot be looked at now. ``why`` is None: it can be looked at again."""
         if why is None:
             if self._troubles.pop(key, None) is not None:
                 self.tell()
@@ -65,11 +65,11 @@ class Looking:
             self.tell()
 
     def forget(self, key: str) -> None:
-        """Forget a trouble: nobody looks there any more."""
+        """Forget a trouble, because no watcher needs that look any more."""
         self.trouble(key, "", None)
 
     def trouble_rows(self) -> dict[str, Row]:
-        """Return what is wrong now, each thing once."""
+        """Return the present troubles, each one once."""
         return {what: {"what": what, "why": why} for what, why in self._troubles.values()}
 
     # --- looking ----------------------------------------------------------------------------------
@@ -77,10 +77,10 @@ class Looking:
     async def follow(
         self, path: str, look: Callable[[], Awaitable[object]], *, gather_s: float = CONSOLE_GATHER_S
     ) -> NoReturn:
-        """For ever, look once, and again after changes at or below a path of the metadata store.
+        """Look now, and again after each change at or below a path of the metadata store, until cancelled.
 
-        Changes within ``gather_s`` seconds after a look cost one more look together. While the store is away
-        or a record is damaged, that is shown as a trouble.
+        All changes within ``gather_s`` seconds after a look cost only one more look. If the store is out of
+        reach or a record is damaged, the page shows that as a trouble.
         """
 
         async def look_and_tell() -> None:

@@ -1,8 +1,9 @@
-"""Looks at the cluster for whoever watches, and only at what they watch.
+"""Look at the cluster for the watchers of pages, and only at the subjects that they watch.
 
-A watcher *opens* a subject: a page of a kind, for example the log "orders". The looks at a subject begin with
-its first watcher, are shared by all of them, and end with the last one. The board of bookies is part of every
-page. If nobody watches, nothing is looked at.
+A *watcher* is an open page of a browser or a terminal. It watches a *subject*, for example the log "orders".
+The looks at a subject begin with its first watcher and end with its last watcher. All watchers of the subject
+share them. The board of bookies is part of every page. If there are no watchers, the observer looks at
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TEXT_MAX = 255
 
 @attrs.frozen
 class Subject:
-    """What a page is about."""
+    """The subject of a page."""
 
     kind: str = "cluster"
     """``cluster``, ``logs``, ``log``, ``ledgers``, ``ledger`` or ``repair``."""
@@ -42,15 +43,15 @@ class Subject:
     after: str = ""
     """For ``logs``: the page begins after this name."""
     number: int | None = None
-    """The ledger; for ``ledgers``, the page is below this id; for ``log``, how many of the newest segments
-    its table leaves out."""
+    """For ``ledger``: the ledger. For ``ledgers``: the page has ledgers below this id. For ``log``: how many
+    of the newest segments the page's table leaves out."""
 
     @classmethod
     def parse_untrusted(cls, query: Mapping[str, str]) -> Subject:
         """Read a subject from a query.
 
         Raises:
-            InvalidArgument: There is no such subject.
+            InvalidArgument: The query names no subject.
         """
         kind, name, after = query.get("kind", "cluster"), query.get("name", ""), query.get("after", "")
         text = query.get("number", "")
@@ -88,7 +89,7 @@ class View:
         self._follower = follower
 
     def picture(self) -> Picture:
-        """Return what is known now."""
+        """Return the present picture of the subject."""
         looking = self._looking
         rows: Mapping[str, Row] = looking.bookies.rows()
         return {
@@ -109,7 +110,7 @@ class View:
 
 
 class ClusterObserver:
-    """Looks at one cluster. ``run`` has to run while anybody watches."""
+    """Looks at one cluster. ``run`` has to run while there are watchers."""
 
     def __init__(self, client: LedgerClient, *, now_s: Callable[[], float]) -> None:
         """Create it.
@@ -130,7 +131,7 @@ class ClusterObserver:
         return sum(live.watchers for live in self._subjects.values())
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look for whoever watches, until cancelled."""
+        """Look at the watched subjects, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()

@@ -1,7 +1,7 @@
-"""The pulse: asks each bookie for its figures every second, while anybody watches.
+"""The pulse: ask each bookie for its figures every second, while there are watchers.
 
-The metadata store is not asked: the client keeps its own view of the registrations by a watch, and cookies
-are followed by another one.
+The pulse asks the metadata store nothing every second: the client keeps a view of the registrations by a
+watch, and the pulse follows the cookies by another watch.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Pulse:
         try:
             figures = await ask_figures(looking.client.pool, bookie_id, timeout_s=CONSOLE_ANSWER_S)
         except PermissionDenied:
-            figures = {}  # It answers. Only its figures are not for this client.
+            figures = {}  # The bookie answers, but does not tell its figures to this client.
             self._is_denied = True
         except (BookieUnavailable, WireError) as why:
             looking.bookies.on_silence(bookie_id, str(why), looking.now_s())
             return
-        except LedgerLogError as why:  # For example, it asks for another identity.
+        except LedgerLogError as why:  # For example, the bookie asks for another identity.
             looking.bookies.on_silence(bookie_id, f"{type(why).__name__}: {why}", looking.now_s())
             return
         looking.bookies.on_figures(bookie_id, figures, (trio.current_time() - began) * 1000, looking.now_s())

@@ -1,7 +1,7 @@
-"""Looks at repair: the tasks, the workers, the auditor and the settings.
+"""Look at repair: the tasks, the workers, the auditor and the settings.
 
-What is shown is what repair itself has in the metadata store. Nothing passes over all ledgers; ``ledgerlog
-repair status`` does that.
+The page shows the records that repair itself keeps in the metadata store. The console never passes over all
+ledgers; ``ledgerlog repair status`` does that.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ledgerlog.repair.settings import SettingsInForce
 __all__ = ["RepairFollower"]
 
 _AGAIN_S = 5.0
-"""Tasks that are shown are read again at most this often."""
+"""The least time between two reads of a shown task, in seconds."""
 
 
 class RepairFollower:
     """Follows repair. ``run`` runs until cancelled."""
 
     def __init__(self, looking: Looking, *, with_tasks: bool) -> None:
-        """``with_tasks``: the page shows single tasks. Otherwise only their number is looked at."""
+        """``with_tasks``: the page shows single tasks. Otherwise the page needs only their number."""
         self.board = RepairBoard(looking.happenings)
         self._looking = looking
         self._with_tasks = with_tasks

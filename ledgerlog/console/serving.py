@@ -1,4 +1,4 @@
-"""Serves the console by HTTP: hypercorn on trio."""
+"""Serve the console by HTTP, with hypercorn on trio."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _HEADER_BYTES_MAX = 16 * 1024
 class _Config(hypercorn.config.Config):
     """A configuration whose connections end if the browser takes nothing for ``CONSOLE_BODY_S``.
 
-    hypercorn sends without a deadline, and so that nothing can cancel it: one browser that stands still would
-    keep the console from ending.
+    hypercorn sends without a deadline, and its sends cannot be cancelled. So without this bound, one browser
+    that takes nothing would keep the console from ending.
     """
 
     def create_sockets(self) -> hypercorn.config.Sockets:
@@ -55,15 +55,16 @@ async def serve_console(
     Args:
         client: The client of the cluster.
         listen: ``HOST:PORT``; port 0 takes any free one.
-        hosts: The names, in lower case, under which browsers may reach it. IP addresses always may.
+        hosts: The names, in lower case, under which browsers may reach the console. IP addresses are always
+            allowed.
         now_s: The wall clock, in seconds since 1970.
-        reads_are_open: Whether everybody may look; None: only while the cluster is not closed.
+        reads_are_open: Whether everybody may look. None: everybody may, while the cluster is not closed.
         certificate: The file with a certificate, for HTTPS; None: HTTP.
         key: The file with its key.
-        on_serving: Awaited with the URL once it serves.
+        on_serving: Awaited with the URL once the console serves.
 
     Raises:
-        OSError: It cannot listen there, or a file cannot be read.
+        OSError: The console cannot listen at ``listen``, or a file cannot be read.
     """
     observer = ClusterObserver(client, now_s=now_s)
     doors = Doors(
@@ -82,7 +83,7 @@ async def serve_console(
     config.keep_alive_timeout = CONSOLE_BODY_S
     if certificate is not None:
         config.certfile, config.keyfile = certificate, key
-    # hypercorn describes ASGI by types of its own.
+    # hypercorn has its own types for ASGI.
     app = cast(Any, make_app(client, observer, doors))
     async with trio.open_nursery() as nursery:
         await nursery.start(observer.run)

@@ -1,7 +1,7 @@
-"""The pictures of the console in a terminal (textual).
+"""Show the console in a terminal, with textual.
 
-textual runs on asyncio, and ledgerlog on trio. Both run in one thread here, trio as the guest: so a picture
-is simply handed over.
+textual runs on asyncio, and ledgerlog on trio. Here both run in one thread, with trio as the guest. So trio's
+tasks hand a picture (``core.picture``) to textual by a plain call.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Terminal(App[None]):
     Args:
         connect: Opens the client of the cluster.
         now_s: The wall clock, in seconds since 1970.
-        stop_signals: The signals that end it, as its user's q does.
+        stop_signals: The signals that end the console, as the key q does.
     """
 
     TITLE = "ledgerlog"
-    # The tables share what the lines above and below them leave of the screen.
+    # The tables share the part of the screen that the lines above and below them leave free.
     CSS = """
     TabbedContent, ContentSwitcher, TabPane, DataTable { height: 1fr; }
     #summary, #happenings, #log-words, #takeovers { height: auto; padding: 0 1; }
@@ -166,7 +166,7 @@ class Terminal(App[None]):
         self.query_one(TabbedContent).active = page
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Look at what the page shows, and have the keys move in its table."""
+        """Watch the subject of the page, and let the keys move in the page's table."""
         event.pane.query_one(DataTable).focus()
         page = event.pane.id or "cluster"
         if page != "log":

@@ -1,6 +1,6 @@
-"""The pages and what they ask for (Starlette).
+"""Serve the pages and the requests of their script, with Starlette.
 
-    GET  /, /logs, /log/NAME, /ledgers, /ledger/ID, /repair    the page; its script shows what the path says
+    GET  /, /logs, /log/NAME, /ledgers, /ledger/ID, /repair    the page; its script shows the path's subject
     GET  /static/FILE     its script and its style
     GET  /session         who the browser is, and what it may do
     GET  /watch?kind=...  differences of pictures (``core.picture``) as server-sent events, for ever
@@ -8,8 +8,8 @@
     POST /log-out
     POST /change          what to change, as JSON (``changes``)
 
-Everything that comes from the cluster goes to the page as JSON, and the page's script puts it in as text. The
-pages load nothing from anywhere else, and no page can frame them: see ``_HEADERS``.
+All data of the cluster goes to the page as JSON, and the page's script inserts the data as text. The pages
+load nothing from other servers, and no other page can show them in a frame: see ``_HEADERS``.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def make_app(client: LedgerClient, observer: ClusterObserver, doors: Doors) -> S
 
     Args:
         client: The client of the cluster.
-        observer: Looks at the cluster; it runs.
-        doors: Who may what.
+        observer: The observer of the cluster. Its ``run`` is running.
+        doors: Decides about the requests.
     """
     console = _Console(client, observer, doors, Complaints(logger))
     return Starlette(
@@ -92,7 +92,7 @@ def make_app(client: LedgerClient, observer: ClusterObserver, doors: Doors) -> S
 
 
 class _Places:
-    """How many streams are open."""
+    """The number of open streams."""
 
     taken = 0
 
@@ -119,7 +119,7 @@ class _Stream(StreamingResponse):
 
 
 class _Guard:
-    """Refuses requests to foreign names, and adds the headers that keep a browser strict."""
+    """Refuses requests to foreign host names, and adds the headers that make a browser strict."""
 
     def __init__(self, app: ASGIApp, doors: Doors) -> None:
         self._app = app
@@ -193,7 +193,8 @@ class _Console:
                         if refused.status in (401, 403):
                             yield f"event: refused\ndata: {json.dumps(str(refused))}\n\n"
                             return
-                        # The store is away: who was allowed goes on to see that it is.
+                        # The store is out of reach. A person who was allowed to look goes on looking, and
+                        # sees that.
                 found = difference(told, picture)
                 told = picture
                 yield ": alive\n\n" if found is None else f"data: {json.dumps(found)}\n\n"
@@ -265,7 +266,7 @@ def _json(status: int, value: Mapping[str, Any]) -> JSONResponse:
 
 
 async def _fields(request: Request) -> Mapping[str, Any]:
-    """Read a small JSON object. RequestRefused: the body is none."""
+    """Read a small JSON object. Raise RequestRefused if the body is not one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(415, "the body has to be JSON")
     body = b""

@@ -1,8 +1,8 @@
-"""The board of bookies: registrations, cookies and figures of INFO replies, folded into a row for each.
+"""The board of bookies: fold registrations, cookies and the figures of INFO replies into rows.
 
 Rates and latencies are differences of the figures over the last seconds. The figures are those of
-``metrics.families``: what a rate here shows is what ``rate()`` of the metric shows in Prometheus. If a figure
-falls, the bookie has started again, and the differences begin anew.
+``metrics.families``: a rate here shows the same as ``rate()`` of the metric in Prometheus. If a figure falls,
+the bookie has started again, and the differences begin again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ledgerlog.model.ids import BookieId
 __all__ = ["BookieBoard", "Registered", "serves_reads"]
 
 WINDOW_S = 5.0
-"""Rates are taken over so many seconds."""
+"""Rates are taken over this many seconds."""
 _SLOW_MS = 500.0
 
 
@@ -33,11 +33,11 @@ class Registered:
 
     address: str
     state: str
-    """Its state as long as it answers: a word of ``ledgerlog.ledger.figures``."""
+    """The bookie's state as long as it answers: a word of ``ledgerlog.ledger.figures``."""
     is_asked: bool = True
-    """Whether this process can talk to it."""
+    """Whether this process can talk to the bookie."""
     is_synced: bool = True
-    """Whether it syncs entries before it acknowledges them."""
+    """Whether the bookie syncs entries before it acknowledges them."""
     rack: str | None = None
 
 
@@ -46,7 +46,7 @@ class _Bookie:
     registered: Registered | None = None
     was_registered: bool = False
     silence: str | None = None
-    """Why it did not answer the last question; None: it answered, or was not asked yet."""
+    """Why the bookie did not answer the last question. None: it answered, or was not asked yet."""
     figures: Mapping[str, int] = attrs.field(factory=dict)
     answer_ms: float | None = None
     seen: deque[tuple[float, Mapping[str, int]]] = attrs.field(factory=deque)
@@ -55,7 +55,7 @@ class _Bookie:
 
 
 class BookieBoard:
-    """Folds what was seen of all bookies. All times are in seconds since 1970."""
+    """Folds the observations of all bookies into rows. All times are in seconds since 1970."""
 
     def __init__(self, happenings: Happenings) -> None:
         self._happenings = happenings
@@ -65,7 +65,7 @@ class BookieBoard:
     def on_registrations(
         self, registered: Mapping[BookieId, Registered], known: Collection[BookieId] | None, at_s: float
     ) -> None:
-        """Take the registered bookies, and those that ever served the cluster; None: not known yet."""
+        """Take the registered bookies, and the bookies that ever served the cluster. None: not known yet."""
         for bookie_id in {*registered, *(known or ())} - self._bookies.keys():
             self._bookies[bookie_id] = _Bookie()
         for bookie_id in list(self._bookies):
@@ -83,7 +83,7 @@ class BookieBoard:
     def on_figures(
         self, bookie_id: BookieId, figures: Mapping[str, int], answer_ms: float, at_s: float
     ) -> None:
-        """Take the answer of a bookie. ``figures`` is empty if it does not tell them to this client."""
+        """Take the answer of a bookie. ``figures`` is empty if the bookie keeps them from this client."""
         bookie = self._bookies.get(bookie_id)
         if bookie is None:
             return
@@ -93,7 +93,7 @@ class BookieBoard:
         if fell or bookie.figures.get("entries", 0) > figures.get("entries", 0):
             bookie.seen.clear()
         if bookie.seen and bookie.seen[-1][0] <= at_s - WINDOW_S:
-            bookie.seen.clear()  # Nobody watched meanwhile: no rate is taken over that time.
+            bookie.seen.clear()  # There were no watchers meanwhile, so take no rate over that time.
         bookie.figures = figures
         bookie.seen.append((at_s, figures))
         while len(bookie.seen) > 2 and bookie.seen[1][0] <= at_s - WINDOW_S:
@@ -111,7 +111,7 @@ class BookieBoard:
         self._judge(bookie_id, at_s)
 
     def on_draining(self, draining: Collection[BookieId]) -> None:
-        """Take the bookies that are to be emptied."""
+        """Take the bookies to be emptied."""
         self._draining = frozenset(draining)
 
     def is_there(self, bookie_id: BookieId) -> bool:
@@ -119,7 +119,7 @@ class BookieBoard:
         return serves_reads(self.state_of(bookie_id))
 
     def state_of(self, bookie_id: BookieId) -> str:
-        """Return the state of a bookie; ``unknown`` if nobody knows it."""
+        """Return the state of a bookie. ``unknown``: the board knows no state of it."""
         bookie = self._bookies.get(bookie_id)
         return bookie.state if bookie is not None else "unknown"
 
@@ -132,7 +132,7 @@ class BookieBoard:
         if state == bookie.state:
             return
         was, bookie.state, bookie.since_s = bookie.state, state, at_s
-        if was:  # The first look is no news.
+        if was:  # The first look at a bookie is not a change.
             words = state if state != "unavailable" else f"unavailable: {self._why(bookie)}"
             tone = {"writable": "good", "unavailable": "bad"}.get(state, "note")
             self._happenings.add(at_s, f"bookie {bookie_id}", f"is {words}", tone=tone)

@@ -1,7 +1,7 @@
 """The board of ledgers: their states, fragments, and the copies of their entries that are in reach.
 
-A copy counts as *there* if its bookie answers. That is what a reader finds now, and says nothing about
-damage: ``ledgerlog ledger verify`` reads every copy.
+A copy counts as *there* (in reach) if its bookie answers. A reader would find it now, unless it is damaged:
+the board does not look for damage. ``ledgerlog ledger verify`` reads every copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["copies_there", "fragment_rows", "ledger_row"]
 
 
 def copies_there(ledger: LedgerMetadata, index: int, is_there: Callable[[BookieId], bool]) -> int:
-    """Return how many copies of each entry of a fragment are in reach, at least."""
+    """Return the least number of copies in reach that an entry of the fragment has."""
     ensemble, replication = ledger.fragments[index].ensemble, ledger.replication
     last = ledger.fragment_end(index)
     first = ledger.fragments[index].first_entry
@@ -36,8 +36,8 @@ def ledger_row(
 
     Args:
         ledger_id: The ledger.
-        ledger: Its metadata; None: there are none.
-        why: Why there are none.
+        ledger: The ledger's metadata. None: the metadata is missing or cannot be read.
+        why: The reason if ``ledger`` is None.
         is_there: Whether a bookie answers.
     """
     if ledger is None:
@@ -64,7 +64,7 @@ def fragment_rows(ledger: LedgerMetadata, state_of: Callable[[BookieId], str]) -
 
     Args:
         ledger: The ledger.
-        state_of: The state of a bookie.
+        state_of: Returns the state of a bookie.
     """
 
     def is_there(bookie_id: BookieId) -> bool:

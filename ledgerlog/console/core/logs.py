@@ -1,13 +1,13 @@
 """The board of one log: its record, the ledgers that are not closed, its tail, its leader and its cursors.
 
-**The line.** A log's ledgers are drawn on one line, in the order of their offsets. ``line_of`` makes at most
-``limits.CONSOLE_LINE_PARTS_MAX`` or so parts of it: neighbours that are short are drawn as one part, and the
-newest ledgers always have a part of their own.
+**The line.** A page draws a log's ledgers on one line, in the order of their offsets. ``line_of`` divides the
+line into about ``limits.CONSOLE_LINE_PARTS_MAX`` parts at most. Short neighbours are drawn as one part. Each
+of the newest ledgers always has its own part.
 
-**A takeover** shows in the metadata, step by step: an open ledger of the log is in recovery (fenced), then it
-is closed at its last entry, then the record names a new epoch and a new ledger. A fast one is seen only when
-it is over; the steps that were not seen are told by their results. Times are those at which the console saw
-the steps.
+**A takeover** shows in the metadata, step by step: an open ledger of the log is in recovery (fenced), then
+the ledger is closed at its last entry, then the log's record names a new epoch and a new ledger. The console
+may see a fast takeover only when it is over. Then it infers the unseen steps from their results. The times of
+the steps are the times at which the console saw them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ledgerlog.model.segments import LogSegment
 __all__ = ["LogBoard", "line_of"]
 
 _NEWEST_ALONE = 6
-"""So many of the newest ledgers have a part of the line for themselves."""
+"""This many of the newest ledgers each have their own part of the line."""
 _TAKEOVERS_SHOWN = 5
 _WINDOW_S = 6.0
 
@@ -90,7 +90,7 @@ class _Takeover:
     closed: dict[int, int] = attrs.field(factory=dict)
     ended_s: float | None = None
     was_watched: bool = True
-    """Whether its beginning was seen."""
+    """Whether the console saw the beginning of the takeover."""
 
     def row(self) -> Row:
         ended = self.ended_s
@@ -108,11 +108,11 @@ class _Takeover:
 
 
 class LogBoard:
-    """Folds what was seen of one log. All times are in seconds since 1970.
+    """Folds the observations of one log into rows. All times are in seconds since 1970.
 
     Args:
         name: The name of the log.
-        happenings: Where takeovers and the like are told.
+        happenings: The list to which the board adds takeovers and similar events.
         segments_from: The number of newer segments to leave out of the table of segments.
     """
 
@@ -167,7 +167,7 @@ class LogBoard:
         self._state, self._why = "damaged", why
 
     def on_ledger(self, ledger_id: int, ledger: LedgerMetadata | None, at_s: float) -> None:
-        """Take the metadata of a ledger of the log that is not counted; None: it is gone."""
+        """Take the metadata of a ledger that the log's record does not count yet. None: it is gone."""
         if self.metadata is None:
             return
         if ledger_id in self._open:
@@ -188,8 +188,8 @@ class LogBoard:
         """Take the leader of the election that has the log's name.
 
         Args:
-            leader: Its name, its term, and whether its session lives; None: there is none.
-            at_s: When this was seen.
+            leader: The leader's name and term, and whether its session lives. None: there is no leader.
+            at_s: The time at which the console saw this.
         """
         self._leader = leader
 
@@ -204,7 +204,7 @@ class LogBoard:
             self._tails.popleft()
 
     def on_tail_unknown(self, why: str) -> None:
-        """Note that nobody tells where the log ends now."""
+        """Note that the present end of the log is not known, and why."""
         self._tail_why = why
         self._tails.clear()
 
@@ -249,7 +249,7 @@ class LogBoard:
 
     @property
     def _lead(self) -> str:
-        """Who leads, in a word: ``taken over``, ``led``, ``sealed`` or ``nobody``."""
+        """Whether a process leads the log, in a word: ``taken over``, ``led``, ``sealed`` or ``nobody``."""
         assert self.metadata is not None
         if self.metadata.sealed:
             return "sealed"
@@ -286,7 +286,7 @@ class LogBoard:
         }
 
     def _sums(self, metadata: LogMetadata) -> dict[str, int]:
-        """Return what is summed over the whole list, which may be long: once for each record."""
+        """Return sums over the whole list of ledgers. It may be long, so compute them once a record."""
         if self._totals[0] != metadata.token:
             lost = sum(gap.end_offset - gap.first_offset for gap in metadata.gaps)
             sums = {"bytes": metadata.counted_bytes - metadata.before[1], "lost": lost}

@@ -1,13 +1,14 @@
-"""Pictures: what a page shows, as rows in sections, and the difference between two of them.
+"""Pictures: the content of a page as rows in sections, and the difference between two pictures.
 
-A *picture* is a map of sections, a section a map of rows by key, a row a map of fields. All fields are JSON
-values. A page that has one picture and is told the difference to the next has the next one:
+A *picture* is a map of sections. A section is a map of rows by key. A row is a map of fields. All fields are
+JSON values. A page that has one picture gets only the difference to the next picture, and makes the next
+picture from it:
 
     {"set": {"bookies": {"b1": {"state": "unavailable"}}}, "gone": {"tasks": ["17"]}}
 
-``set`` has the changed fields of changed rows and all fields of new ones. A field that a row does not have
-any more is set to None. A watcher that is slow misses pictures in between and no difference: each difference
-is taken from the last picture that it was told of. So nothing has to be queued for it.
+``set`` has the changed fields of changed rows and all fields of new rows. ``gone`` has the keys of removed
+rows. A field that a row no longer has is set to None. A slow watcher may miss pictures, but no change: each
+difference starts from the last picture that the watcher was told of. So nothing has to be queued for it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Row = Mapping[str, Any]
 Picture = Mapping[str, Mapping[str, Row]]
 
 HAPPENINGS_MAX = 40
-"""How many of the last happenings a page shows."""
+"""How many of the last happenings (``Happenings``) a page shows."""
 
 
 def difference(before: Picture, after: Picture) -> dict[str, Any] | None:
-    """Return the difference of two pictures; None if they are equal."""
+    """Return the difference between two pictures. None: they are equal."""
     changed: dict[str, dict[str, Row]] = {}
     gone: dict[str, list[str]] = {}
     for section, rows in after.items():
@@ -58,7 +59,7 @@ def _changed(held: Row | None, row: Row) -> Row | None:
 
 
 def patched(picture: Picture, told: Mapping[str, Any]) -> Picture:
-    """Return the picture after a difference, as a page has it."""
+    """Apply a difference to a picture, as a page does. Return the next picture."""
     result = {section: dict(rows) for section, rows in picture.items()}
     for section, keys in told["gone"].items():
         for key in keys:
@@ -71,14 +72,16 @@ def patched(picture: Picture, told: Mapping[str, Any]) -> Picture:
 
 
 def significant(value: float | None, digits: int = 3) -> float | None:
-    """Round to some significant digits, so that noise makes no difference."""
+    """Round to some significant digits, so that noise does not change a picture."""
     return None if value is None else float(f"{value:.{digits}g}")
 
 
 @attrs.define(eq=False)
 class Happenings:
-    """The last things that were seen to happen, for people. Each is a line that says when, about what, and
-    how bad it is: ``good``, ``note`` or ``bad``."""
+    """The last things that the console saw happen, for people.
+
+    Each is a line with a time, a subject, a text and a tone: ``good``, ``note`` or ``bad``.
+    """
 
     _lines: deque[tuple[int, float, str, str, str]] = attrs.field(
         factory=lambda: deque(maxlen=HAPPENINGS_MAX)

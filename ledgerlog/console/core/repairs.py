@@ -1,4 +1,4 @@
-"""The board of repair: the tasks that wait, who works on them and how fast, and how their number went."""
+"""The board of repair: the waiting tasks, the workers and their speed, and the history of the task count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgerlog.model.repair import AuditState, RepairSettings, RepairTask, Worke
 __all__ = ["RepairBoard"]
 
 _HISTORY = 120
-"""How many numbers of tasks the curve has."""
+"""How many past task counts the curve shows."""
 
 
 @attrs.frozen
@@ -25,7 +25,7 @@ class _Task:
 
 
 class RepairBoard:
-    """Folds what was seen of repair. All times are in seconds since 1970."""
+    """Folds the observations of repair into rows. All times are in seconds since 1970."""
 
     def __init__(self, happenings: Happenings) -> None:
         self._happenings = happenings
@@ -42,7 +42,7 @@ class RepairBoard:
 
     @property
     def shown(self) -> tuple[int, ...]:
-        """The ledgers whose tasks are shown: those at work first, then the lowest."""
+        """The ledgers whose tasks are shown: first those that a worker works on, then those with low ids."""
         waiting = self._waiting or ()
         at_work = [ledger_id for ledger_id in waiting if ledger_id in self._locks]
         others = (ledger_id for ledger_id in waiting if ledger_id not in self._locks)
@@ -53,7 +53,7 @@ class RepairBoard:
         return ledger_id in self._tasks
 
     def on_tasks(self, waiting: Sequence[int], locks: Mapping[int, str], at_s: float) -> None:
-        """Take the ledgers that have tasks, and the workers that have the locks of ledgers."""
+        """Take the ledgers that have tasks, and the workers that hold the locks of ledgers."""
         before, self._waiting, self._locks = self._waiting, tuple(waiting), dict(locks)
         count = len(self._waiting)
         if not self._history or self._history[-1][1] != count:
@@ -67,7 +67,7 @@ class RepairBoard:
         self._tasks = {ledger_id: task for ledger_id, task in self._tasks.items() if ledger_id in shown}
 
     def on_task(self, ledger_id: int, task: RepairTask | None, why: str | None = None) -> None:
-        """Take a task; None: it cannot be read, and ``why`` says why."""
+        """Take a task. None: the task cannot be read, and ``why`` says why."""
         self._tasks[ledger_id] = _Task(task, why)
 
     def on_state(
@@ -85,8 +85,8 @@ class RepairBoard:
             workers: The workers by their tokens.
             audit: The auditor's record.
             settings: The settings in force.
-            draining: The bookies that are to be emptied.
-            damaged: The records that cannot be read, and why.
+            draining: The bookies to be emptied.
+            damaged: The records that cannot be read, each with the reason.
         """
         self._workers, self._audit = dict(workers), audit
         self._settings, self._draining = settings, tuple(draining)

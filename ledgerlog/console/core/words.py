@@ -1,4 +1,4 @@
-"""Rows as text for a terminal: what each column says, and the line of a log in characters."""
+"""Turn rows into text for a terminal: the text of each column, and the line of a log in characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ledgerlog.console.core.picture import Row
 __all__ = ["BOOKIES", "CURSORS", "LOGS", "TASKS", "Column", "line_text", "summary", "takeover_text"]
 
 Column = tuple[str, Callable[[Row], str]]
-"""The title of a column, and what it says of a row."""
+"""The title of a column, and the function that returns its text for a row."""
 
 _SIGNS = {
     "writable": "●",
