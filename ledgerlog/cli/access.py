@@ -1,4 +1,4 @@
-"""``ledgerlog access``: who may do what in a cluster, and with what they prove who they are.
+"""``ledgerlog access``: the rights of principals in a cluster, and the proofs of their identity.
 
 docs/SECURITY.md explains principals and roles.
 """

@@ -1,7 +1,7 @@
-"""``ledgerlog access grant``, ``revoke`` and ``list``: who may do what in a cluster.
+"""``ledgerlog access grant``, ``revoke`` and ``list``: the roles of principals in a cluster.
 
-Grants are records in the metadata store (``model.access``), and bookies go by them. So these commands need no
-bookie, only a store that this process may write. docs/SECURITY.md explains roles and principals.
+Grants are records in the metadata store (``model.access``), and bookies read them there. So these commands
+need no bookie, only a store that this process may write. docs/SECURITY.md explains roles and principals.
 """
 
 from __future__ import annotations

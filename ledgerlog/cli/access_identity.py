@@ -1,7 +1,8 @@
 """The commands of ``ledgerlog access`` about secrets, and about how a cluster is closed.
 
-A cluster is closed in steps, so that no process loses its service: make a secret, say ``closing``, start each
-process again with the secret, say ``closed``. docs/SECURITY.md has the steps.
+You close a cluster in steps, so that no process is refused meanwhile: make a secret, set the mode
+``closing``, start each process again with the secret, set the mode ``closed``. docs/SECURITY.md has the
+steps.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ async def _check_bookies(store: MetadataStore, credentials: Credentials, wanted:
     """Check that every registered bookie proves who it is and knows our secret.
 
     Raises:
-        Unauthenticated: Some do not. The message says why.
+        Unauthenticated: Some bookies do not. The message says why.
     """
     prover = Prover.of(credentials)
     prover.admit(wanted)

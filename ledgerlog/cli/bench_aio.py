@@ -1,8 +1,8 @@
 """Driving a log through ``ledgerlog.aio``.
 
-The benchmark itself runs under trio. The loop of asyncio runs in a thread of its own, with its own
-connection, whose trio runs in another thread, as in a program that uses ``ledgerlog.aio``. The CPU time of
-the client is that of all these threads.
+The benchmark itself runs under trio. The asyncio loop runs in its own thread and has its own connection. The
+trio loop of this connection runs in another thread, as in a program that uses ``ledgerlog.aio``. The CPU time
+of the client is the CPU time of all these threads.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ async def driven_in_asyncio(
     Args:
         bench: The cluster.
         name: The log.
-        drive: Called under asyncio with the writer, and for how many seconds to drive it.
+        drive: Called under asyncio with the writer, and with the seconds for which to drive the writer.
 
     Yields:
-        A function that lets ``drive`` drive for some seconds, and returns what it returned.
+        A function that calls ``drive`` for some seconds, and returns the result of ``drive``.
 
     Errors of ``ledgerlog.aio`` pass through. Cancelling: the tasks of asyncio are cancelled, too.
     """

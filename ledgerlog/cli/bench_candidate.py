@@ -5,14 +5,15 @@
 It prints one JSON object a line on standard output. Every time is in milliseconds of the machine's monotonic
 clock, which all its processes share:
 
-    {"event": "standing"}                                  it is ready to take over
-    {"event": "leading", "term", "epoch", "marks": {...}}  its first append is durable
-    {"event": "lost", "acknowledged"}                      its lead is over; when its last append was durable
+    {"event": "standing"}                                  the process is ready to take over
+    {"event": "leading", "term", "epoch", "marks": {...}}  the process's first append is durable
+    {"event": "lost", "acknowledged"}                      the process has lost the lead. "acknowledged" is
+                                                           the time at which its last append was durable
 
 ``marks`` has the times of the newest takeover: ``claiming`` and ``leading`` (the election); ``recovering``,
 ``fencing``, ``reading``, ``closing`` and ``done`` (recovery of the last ledger); ``created``, ``entered`` and
-``appended``. From then on the process appends a record every few milliseconds, until it is killed or its
-input ends. If it reads a byte of input, it cuts itself off from the bookies.
+``appended``. After that, the process appends a record every few milliseconds, until it is killed or its
+standard input ends. If it reads a byte from standard input, it cuts itself off from the bookies.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _APPEND_EVERY_S = 0.005
 
 
 class MarkingEnvironment(Environment):
-    """Keeps the time at which each step was last reached."""
+    """An environment that keeps the time at which each step was last reached."""
 
     def __init__(self) -> None:
         super().__init__()

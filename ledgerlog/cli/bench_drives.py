@@ -1,17 +1,18 @@
 """Ways to keep a ledger or a log busy and to time every acknowledgement.
 
-A drive runs for a given time and fills ``Latencies``. Its own work counts as the writer's CPU, so it does
-little. For example, it drives a ledger by the batch, from the progress callback, with two timestamps a batch.
+A *drive* runs for a given time and fills ``Latencies``. The work of a drive counts as the writer's CPU, so a
+drive does little. For example, it drives a ledger by the batch, from the progress callback, with two
+timestamps a batch.
 
     LedgerWindow      a fixed number of entries in flight: each confirmation makes room for new ones
-    LedgerPace        entries arrive at a fixed rate, whether or not earlier ones are confirmed (an open
-                      loop). Each is timed from the moment when it was due, so a stall counts in full
+    LedgerPace        entries arrive at a fixed rate, whether or not earlier entries are confirmed (an open
+                      loop). Each entry is timed from the moment when it was due, so a stall counts in full
     lone_ledger       one append after the other
     log_many          ``append_many``, two calls in flight
     log_tasks         as many tasks as the window; each awaits one ``append`` after the other
     lone_log          one append after the other
 
-The drives of a log know no event loop: they get the function that runs tasks in it (``Together``).
+The drives of a log work under trio and asyncio: they get the function that runs tasks (``Together``).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _CALLS_IN_FLIGHT = 2
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 Together = Callable[[Sequence[Work]], Awaitable[None]]
-"""Runs works at the same time, each in a task, until all have ended."""
+"""Runs async functions at the same time, each in a task, until all have ended."""
 
 
 class RecordWriter(Protocol):

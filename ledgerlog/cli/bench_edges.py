@@ -1,7 +1,8 @@
-"""``ledgerlog bench followers``, ``isolation`` and ``idle``: what a full window of one writer does not show.
+"""``ledgerlog bench followers``, ``isolation`` and ``idle``: measurements besides a busy writer.
 
 followers   many readers of this process follow one log that is written at a fixed rate. Each record carries
-            the time at which it was handed over, so a latency is the time until a follower had it
+            the time at which it was handed to the writer. A latency is the time from then until a follower
+            has the record
 isolation   a ledger is written at a fixed rate, first alone, then while other processes replay a log again
             and again. Compare the two p99
 idle        nothing happens: the CPU time of each process, first of a client that is only connected, then
@@ -37,7 +38,7 @@ STAMP_BYTES = 8
 
 _TICK_S = 0.002
 _LATE_S = 10.0
-"""Seconds after the last record that followers may take for what is still under way."""
+"""After the last record, followers may take this many seconds to get the remaining records."""
 _BACKLOG_BYTES = 32 * MIB
 _BACKLOG_RECORD_BYTES = 1024
 _OPENED_AT_ONCE = 32
@@ -58,7 +59,7 @@ class EdgeRun:
     records: int
     """How many records the figures are about: delivered to followers, or confirmed to the writer."""
     missing: int
-    """How many deliveries were still to come when the time was over."""
+    """How many deliveries had not come when the time was over."""
     seconds: float
     records_per_s: float
     p50_ms: float | None

@@ -92,8 +92,8 @@ async def write_runs(benches: Sequence[BenchCluster], plan: WritePlan) -> AsyncI
     """Run the plan's runs one after the other.
 
     Args:
-        benches: The clusters. If there are several, each run takes ``TURNS`` turns on every one of them, so
-            that all see the same weather.
+        benches: The clusters. If there are several, each run takes ``TURNS`` turns on every cluster, so that
+            all clusters meet the same conditions of the machine.
         plan: The runs.
     """
     turns = TURNS if len(benches) > 1 else 1
@@ -112,7 +112,7 @@ async def write_runs(benches: Sequence[BenchCluster], plan: WritePlan) -> AsyncI
 
 @attrs.frozen(kw_only=True)
 class TlsRatio:
-    """What TLS costs in one kind of run: medians with it as multiples of the medians without."""
+    """The cost of TLS in one kind of run: medians with TLS as multiples of the medians without TLS."""
 
     mode: str
     size: int
@@ -121,7 +121,7 @@ class TlsRatio:
     p50_ms: float
     p99_ms: float
     cpu_us: float
-    """Of all processes together."""
+    """The CPU time of all processes together, as such a multiple."""
 
 
 def tls_ratios(runs: Sequence[WriteRun]) -> list[TlsRatio]:

@@ -197,7 +197,7 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
             figures = await ask_figures(cluster.client.pool, bookie_id, timeout_s=_ANSWER_S)
             in_limbo[bookie_id] = figures.get("ledgers_in_limbo", 0)
         except PermissionDenied:
-            pass  # It answers. Only its figures are not for this client.
+            pass  # The bookie answers, but does not tell its figures to this client.
         except (BookieUnavailable, WireError):
             silent.add(bookie_id)
 

@@ -1,8 +1,9 @@
 """``ledgerlog bookie drain``: have writers leave a bookie before it is restarted.
 
-The bookie turns read-only for its operator, as by ``POST /read-only`` on its administration port, until it is
-restarted or the wish is taken back. The metadata store has no such wish: what is stored there empties a
-bookie for good (``repair.decommission``), and would outlast the restart.
+The command asks the bookie to turn read-only, by ``POST /read-only`` on the bookie's administration port. The
+bookie stays read-only until it is restarted or ``--undo`` takes the request back. The request is not stored
+in the metadata store, because there it would outlast the restart. A request in the metadata store empties a
+bookie for good (``repair.decommission``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ledgerlog.repair.leaving import wait_until_free
 __all__ = ["bookie_drain"]
 
 _TOKEN_S = 300.0
-"""How long our token is good. The clocks of two machines may differ by most of it."""
+"""How long our token is valid, in seconds. The clocks of two machines may differ by most of this time."""
 _WAIT_MAX_S = 86_400.0
 
 
@@ -103,14 +104,14 @@ def bookie_drain(bookie_id: str, admin: str, undo: bool, within_s: float, uri: s
 
 
 async def _set_read_only(cluster: Cluster, bookie_id: BookieId, admin: str, *, wanted: bool) -> str:
-    """Have the bookie take no ordinary adds, or take them again. Return its state then.
+    """Make the bookie read-only, or writable again. Return its new state.
 
     Raises:
         BookieUnavailable: The bookie does not serve yet.
-        InvalidArgument: Another process answers there.
-        PermissionDenied: This process may not change it.
+        InvalidArgument: Another process answers at the address.
+        PermissionDenied: This process may not change the bookie.
         Unauthenticated: This process has not proven who it is.
-        WireError: What answers there is no administration port.
+        WireError: The address is not that of an administration port.
 
     Errors of ``ask_http`` pass through.
     """

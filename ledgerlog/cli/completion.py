@@ -1,4 +1,4 @@
-"""``ledgerlog completion``: the script with which a shell completes commands, options and names of logs."""
+"""``ledgerlog completion``: a script that lets a shell complete commands, options and names of logs."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """The demo's account of its records, and the comparison of the log with it.
 
-``Account`` keeps a checksum of every record that was given to a leader, and the record's offset once it is
-known. The offset comes from a leader's acknowledgement. If the leader was lost, it comes from reading the log
-to find out which of its records are there. ``DemoAudit`` then gets the whole log from its first offset on and
-compares:
+``Account`` keeps a checksum of every record that was given to a leader, and the record's offset once the
+offset is known. The offset comes from a leader's acknowledgement. If the leader was lost, the driver reads
+the log to find out which of the leader's records are there, and at which offsets. ``DemoAudit`` then gets the
+whole log from its first offset on and compares:
 
     lost           acknowledged, but not at its offset with its bytes
     duplicated     found a second time
     out of order   found after a record with a higher number
-    foreign        found, but no entitled leader got it to append (a deposed leader did it, or it is damage)
+    foreign        found, but no entitled leader got it to append (a deposed leader appended it, or the
+                   record is damaged)
 
 This module knows no processes and no clusters. All correctness figures of the demo come from here.
 """

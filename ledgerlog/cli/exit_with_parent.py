@@ -7,8 +7,8 @@ that the parent did not die before that. Then it turns into PROGRAM by ``exec``,
 and the kernel's promise. The signal is SIGKILL, because a stopped process (SIGSTOP) reacts to no other.
 
 REPORT_FD is a pipe that closes by itself when PROGRAM takes over. If ``exec`` fails, the script first writes
-the reason into the pipe. So the starter knows when the process is tied to it. Before that, the starter
-neither stops the process nor relies on it.
+the reason into the pipe. So the starter knows when the life of the process is tied to the starter's life.
+Before that, the starter neither stops the process nor relies on it.
 
 This is a script and not a ``preexec_fn``. A ``preexec_fn`` would run Python between fork and exec, in a
 process that has lost its other threads but not the locks that they held. The script imports as little as

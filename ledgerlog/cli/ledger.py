@@ -140,7 +140,7 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
                 reader = await cluster.ledgers.open(ledger_id)
             end = await reader.last_add_confirmed()
             stop = end if last is None else last
-            # If a caller has read all entries, it asks for the entry after the end. That is no error.
+            # A caller that has read all entries asks for the entry after the end. That is not an error.
             if max(stop, first - 1) > end:
                 missing = max(stop, first)
                 known = (
@@ -285,9 +285,9 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
 
 
 def verification_lines(found: LedgerVerification) -> list[str]:
-    """Return a verification's findings for a person.
+    """Return a verification's findings, as lines for a person.
 
-    A line that names entries first says how many they are.
+    A line about entries first gives their number, then their ids.
     """
     lines = [
         f"ledger {found.ledger_id}: {_count(found.entries)}",
@@ -308,8 +308,8 @@ def verification_lines(found: LedgerVerification) -> list[str]:
 def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None:
     """Return why the command fails, or None if it succeeds.
 
-    It fails if an entry has no readable copy, or if nobody can say which entries exist. With ``strict`` it
-    also fails if an entry has fewer copies than the write quorum.
+    The command fails if an entry has no readable copy, or if it is not known which entries exist. With
+    ``strict`` it also fails if an entry has fewer copies than the write quorum.
     """
     faults = []
     if found.unreadable:

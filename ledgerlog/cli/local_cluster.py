@@ -3,8 +3,9 @@
     PATH/lock                 held by the process that runs the cluster; its pid is inside
     PATH/metadata.sqlite      the metadata, unless it is kept in ZooKeeper
     PATH/metadata.sqlite.secret, PATH/cluster.secret
-                              the cluster's secret, with SQLite and with ZooKeeper: the cluster serves only
-                              who has it. Processes of this user on this machine find it by themselves
+                              the cluster's secret, with SQLite and with ZooKeeper. The cluster serves only
+                              processes that have the secret. Processes of this user on this machine find it
+                              by themselves
     PATH/zookeeper-N/         the directory of server N of the ZooKeeper ensemble (``cli.zookeeper``)
     PATH/zookeeper-N.log      the log of that server
     PATH/bookie-N/            the directory of bookie ``bookie-N``, N from 1
@@ -24,8 +25,8 @@ example, a mistake in its configuration file), it is not started again.
 demo and tests run without it, because they kill processes on purpose.
 
 **The kind of metadata store** is chosen when the cluster is made. Later starts find it from the contents of
-the directory. A directory with one kind is never started with the other: such a cluster would have forgotten
-everything.
+the directory. A directory with one kind is never started with the other kind: such a cluster would have lost
+all metadata.
 """
 
 from __future__ import annotations
@@ -109,9 +110,9 @@ class LocalCluster:
     auto_recovery: bool = False
     """Whether every bookie also runs auto-recovery."""
     credentials: Credentials = NO_CREDENTIALS
-    """What clients of this cluster prove themselves with."""
+    """The credentials of this cluster's clients."""
     credentials_of: Callable[[BookieId], Credentials] = lambda _: NO_CREDENTIALS
-    """Returns what a bookie proves itself with. Called at each start."""
+    """Returns the credentials of a bookie. Called at each start."""
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
     """Returns more options of ``bookie run`` for a bookie. Called at each start; later options win."""
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
@@ -278,7 +279,7 @@ class LocalCluster:
 
 ADMIN = Principal(PrincipalKind.ADMIN, "admin")
 CLIENT = Principal(PrincipalKind.CLIENT, "client")
-"""Who has a certificate in a local cluster, besides the bookies."""
+"""In a local cluster with certificates, ``ADMIN`` and ``CLIENT`` have one, besides the bookies."""
 
 
 def certificates_path(path: Path) -> Path:
@@ -340,8 +341,9 @@ async def local_cluster(
             many as the directory has already.
         grace_s: How long processes may take to end.
         auto_recovery: Run auto-recovery in every bookie.
-        is_closed: Whether a new cluster without certificates gets a secret, and serves only who has it.
-        credentials: What this process proves itself with. The environment is not looked at: it is about
+        is_closed: Whether a new cluster without certificates gets a secret, and serves only processes that
+            have the secret.
+        credentials: The credentials of this process. Those in the environment are ignored: they belong to
             another cluster.
         credentials_of: See ``LocalCluster.credentials_of``.
         options_of: See ``LocalCluster.options_of``.
@@ -429,8 +431,8 @@ def existing_bookies(path: Path) -> int:
 async def _make_cluster(uri: ClusterUri, path: Path, credentials: Credentials, is_closed: bool) -> None:
     """Make the cluster in the directory ``path``, unless it is there.
 
-    A new one without credentials gets a secret. Processes of this machine find it: it lies beside the SQLite
-    file, or the metadata in ZooKeeper say where it is."""
+    A new closed cluster without credentials gets a secret. Processes of this machine find the secret: it lies
+    beside the SQLite file, or the metadata in ZooKeeper say where it is."""
     if not is_closed or credentials.tls is not None:
         await make_cluster_at(uri, credentials=credentials)
         return

@@ -225,7 +225,7 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
 
 
 def _archived_fields(info: LogInfo, record: ArchivedFile) -> dict[str, Any]:
-    """Return the fields for an archived ledger without metadata: only the archive has it."""
+    """Return the fields for an archived ledger without metadata: only the archive has this ledger."""
     return {
         "id": record.ledger_id,
         "state": "ARCHIVED",

@@ -61,7 +61,7 @@ class _Cutter(Protocol):
     """Cuts the input into records."""
 
     failure: Any
-    """Why nothing is cut any more; None while all is well."""
+    """The failure that has stopped the cutter. None: no failure yet."""
 
     @property
     def holds_a_line(self) -> bool: ...
@@ -209,7 +209,7 @@ async def _vacant_epoch(cluster: Cluster, log: Log) -> int:
     """
     info = await log.info()
     for segment in info.segments[-1:]:
-        with suppress(LedgerNotFound):  # Only the archive has it, so it is closed.
+        with suppress(LedgerNotFound):  # Only the archive has the ledger, so the ledger is closed.
             if not (await cluster.ledgers.metadata(segment.ledger_id)).is_closed:
                 raise NotVacant(
                     f"log {log.name!r} may have a writer: its ledger {segment.ledger_id} is open, in epoch "

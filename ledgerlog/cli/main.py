@@ -50,7 +50,7 @@ COMMANDS: dict[str, Callable[[], ModuleType]] = {
     "spark": lambda: import_module("ledgerlog.cli.spark"),
     "top": lambda: import_module("ledgerlog.cli.top"),
 }
-"""The module of each command. The module has the command by the same name."""
+"""The module of each command. In the module, the command has the same name as here."""
 
 
 class ReaderGone(Exception):
@@ -90,7 +90,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
 
 def _refusing_uri(command: click.Command) -> click.Command:
-    """Return the command. If it or a command below it takes no ``--uri``, it refuses the global one."""
+    """Return the command. If it or a command below it has no ``--uri``, it refuses the global ``--uri``."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             _refusing_uri(each)
@@ -168,7 +168,7 @@ def _discard_stdout() -> None:
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
-        return  # Standard output is no file: another program calls this in its own process.
+        return  # Standard output is not a file: another program calls this in its own process.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, descriptor)
     os.close(devnull)

@@ -1,8 +1,8 @@
 """``ledgerlog metadata``: the store that holds a cluster's metadata.
 
 Most commands never make a cluster. If they did, a mistyped path or chroot would be an empty cluster, and all
-data would seem gone. ``metadata init`` makes one. The exceptions are ``log create``, which may make a
-``file:`` cluster, and commands that run their own cluster, such as ``cluster run``.
+data would seem gone. ``metadata init`` makes a cluster. So do ``log create``, for ``file:`` clusters only,
+and commands that run their own cluster, such as ``cluster run``.
 """
 
 from __future__ import annotations
@@ -454,7 +454,7 @@ def metadata_init(
 
 
 def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tuple[Credentials, ProvenBy]:
-    """Return what a new cluster is closed by, and the credentials with its secret file.
+    """Return the credentials for a new cluster, with its secret file if it has one, and the required proof.
 
     Raises:
         click.UsageError: ``--open`` contradicts a secret file, or neither is given and none is found.

@@ -1,4 +1,4 @@
-"""``ledgerlog monitoring``: what Prometheus and Grafana need to watch a cluster."""
+"""``ledgerlog monitoring``: alert rules for Prometheus, and a dashboard for Grafana."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def numbers(low: int, high: int) -> Callable[[click.Context, click.Parameter, st
 
 
 def check_uri(text: str) -> str:
-    """Return a cluster URI. InvalidArgument: the text is none."""
+    """Check that a text is a cluster URI, and return it. Otherwise raise InvalidArgument."""
     parse_uri(text)
     return text
 
@@ -153,7 +153,7 @@ OFFSET = WholeNumber(0, LEDGER_ID_MAX)
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time. InvalidArgument: the text is none."""
+    """Parse a time. Raise InvalidArgument if the text is not a time."""
     try:
         return parse_moment(text)
     except ValueError:
@@ -163,7 +163,7 @@ def parse_time(text: str) -> datetime:
 
 
 class UriOption(click.Option):
-    """``--uri`` of a command. ``ledgerlog --uri URI COMMAND`` goes before the environment, too."""
+    """``--uri`` of a command. ``ledgerlog --uri URI COMMAND`` also wins over the environment."""
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
         given = ctx.find_root().params.get("uri")
@@ -288,8 +288,8 @@ async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
 
     Args:
         uri: The cluster's URI.
-        make: Allow that opening makes the cluster. Opening ``file:`` makes its directory. Without this check,
-            a mistyped path would be an empty cluster.
+        make: Allow that opening makes the cluster. Opening ``file:`` makes its directory. If this were always
+            allowed, a mistyped path would be an empty cluster.
 
     Raises:
         ClusterNotFound: There is no such cluster.

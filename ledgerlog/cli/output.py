@@ -1,7 +1,8 @@
 """The output of commands: JSON objects, tables, records, progress.
 
-Standard output carries only results. With ``--json`` that is one JSON object, or one a line; without it,
-tables and lines for a person. Standard error carries complaints and, on a terminal, progress.
+Standard output carries only results. With ``--json`` the result is one JSON object, or one JSON object a
+line. Without ``--json`` it is tables and lines for a person. Standard error carries complaints and, on a
+terminal, progress.
 
 **JSON** is UTF-8 without line breaks inside an object. Bytes are in the field ``data`` if they are UTF-8,
 otherwise in ``data_base64``. One of the two is always there.
@@ -69,7 +70,7 @@ def print_table(
     numbers: Sequence[str] = (),
 ) -> None:
     """Print a table on standard output. ``numbers`` names the columns that are aligned to the right."""
-    # Imported here: most commands print JSON or lines, and rich takes a fifth of their start.
+    # Import rich only here: most commands print JSON or lines, and rich would take a fifth of their start.
     from rich.console import Console
     from rich.table import Table
 

@@ -87,7 +87,7 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit code, or minus the number of the signal that ended it; None while it runs."""
+        """The exit code, or minus the number of the signal that ended the process. None: it still runs."""
         return self._process.returncode
 
     async def wait(self) -> int:

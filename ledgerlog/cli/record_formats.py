@@ -1,5 +1,4 @@
-"""The formats of records that ``log append`` takes besides lines, and ``log read`` prints: each keeps every
-byte.
+"""The formats of records besides lines, for ``log append`` and ``log read``. Each format keeps every byte.
 
 **JSON**: an object a line. ``data`` has the record as text. A record that is not UTF-8 is in ``data_base64``
 instead. If it has a key, that is in ``key`` or ``key_base64``. If it has headers, ``headers`` is a list of
@@ -10,8 +9,9 @@ ignored. So ``log read --json`` into ``log append --format json`` copies a log.
 records ``ab`` and an empty one are ``02000000 6162 00000000``. A frame has no place for a key or headers, so
 ``log read --framed`` refuses a record with any of them.
 
-A cutter gets the input in chunks, keeps at most one unfinished record, and refuses a record as soon as it
-knows that it is too long. After a failure it takes nothing more; the records before it are given out.
+A *cutter* cuts the input into records. It gets the input in chunks, keeps at most one unfinished record, and
+refuses a record as soon as it knows that the record is too long. After a failure the cutter takes nothing
+more; it still gives out the records before the failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from ledgerlog.model.record import Record
 __all__ = ["FrameCutter", "InputRecord", "JsonCutter", "framed", "record_fields"]
 
 _JSON_LINE_BYTES_MAX = 6 * RECORD_BYTES_MAX + 64 * KIB
-"""A character of a record takes at most six bytes in JSON (``\\\\u0001``), and a header has names around."""
+"""The longest line of JSON. A character of a record takes at most six bytes in JSON (``\\\\u0001``). The
+names of the fields take some more bytes."""
 _LENGTH_BYTES = 4
 
 
@@ -116,7 +117,7 @@ def _headers_of(given: Any) -> Headers:
 
 
 def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
-    """Return the bytes that ``bytes_fields`` made a field of; None if there is none."""
+    """Return the bytes in a field that ``bytes_fields`` made. None: there is no such field."""
     text, packed = fields.get(name), fields.get(f"{name}_base64")
     if text is not None and packed is not None:
         raise InvalidArgument(f"it has both {name!r} and '{name}_base64'")

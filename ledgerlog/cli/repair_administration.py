@@ -31,10 +31,10 @@ async def serve_administration(
         POST /audit    the auditor goes over all metadata now
 
     Args:
-        cluster: The cluster that is looked after.
-        service: Who looks after it.
-        door: Where to serve. It is closed at the end.
-        may_read: Whether everybody may read; None: only while the cluster is not closed.
+        cluster: The cluster to repair.
+        service: The service that repairs it.
+        door: The listener to serve on. It is closed at the end.
+        may_read: Whether everybody may read. None: everybody may, while the cluster is not closed.
 
     Raises:
         ConnectionLost: The listener broke.

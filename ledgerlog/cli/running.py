@@ -8,8 +8,8 @@ end. Any other command raises ``Interrupted``, which ``main`` turns into the exi
 If a command runs no loop itself, or several loops (``simulate``), it uses ``interruptible``.
 
 Nurseries wrap exceptions in groups. ``unwrap`` chooses the one exception to report: the first that is not a
-LedgerLogError, because that is a bug; otherwise the first. The others are mostly its consequences. If they
-have another type, they are added as notes.
+LedgerLogError, because that is a bug; otherwise the first exception. The other exceptions are mostly
+consequences of the chosen one. If they have another type, they are added as notes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def ungrouped() -> Iterator[None]:
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """Return the one exception to report; ``error`` itself if it is no group."""
+    """Return the one exception to report: ``error`` itself if it is not a group."""
     leaves = _leaves(error)
     chosen = next((leaf for leaf in leaves if not isinstance(leaf, LedgerLogError)), leaves[0])
     for leaf in leaves:

@@ -10,8 +10,9 @@ in the same way; ``--only`` runs that one again.
 ``--jobs`` runs seeds in several processes at once (``simulate_workers``). ``--hours`` does so on all cores,
 seed after seed, until the time is over or a signal comes, and then prints the summary.
 
-A batch of at least ``VACUITY_RUNS`` seeds also fails if too little happened in it: for example, nothing was
-acknowledged, no leader was deposed, or nothing was torn. Such a batch proves nothing.
+A batch of at least ``VACUITY_RUNS`` seeds also fails if too little happened in it: for example, if nothing
+was acknowledged, no leader was deposed, or no write was torn. Such a batch would pass even if the system were
+wrong.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ VACUITY_RUNS = 50
 """In a smaller batch, some events may be missing by chance."""
 
 BATCH_SEEDS_SMALL, BATCH_SEEDS_FULL = 40, 10
-"""How many seeds one process of several runs: so many that its start costs little beside them."""
+"""How many seeds each of several processes runs: enough to make the cost of its start small."""
 
 TRACE_LINES = 30
 
 
 def parse_seeds(text: str) -> range:
-    """Parse ``A:B`` (the seeds from A up to but without B) or ``N`` (one seed). InvalidArgument: neither."""
+    """Parse ``A:B`` (the seeds from A on, before B) or ``N`` (one seed). Otherwise raise InvalidArgument."""
     first, colon, last = text.partition(":")
     if not (first.isascii() and first.isdigit()) or (colon and not (last.isascii() and last.isdigit())):
         raise InvalidArgument(f"{text!r} is not a range of seeds: A:B, or one number")

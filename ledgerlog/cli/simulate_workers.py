@@ -1,9 +1,9 @@
 """Run seeds in several processes at once, for ``ledgerlog simulate --jobs`` and ``--hours``.
 
-Each process runs ``ledgerlog simulate --json`` with a few consecutive seeds. Its lines are read as they come,
-so a seed is never lost because a later one takes long. What a process says of a seed that failed goes to our
-standard error. The processes have sessions of their own, so the terminal's signals reach only this one, which
-ends the others.
+Each process runs ``ledgerlog simulate --json`` with a few consecutive seeds. This process reads their lines
+as they come, so the result of a seed is never lost because a later seed takes long. The output of a process
+about a failed seed goes to our standard error. The processes have their own sessions, so the terminal's
+signals reach only this process, which ends the others.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _READ_BYTES = 1 << 16
 async def run_in_processes(
     batches: Iterator[range], *, jobs: int, options: Sequence[str], on_seed: Callable[[dict[str, Any]], bool]
 ) -> None:
-    """Run batches of seeds, ``jobs`` at a time, until there is none left.
+    """Run batches of seeds, ``jobs`` at a time, until no batch is left.
 
-    If it is cancelled, it ends the processes; the seeds that they were running do not count.
+    If you cancel this, it ends the processes; the seeds that they were running do not count.
 
     Args:
         batches: The seeds of each process, one after the other.
         jobs: How many processes run at once.
-        options: What each process gets beside its seeds.
+        options: The options of each process, besides its seeds.
         on_seed: Called with the line of each seed, as ``--json`` prints it. If it returns False, no further
             batch begins, and the other processes are ended.
 
@@ -75,7 +75,7 @@ async def _run_batch(seeds: range, options: Sequence[str], on_seed: Callable[[di
     goes_on = True
 
     def on_said(line: str) -> None:
-        # Its last line says what ours says of all seeds.
+        # Skip the last line, which is about the seeds of one process: our own last line is about all seeds.
         if not line.startswith("ledgerlog: "):
             click.echo(line, err=True)
 

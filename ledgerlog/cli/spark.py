@@ -1,9 +1,9 @@
 """``ledgerlog spark``: jobs on Spark over many logs, or over the whole of one.
 
-Each command has its own module and is added to the group here. The commands share a session on this machine
-unless ``--master`` names another. A command starts the session after it has checked its options, so wrong
-usage does not start Java. Only ``ledgerlog.spark`` imports pyspark, and only inside functions called from
-here. So the other commands work if pyspark is not installed.
+Each command has its own module and is added to the group here. A command uses a Spark session on this machine
+unless ``--master`` names another master. A command starts the session after it has checked its options, so
+wrong usage does not start Java. Only ``ledgerlog.spark`` imports pyspark, and only inside functions called
+from here. So the other commands work if pyspark is not installed.
 """
 
 from __future__ import annotations

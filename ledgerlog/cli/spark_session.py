@@ -21,7 +21,7 @@ def local_session(app_name: str, master: str) -> Iterator[Any]:
 
     Raises:
         click.ClickException: Spark is not installed.
-        JavaMissing: There is no Java.
+        JavaMissing: No Java was found.
     """
     if not is_installed("pyspark"):
         raise click.ClickException(f"Spark is not installed: {how_to_install('pyspark')}")

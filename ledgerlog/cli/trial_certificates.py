@@ -4,9 +4,9 @@
     DIR/bookie/bookie-1.pem, DIR/bookie/bookie-1.key   the certificate and the key of bookie/bookie-1
     DIR/admin/ann.pem, DIR/client/billing.pem, ...     so for every principal
 
-A cluster that matters gets its certificates from an authority of its own, whose key lies on no machine of the
-cluster (docs/SECURITY.md). Here the key of the authority lies beside the others, so whoever reads the
-directory can make any certificate.
+A cluster that matters gets its certificates from its own authority, whose key is on no machine of the cluster
+(docs/SECURITY.md). Here the key of the authority is in the same directory as the other keys. So a person who
+can read the directory can make any certificate.
 
 Keys have mode 0600 from the moment they exist. All keys are of the curve P-256: a handshake with them costs
 less than with RSA. Certificates are valid from an hour ago, because the clocks of two machines differ.
@@ -43,7 +43,7 @@ _BEFORE = datetime.timedelta(hours=1)
 
 
 class CryptographyMissing(LedgerLogError):
-    """Certificates are to be made, and the package ``cryptography`` is not installed."""
+    """Certificates cannot be made, because the package ``cryptography`` is not installed."""
 
 
 def tls_files(directory: Path, principal: Principal) -> TLS:
@@ -68,8 +68,8 @@ def make_certificates(
     """Make a certificate for each principal that has none, and an authority if there is none.
 
     Args:
-        directory: Where the files are. It is made if it does not exist.
-        principals: Who gets a certificate.
+        directory: The directory of the files. It is made if it does not exist.
+        principals: The principals that get a certificate.
         cluster: The id of the cluster that new certificates are for; ``*``: any that trusts the authority.
         days: How long new certificates are valid.
         again: Make new certificates also for principals that have one.

@@ -84,7 +84,7 @@ class ZooKeeperMissing(LedgerLogError):
 
 @attrs.frozen
 class ZookeeperServer:
-    """The number, directory and ports of one server. The server runs as ``server_command(config_path)``."""
+    """The number, directory and ports of one server. ``server_command(config_path)`` is its command."""
 
     number: int
     directory: Path
@@ -277,7 +277,7 @@ def _bind(stack: ExitStack, port: int) -> int:
 
 
 async def ask(port: int, word: str) -> str:
-    """Return a server's answer to a four-letter word; "" if it does not answer in time."""
+    """Return a server's answer to a four-letter word. "": the server does not answer in time."""
     answer = b""
     with trio.move_on_after(_ANSWER_S), suppress(OSError, trio.BrokenResourceError):
         async with await trio.open_tcp_stream(HOST, port) as stream:
@@ -298,6 +298,6 @@ async def wait_serving(server: ZookeeperServer) -> str:
 
 
 async def counters(port: int) -> dict[str, str]:
-    """Return a server's counters (``mntr``) by name; empty if it does not answer."""
+    """Return a server's counters (``mntr``) by name. Empty: the server does not answer."""
     lines = (line.split("\t", 1) for line in (await ask(port, "mntr")).splitlines())
     return {line[0]: line[1] for line in lines if len(line) == 2}
