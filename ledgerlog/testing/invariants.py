@@ -89,7 +89,7 @@ class Violation(AssertionError):
 
 
 def _gone_ledgers(data: bytes, path: str) -> GoneLedgers:
-    """Decode a file of gone ledgers. Take the name of the file's bookie from the file itself."""
+    """Decode a file of gone ledgers. Take the instance of its bookie from the file itself."""
     return GoneLedgers.decode_untrusted(data, path=path, instance=data[16:80].rstrip(b"\0").decode())
 
 

@@ -93,7 +93,7 @@ class RunningFaults:
 
     Args:
         cluster: The cluster of the run.
-        faults: The kinds of faults to draw from, and how long they last.
+        faults: The faults to draw: their kinds, how long they come, and the processes to spare.
         only: The numbers of the faults to inject. None: all faults of the plan.
     """
 
