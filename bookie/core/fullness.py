@@ -12,11 +12,12 @@ compaction use it; none of them asks whether the bookie is read-only (rule 5). W
 would be stuck, because it must write in order to free space.
 
 The marks are shares of the disk, because operators think in shares. The reserve is in bytes, because its
-writes do not grow with the disk. The larger of the two bounds applies. A read-only bookie becomes writable
-again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise the bookie
-would change its state with each segment. For example, take a disk of 1000 GB, a read-only mark of 0.95, a
-writable mark of 0.90 and a small reserve. Then the bookie turns read-only below 50 GB free, and becomes
-writable again at 100 GB free.
+writes do not grow with the disk. The bookie turns read-only at the larger of the two: the free bytes that
+follow from the share, and the reserve. A read-only bookie becomes writable again only at the writable mark,
+which needs more free bytes than the read-only mark. Otherwise the bookie could change its state with each
+segment of the journal that it makes or deletes. For example, take a disk of 1000 GB, a read-only mark of
+0.95, a writable mark of 0.90 and a small reserve. Then the bookie turns read-only below 50 GB free, and
+becomes writable again at 100 GB free.
 """
 
 from __future__ import annotations

@@ -72,8 +72,9 @@ _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 
 _MAGIC = b"LLMARKS1"
 _FORMAT, _FORMAT_WITH_GONE_FILE = 1, 2
-"""If a version of the bookie does not know the file of gone ledgers, it must refuse a directory with such a
-file. Otherwise it would take adds of deleted ledgers."""
+"""The format is 2 if the directory has a file of gone ledgers. A version of the bookie that does not know
+that file must refuse such a directory, and the number makes it do so. Otherwise it would take adds of deleted
+ledgers."""
 _HEAD = struct.Struct("<8sIB3xqI")
 _RANGE = struct.Struct("<qq")
 _CHECKSUM = struct.Struct("<I")
@@ -87,10 +88,10 @@ _Answer = TypeVar("_Answer", ReadResult, ListResult, ScrubResult)
 def undenied(answer: _Answer, first: int) -> _Answer:
     """Change an answer about a ledger in limbo so that it denies no entry, and return it.
 
-    An answer CORRUPT or IO_ERROR also denies the entries that are missing *before* the unreadable one. So
-    such an answer becomes UNKNOWN and ends before the unreadable entry. The next question begins at that
-    entry and gets its status. For example, if entry 0 is here, entries 1 to 3 may have been lost, and entry 4
-    is corrupt, then the answer to a read is UNKNOWN through 3.
+    An answer with the status CORRUPT or IO_ERROR reports one unreadable entry. It also denies every entry
+    that is missing *before* that one. So such an answer becomes UNKNOWN and ends before the unreadable entry.
+    The next question begins at that entry and gets its status. For example, if entry 0 is here, entries 1 to
+    3 may have been lost, and entry 4 is corrupt, then the answer to a read is UNKNOWN through 3.
 
     Args:
         answer: What the bookie found.
@@ -150,8 +151,8 @@ class LossMarks:
         )
 
     def serving(self, *, acknowledges_unsynced: bool) -> LossMarks:
-        """Return the marks while the bookie serves. The unclean bit is set exactly if a crash would lose
-        acknowledged entries."""
+        """Return the marks that apply while the bookie serves. The unclean bit is set exactly if a crash
+        would lose acknowledged entries."""
         return attrs.evolve(self, is_unclean=acknowledges_unsynced)
 
     def cleared(self, ledgers: Iterable[Range]) -> LossMarks:

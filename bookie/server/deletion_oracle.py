@@ -8,13 +8,13 @@ oracle raises MetadataUnavailable and returns no part of the answer.
 
 A store of another cluster would answer that everything is gone. The store object itself refuses such a store
 (``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes the store object check again, by a
-``sync`` after the last answer. The reason: if someone empties the store, the node that names the cluster may
-be deleted last.
+``sync`` after the last answer. Someone may be emptying the store. The node that names the cluster may be
+deleted last, so the first check can still find it when ledgers are already gone.
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
-that loss (``model.restoration``), the oracle calls no ledger from before the restore gone. The oracle reads
-the record of the restore last. A restore writes this record before it changes a ledger, so the record is
-there if any of the answers came from the restored store.
+that loss (``model.restoration``), the oracle does not report any ledger from before the restore as gone. The
+oracle reads the record of the restore last. A restore writes this record before it changes a ledger, so the
+record is there if any of the answers came from the restored store.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class MetadataDeletionOracle:
                             yield ledger_id
 
     async def _floor(self) -> int:
-        """Return the first ledger id that may be gone. Raises MetadataUnavailable if it is not known."""
+        """Return the lowest ledger id that the oracle may report as gone. Raises MetadataUnavailable if it is
+        not known."""
         node = await self._store.get(RESTORED)
         try:
             return 0 if node is None else Restoration.decode_untrusted(node.value).floor

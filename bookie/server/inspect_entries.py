@@ -51,7 +51,7 @@ def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
 
 
 async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
-    """Return whether all runs in a damaged file that the bookie still needs are intact.
+    """Return whether a damaged file still has intact copies of all its runs that the bookie needs.
 
     A run is a frame of entries of one ledger, stored in one piece. The bookie still needs the runs that the
     index names in this file, except those of deleted ledgers. Returns False if the index cannot be read.

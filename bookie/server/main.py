@@ -222,7 +222,8 @@ def run(
 ) -> None:
     """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP.
 
-    With certificates or a secret, SIGHUP makes it read them again instead, unless its terminal is gone."""
+    If the bookie has certificates or a secret, SIGHUP does not stop it, but makes it read them again. If the
+    bookie's terminal is gone, SIGHUP stops it all the same."""
     with _usage():
         uri = parse_uri(metadata)
         if isinstance(uri, FileUri | MemoryUri):

@@ -9,9 +9,9 @@ A bookie sends three kinds of messages. The order matters for the first two:
   sends it once there is room. A slow client therefore costs no memory for acknowledgements.
 * A **reply** belongs to one request and may go out at any time.
 
-The messages leave in *batches*. Each batch has refusals first, then one acknowledgement, then replies. So if
-a client reads megabytes on a connection, for example, the replies delay the acknowledgements of this
-connection by one batch at most.
+The messages leave in *batches*. Each batch has refusals first, then one acknowledgement, then replies. So
+replies delay the acknowledgements of their connection by one batch at most, for example when a client reads
+megabytes of entries on that connection.
 
 **Two ways out.** If no other message waits, a message goes straight into the socket, in the task of the
 caller and without a task switch. (For acknowledgements, the caller is the callback of the journal's sync.) If
@@ -20,16 +20,17 @@ then on all messages wait for ``run`` until the queue is empty again. Messages g
 only while ``_is_idle`` is set. ``run`` sets this flag when nothing is queued, and any queued message clears
 it. So ``send_nowait`` is never called while ``run`` is inside ``send_all``.
 
-**Bounds.** ``unsent_bytes`` counts the bytes that are in the outbox and not yet handed to the network.
-Replies with data hold bytes of budgets until they are sent (``requests``). All other messages count in
-``answer_bytes``. If ``answer_bytes`` grows too large, the connection stops reading from its client. If a
-client takes less than one batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By then the
-client's own requests have long timed out. ``BATCH_BYTES`` bounds the replies of a batch: together they exceed
-it by less than one reply. The refusals, the acknowledgement and the rest of an unfinished message come on
-top.
+**Bounds.** ``unsent_bytes`` counts the bytes that are in the outbox and not yet handed to the network. A
+reply with data holds its bytes in the memory budgets for replies (``requests``) until it is sent. All other
+messages count in ``answer_bytes``. If ``answer_bytes`` grows too large, the connection stops reading from its
+client. If a client takes less than one batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By
+then the client's own requests have long timed out. ``BATCH_BYTES`` bounds the replies of a batch: together
+they exceed it by less than one reply. The refusals, the acknowledgement and the rest of an unfinished message
+come on top.
 
-**Turns.** Before each batch, ``run`` waits for a turn of its client. Otherwise, if a client with many
-connections begins to read at last, the bookie would send that client megabytes in one pass of the event loop.
+**Turns.** Clients take turns (``fair``): before each batch, ``run`` waits until it is its client's turn.
+Otherwise, if a client with many connections begins to read at last, the bookie would send that client
+megabytes in one pass of the event loop.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BATCH_BYTES = limits.READ_REPLY_BYTES_TARGET
 
 
 _MESSAGE_BYTES = 512
-"""About the memory that a message needs besides its bytes."""
+"""Roughly how much memory a message needs in addition to its bytes."""
 
 
 class ClientTooSlow(Exception):
@@ -70,7 +71,7 @@ class _Message:
 
 
 async def _at_once(count: int) -> None:
-    """Wait for no turn."""
+    """Return at once: an outbox without turns."""
 
 
 def _nobody_listens(lost: ConnectionLost) -> None:
@@ -126,7 +127,7 @@ class Outbox:
         self.unsent_bytes = 0
         """Bytes that are in the outbox and not yet handed to the network."""
         self.answer_bytes = 0
-        """About the memory of those messages in the outbox that hold no bytes of a budget."""
+        """Roughly the memory of the messages in the outbox that are not counted in a budget."""
 
     # --- giving messages to the outbox ------------------------------------------------------------
 

@@ -6,10 +6,10 @@
        themselves are damaged, they are set aside first. A start never takes missing marks for sound marks
     3  salvage the files (``bookie.storage.upkeep.salvage``)
 
-The order matters. Whatever step 3 finds, from step 2 on the bookie never answers that an entry does not exist
-if it may have acknowledged the entry. It also takes no add that a lost fence would have refused. While the
-bookie serves, ``limbo`` copies missing entries from other bookies. When no ledger is in limbo any more, the
-files that were set aside are removed.
+The order matters. From step 2 on, whatever step 3 finds: if the bookie may have acknowledged an entry, it
+never answers that the entry does not exist. It also takes no add that a lost fence would have refused. While
+the bookie serves, the repair of ledgers in limbo (``bookie.server.limbo``) copies missing entries from other
+bookies. When no ledger is in limbo any more, the files that were set aside are removed.
 
 **A damaged index** alone loses nothing, because the index can be made again from the files (``heal_index``).
 The steps above are needed only if a file is damaged too.
@@ -143,8 +143,9 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
     """Restore a directory's cookie if it is damaged or missing.
 
     The headers of the files name the bookie's instance, and the metadata store has the cookie of each
-    instance. Only the lost cookie knew the directory's generation (``generations``). Without the generation,
-    the directory may be an old copy, so it is first marked as if it had lost data.
+    instance. The store's cookie says which generation the store has counted. Only the directory's lost cookie
+    said which generation the directory had reached (``generations``). Without the generation, the directory
+    may be an old copy, so it is first marked as if it had lost data.
 
     Args:
         store: The cluster's metadata store.
@@ -194,7 +195,7 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
 
 
 async def _owners(directory: StorageDirectory, path: str) -> set[str]:
-    """Return the bookie instances that the files in one of the bookie's directories name."""
+    """Return the bookie instances named by the files in one of the bookie's directories."""
     owners = set()
     for place in (directory.journal_path, directory.entries_path):
         if not place.startswith(f"{path}/"):

@@ -21,8 +21,9 @@ reverse order of entering; closing the portal leaves those that are still held.
 connections belong to two processes. In the child every call raises WrongProcess, and closing does nothing.
 
 **From within a loop.** A blocking call would stop the caller's loop until the call ends. So it is refused: in
-trio always, and in asyncio for ``ledgerlog.blocking``. Spark's own calls block their thread anyway, even in a
-notebook. So a portal that Spark uses may be called in a thread with an asyncio loop."""
+trio always, and in asyncio for ``ledgerlog.blocking``. Spark is an exception: its own calls block their
+thread anyway, even in a notebook, where the thread runs an asyncio loop. So a portal that Spark uses may be
+called in such a thread."""
 
 from __future__ import annotations
 

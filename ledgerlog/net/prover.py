@@ -4,8 +4,8 @@ A ``Prover`` joins three things:
 
 - the secrets of this process: a file, which is read again if it changes,
 - the principal that the process claims to be,
-- the *admission*: whether the cluster is closed, and by which kind of proof (``model.admission``). It may
-  change at any moment.
+- the *admission*: whether the cluster is closed, which means that it admits only processes that prove who
+  they are, and which kind of proof it asks for (``model.admission``). It may change at any moment.
 
 ``wire.proof`` describes the messages of the exchange. The prover does not read the metadata store: its owner
 passes each new admission to ``admit``.
