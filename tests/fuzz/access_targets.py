@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 
+import attrs
+
 from ledgerlog.errors import (
     IncompatibleVersion,
     InvalidArgument,
@@ -33,9 +35,9 @@ def _run_auth(data: bytes) -> bool:
     except InvalidArgument as refusal:
         expect("s3cret-and-long" not in str(refusal), f"a refusal quotes a secret: {refusal}")
         return False
-    said = f"{auth!r} {auth}"
-    secret = auth.password or ""
-    expect(len(secret) < 8 or secret in (auth.user or "") or secret not in said, "a repr shows a secret")
+    # A password may be a word that is shown anyway, such as the name of the mechanism.
+    other = auth if auth.password is None else attrs.evolve(auth, password="another")
+    expect(f"{auth!r} {auth}" == f"{other!r} {other}", "a repr shows a secret")
     expect(bool(auth.auth_data) != bool(auth.sasl_options), "an identity of two kinds, or of none")
     return True
 
