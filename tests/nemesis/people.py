@@ -45,6 +45,7 @@ from ledgerlog.cli.processes import ChildFailed
 from ledgerlog.cli.repair import status_fields
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.ranges import read_range
+from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.uri import SqliteUri
 from ledgerlog.model.missing import shares
 from ledgerlog.model.policies import RollPolicy
@@ -408,6 +409,10 @@ async def run_people(
             await people.make_trouble(trouble_s, dice, wanted)
             ended = now_ns()
         final = await judge_log(writers, log, patience_s)
+        # A writer that was killed may have left a ledger open that its log did not list yet. Once the log is
+        # sealed, it never will.
+        await log.seal()
+        await sweep(local.cluster.client, min_age_s=0)
         healing = trio.current_time()
         await _until_whole(local, people.is_out_of_limbo, patience_s)
         whole_after_s = trio.current_time() - healing
