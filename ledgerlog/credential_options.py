@@ -77,7 +77,7 @@ def refuse_given(why: str) -> None:
         return
     for name, _, _ in _OPTIONS:
         if context.get_parameter_source(name[2:].replace("-", "_")) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{name} is of no use: {why}")
+            raise click.UsageError(f"{name} cannot be used: {why}")
 
 
 def given_credentials() -> Credentials:

@@ -135,7 +135,8 @@ class WrongProcess(LedgerLogError):
 
     def __init__(self, pid: int) -> None:
         super().__init__(
-            f"this connection belongs to process {pid}, from which this one was forked: connect again here"
+            f"this connection belongs to process {pid}, and this process was forked from it: connect again "
+            f"here"
         )
         self.pid = pid
 
@@ -463,7 +464,7 @@ class RecordsLost(Truncated):
         LedgerLogError.__init__(
             self,
             f"log {name!r}: the records from offset {lost_from} to {first_offset - 1} were lost with "
-            f"bookies; the log goes on at offset {first_offset}",
+            f"bookies; the log continues at offset {first_offset}",
         )
         self.name = name
         self.lost_from = lost_from
@@ -501,11 +502,11 @@ class LossUndecided(LedgerLogError):
             f"the {end_offset - first_offset} records from {first_offset} to {end_offset - 1} would be "
             "dropped with them. To keep these behind a gap"
             if end_offset > first_offset
-            else "their offsets would be given out again. To keep them as a gap"
+            else "their offsets would be used again. To keep them as a gap"
         )
         super().__init__(
             f"log {name!r}: ledger {short_ledger} was ended at offset {lost_from} by an accepted loss, and "
-            f"ledger {kept_ledger} behind it goes on at offset {first_offset}: the records {lost_from} to "
+            f"ledger {kept_ledger} after it continues at offset {first_offset}: the records {lost_from} to "
             f"{first_offset - 1} are lost, and {kept}, run "
             f"'ledgerlog log recover {name} --accept-loss'"
         )
@@ -571,7 +572,9 @@ class TooManyProducers(LedgerLogError):
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        super().__init__(f"log {name!r} remembers {limit} producers already, all of them used recently")
+        super().__init__(
+            f"log {name!r} already remembers {limit} producers, and all of them appended recently"
+        )
         self.name = name
         self.limit = limit
 
@@ -618,7 +621,7 @@ class TruncationPinned(LedgerLogError):
     def __init__(self, name: str, cursor: str, offset: int) -> None:
         super().__init__(
             f"log {name!r}: cursor {cursor!r} pins the records from offset {offset} on; "
-            "move it, or truncate in spite of it"
+            "move the cursor, or truncate with ignore_pins"
         )
         self.name = name
         self.cursor = cursor

@@ -50,7 +50,7 @@ def _event(name: str, level: int, fields: str, meaning: str) -> Event:
     return event
 
 
-BOOKIE_SERVING = _event("bookie_serving", logging.INFO, "bookie address", "a bookie serves from now on")
+BOOKIE_SERVING = _event("bookie_serving", logging.INFO, "bookie address", "a bookie began to serve")
 BOOKIE_STOPPING = _event("bookie_stopping", logging.INFO, "bookie clients", "a bookie is stopping")
 BOOKIE_REGISTERED = _event(
     "bookie_registered",
@@ -62,7 +62,7 @@ BOOKIE_DISPLACED = _event(
     "bookie_displaced",
     logging.ERROR,
     "bookie address",
-    "another process has registered under the bookie's id",
+    "another process has registered with the bookie's id",
 )
 DISK_SHORT = _event(
     "disk_short", logging.WARNING, "bookie spaces", "a disk of the bookie is fuller than `disk_warning_ratio`"
@@ -72,7 +72,7 @@ DISK_READ_ONLY = _event(
 )
 DISK_ROOMY = _event("disk_roomy", logging.INFO, "bookie spaces", "the disks have room again")
 LIMBO_WAITS = _event("limbo_waits", logging.WARNING, "bookie why", "some ledgers stay in limbo, and why")
-LIMBO_OVER = _event("limbo_over", logging.INFO, "bookie copied", "nothing is in limbo any more")
+LIMBO_OVER = _event("limbo_over", logging.INFO, "bookie copied", "nothing is in limbo now")
 INDEX_HEALS = _event(
     "index_heals", logging.ERROR, "bookie", "the index is damaged, and the bookie makes it again"
 )
@@ -86,16 +86,16 @@ LEDGER_BOOKIE_FAILED = _event(
     "bookie_failed", logging.WARNING, "ledger bookie why", "a writer gave up a bookie of its ensemble"
 )
 ENSEMBLE_CHANGED = _event(
-    "ensemble_changed", logging.INFO, "ledger before after", "a writer goes on with another ensemble"
+    "ensemble_changed", logging.INFO, "ledger before after", "a writer continues with another ensemble"
 )
 OUT_OF_REACH = _event(
     "out_of_reach",
     logging.WARNING,
     "ledger bookies",
-    "a writer reaches no ack quorum; it takes these bookies",
+    "a writer reaches no ack quorum; it needs these bookies",
 )
 LOG_TAKEN_OVER = _event(
-    "log_taken_over", logging.INFO, "log epoch ledger seconds", "this process leads the log from now on"
+    "log_taken_over", logging.INFO, "log epoch ledger seconds", "this process now leads the log"
 )
 LOG_LEADERSHIP_LOST = _event(
     "log_leadership_lost", logging.WARNING, "log epoch why", "a leadership ended although nobody left it"

@@ -31,7 +31,7 @@ def refuse_other_loops(what: str) -> None:
     if trio.lowlevel.in_trio_task():
         return
     if in_asyncio():
-        raise InvalidArgument(f"{what} runs under trio, and this is an asyncio loop: {_AIO}")
+        raise InvalidArgument(f"{what} runs under trio, but this is an asyncio loop: {_AIO}")
     raise InvalidArgument(
         f"{what} needs a trio loop: enter it in an async function that trio.run runs, or use "
         "ledgerlog.blocking"
@@ -50,7 +50,7 @@ def refuse_asyncio() -> None:
 def refuse_outside_of_asyncio(what: str) -> None:
     """Raise InvalidArgument unless an asyncio loop runs in this thread. ``what`` names the refused call."""
     if trio.lowlevel.in_trio_task():
-        raise InvalidArgument(f"{what} is for asyncio, and this is a task of trio: use ledgerlog.connect")
+        raise InvalidArgument(f"{what} is for asyncio, but this is a trio task: use ledgerlog.connect")
     if not in_asyncio():
         raise InvalidArgument(
             f"{what} needs an asyncio loop: call it in an async function that asyncio.run runs, or use "

@@ -126,7 +126,8 @@ async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Creden
     _, is_new = await make_cluster_at(uri, credentials=credentials)
     if is_new:
         logger.warning(
-            "the new cluster at %s is open: who reaches a bookie can read and write every ledger. 'ledgerlog "
+            "the new cluster at %s is open: everybody who reaches a bookie can read and write every ledger. "
+            "'ledgerlog "
             "access new-secret' and 'access mode' close it",
             uri,
         )
@@ -165,7 +166,8 @@ async def open_prover(
     prover.check_own()
     if prover.admission.by is ProvenBy.NOTHING and credentials.tls is None:
         logger.log(
-            level_if_open, "this cluster is open: who reaches a bookie can read and write every ledger"
+            level_if_open,
+            "this cluster is open: everybody who reaches a bookie can read and write every ledger",
         )
     else:
         logger.info("this cluster is %s", prover.admission)

@@ -95,7 +95,9 @@ def segments_to_replay(numbers: Sequence[int], mark: ReplayStart, directory: str
     for number in expected:
         if number not in wanted:
             raise IndexBehind(
-                directory, None, f"segment {number} is missing, the index says that the journal goes on there"
+                directory,
+                None,
+                f"segment {number} is missing, but the index says that the journal continues there",
             )
     return wanted
 
@@ -155,12 +157,14 @@ class JournalWalk:
             self._skipped = self._skipped or path
             return
         if scan.is_trimmed and not self._may_be_trimmed:
-            raise IndexBehind(path, scan.end, "the file ends here, though replay has not passed it")
+            raise IndexBehind(path, scan.end, "the file ends here, but replay has not reached its end")
         if self._torn is not None:
             torn_path, offset = self._torn
-            raise StorageCorrupt(torn_path, offset, f"a damaged block, though {path} was written after it")
+            raise StorageCorrupt(torn_path, offset, f"a damaged block, but {path} was written after it")
         if self._skipped is not None:
-            raise StorageCorrupt(self._skipped, PAGE_BYTES, f"an empty segment, though {path} is not")
+            raise StorageCorrupt(
+                self._skipped, PAGE_BYTES, f"an empty segment, but {path} after it is not empty"
+            )
         if scan.blocks:
             first = scan.blocks[0]
             if first.header.sequence != self.next_sequence:

@@ -153,7 +153,7 @@ def encode_mark(mark: ReplayStart) -> Row:
 def decode_mark(value: bytes, path: str) -> ReplayStart:
     segment, sequence, is_optional, *end = _unpack(_MARK, MARK_KEY, value, path)
     if sequence != end[-1] + 1:
-        raise StorageCorrupt(path, None, f"the index's mark names block {sequence} behind block {end[-1]}")
+        raise StorageCorrupt(path, None, f"the index's mark names block {sequence}, after block {end[-1]}")
     return ReplayStart(segment, sequence, is_optional=bool(is_optional), end=JournalPosition(*end))
 
 

@@ -180,10 +180,12 @@ class BlockWalk:
         image, header, path, stop = self._image, self._header, self._path, self._stop
         sequence, size = self._sequence, len(image)
         if size > header.size or size % PAGE_BYTES:
-            raise StorageCorrupt(path, None, f"the file has {size} bytes, {header.size} were preallocated")
+            raise StorageCorrupt(
+                path, None, f"the file has {size} bytes, but {header.size} were preallocated"
+            )
         limit = size if stop is None else stop
         if limit > size:
-            raise StorageCorrupt(path, size, f"the file ends here, though the journal goes on to {stop}")
+            raise StorageCorrupt(path, size, f"the file ends here, but the journal continues to {stop}")
         while (at := self.end) < limit:
             view = image[at:]
             block = decode_header(view, nonce=header.nonce, segment=header.number)
@@ -284,9 +286,9 @@ def _is_torn(
         StorageCorrupt: The segment is damaged at ``at``.
     """
     if stop is not None:
-        raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")
+        raise StorageCorrupt(path, at, f"a damaged block, but the journal continues to {stop}")
     if len(image) != header.size:
-        raise StorageCorrupt(path, at, "a damaged block in a file that was cut behind its last block")
+        raise StorageCorrupt(path, at, "a damaged block in a file that was trimmed after its last block")
     if damage is BlockDamage.ROTTEN:
         raise StorageCorrupt(path, at, "a damaged block: no interrupted write leaves such bytes behind")
     if block is None and first_nonzero(image, at, header.size) is None:
@@ -296,7 +298,7 @@ def _is_torn(
     if written is None:
         written = _later_block(image, header, behind)
     if written is not None:
-        raise StorageCorrupt(path, at, f"a damaged block, though byte {written} was written after it")
+        raise StorageCorrupt(path, at, f"a damaged block, but byte {written} was written after it")
     return True
 
 

@@ -101,18 +101,19 @@ def why_kept(row: FileRow | None, policy: SpacePolicy) -> str:
     """Explain to a person why a file exists. ``row`` is None if the index does not name the file."""
     if row is None:
         return (
-            "the index does not know it: it was replaced, or was not taken over yet; the next start decides"
+            "the index does not know it: it was replaced, or is not yet part of the index; the next start "
+            "decides"
         )
     if not row.runs:
-        return f"no entries; gone once there are {policy.merge_width} such files (fences move on)"
+        return f"no entries; removed once there are {policy.merge_width} such files (fences are copied)"
     share = f"{row.live_bytes / max(1, row.run_bytes):.0%} of its bytes belong to ledgers that exist"
     match policy.reason(row):
         case "dead":
-            return "none of its ledgers exists; gone with the next look of compaction"
+            return "none of its ledgers exists; removed at the next look of compaction"
         case "foreign":
-            return f"{share}; moves to an entry log with the next look of compaction"
+            return f"{share}; moves to an entry log at the next look of compaction"
         case "sparse":
-            return f"{share}; compacted with the next look"
+            return f"{share}; compacted at the next look"
         case "small":
             return f"{share}; small, compacted once there are {policy.merge_width} like it"
         case "wasteful":

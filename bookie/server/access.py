@@ -241,13 +241,14 @@ class AccessControl:
         except _NO_ANSWER as cause:
             if not self._is_away:
                 logger.warning(
-                    "the metadata store does not say what clients may do: %s", str(cause) or "no answer"
+                    "the rights of clients cannot be read from the metadata store: %s",
+                    str(cause) or "no answer",
                 )
             self._is_away = True
             self._away_until = trio.current_time() + _AWAY_S
             raise _Away from cause
         if self._is_away:
-            logger.info("the metadata store says again what clients may do")
+            logger.info("the rights of clients can be read from the metadata store again")
         self._is_away = False
 
     async def _look_at_grants(self, known: _Known, looks: Looks) -> None:

@@ -80,7 +80,7 @@ class BookieAdministration:
     def _not_ready(self) -> list[str]:
         node = self.node
         if node is None:
-            return ["starting: it replays its journal, or makes its index again"]
+            return ["starting: it replays its journal, or rebuilds its index"]
         figures = node.server.figures()
         return not_ready(
             is_registered=node.is_registered,
@@ -128,7 +128,7 @@ class BookieAdministration:
     async def _scrub(self, asked: Asked) -> Answer:
         await trio.lowlevel.checkpoint()
         if not self._there().engine.scrubber.prompt():
-            raise RequestRefused(409, "scrubbing is switched off (scrub = false)")
+            raise RequestRefused(409, "scrubbing is turned off (scrub = false)")
         return Answer.text(202, "scrubbing begins")
 
     async def _collect(self, asked: Asked) -> Answer:

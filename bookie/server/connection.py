@@ -276,7 +276,7 @@ class Connection:
             if is_first and kind is Kind.HELLO and begins_as_tls(room[:count], TLS_HANDSHAKE):
                 # Answer without TLS, so that the client's TLS fails at once.
                 self._outbox.reply([encode_hello_reply(Status.BAD_REQUEST, self._shared.identity)])
-                await self._turn_away(WireError("it speaks TLS, and this bookie has no certificate"))
+                await self._turn_away(WireError("it speaks TLS, but this bookie has no certificate"))
                 return None
             is_first = False
             buffer.received(count)
@@ -414,7 +414,7 @@ class Connection:
 
     def _what_took_too_long(self) -> str:
         if not self.is_greeted:
-            return f"it did not say {self._due.name} within {limits.HANDSHAKE_TIMEOUT_S:g} s"
+            return f"it did not send {self._due.name} within {limits.HANDSHAKE_TIMEOUT_S:g} s"
         return (
             f"a message of {self._buffer.unfinished_bytes or 'unknown'} bytes was not complete "
             f"{limits.FRAME_PROGRESS_TIMEOUT_S:g} s after its beginning"
@@ -481,7 +481,7 @@ class Connection:
         status = meant.accepts(identity)
         if status is not Status.OK:
             self._outbox.reply([encode_hello_reply(status, identity)])
-            return await self._turn_away(WireError(f"it means {meant}; this is {identity}"))
+            return await self._turn_away(WireError(f"it wants {meant}; this is {identity}"))
         principal, claim = self._stream.principal, meant.claim
         proof = None if principal is not None or claim is None else prover.verify(claim)
         if proof is None and not shared.fair.has_connection(self._party.address, principal):
@@ -500,7 +500,7 @@ class Connection:
                 return await self._turn_away_busy(encode_proof_reply(own_proof, is_busy=True))
             self._outbox.reply([encode_proof_reply(own_proof)])
             if own_proof is None:
-                return await self._turn_away(Unauthenticated(f"it does not prove what it claims: {claim}"))
+                return await self._turn_away(Unauthenticated(f"it does not prove its claim: {claim}"))
             principal = proof.principal
         else:
             if principal is None and prover.admission.is_required:
@@ -521,7 +521,7 @@ class Connection:
         False."""
         self._shared.counts["connections_refused"] += 1
         self._outbox.reply([answer])
-        return await self._turn_away(WireError("its party has as many connections as it may have"))
+        return await self._turn_away(WireError("its party already has the most connections that it may have"))
 
     async def _turn_away(self, why: Exception) -> bool:
         """Count and log that the client is refused, wait until the answer is sent, and return False."""

@@ -81,7 +81,7 @@ class CorruptionRepair:
                 except LedgerLogError as trouble:
                     if isinstance(trouble, StorageError) and not isinstance(trouble, NOT_NOW):
                         raise
-                    logger.warning("bookie=%s: repair of rot waits: %s", self._bookie_id, trouble)
+                    logger.warning("bookie=%s: repair of damaged entries waits: %s", self._bookie_id, trouble)
             with trio.move_on_after(_RETRY_S if scrubber.rotten else float("inf")):
                 await found.wait()
 
@@ -96,7 +96,7 @@ class CorruptionRepair:
             except LedgerLogError as trouble:
                 if self.unrepaired.get(key) != str(trouble):
                     logger.error(
-                        "bookie=%s: ledger=%d entries=%d..%d stay rotten: %s",
+                        "bookie=%s: ledger=%d entries=%d..%d stay damaged: %s",
                         *(self._bookie_id, rotten.run.ledger_id, rotten.run.first, rotten.run.last, trouble),
                     )
                 self.unrepaired[key] = str(trouble)
@@ -117,7 +117,8 @@ class CorruptionRepair:
         if metadata.last_entry is not None and run.first > metadata.last_entry:
             if await self._engine.scrubber.forget(rotten):
                 logger.info(
-                    "bookie=%s: ledger=%d entries=%d..%d were rotten; they are behind its end and forgotten",
+                    "bookie=%s: ledger=%d entries=%d..%d were damaged; they are after the ledger's end and "
+                    "were dropped",
                     *(self._bookie_id, run.ledger_id, run.first, run.last),
                 )
             return
@@ -147,12 +148,12 @@ class CorruptionRepair:
                     found, failure = await peers.fetch(metadata, self._bookie_id, entry_id, entry_id)
                     copies.update(found)
                 if entry_id not in copies:
-                    raise failure or _NotNow(f"no copy of entry {entry_id} could be had")
+                    raise failure or _NotNow(f"no copy of entry {entry_id} could be read")
         parts = [Entries.gather(run.ledger_id, part) for part in cut_to_frames({e: copies[e] for e in ids})]
         lac = held[-1].last if end is None else end
         lafr = lac if metadata.replication.guaranteed else -1
         if await self._engine.scrubber.restore(rotten, parts, lac=lac, lafr=lafr):
             logger.info(
-                "bookie=%s: ledger=%d entries=%d..%d were rotten and are whole again",
+                "bookie=%s: ledger=%d entries=%d..%d were damaged and are restored",
                 *(self._bookie_id, run.ledger_id, run.first, run.last),
             )

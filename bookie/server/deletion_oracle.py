@@ -120,4 +120,4 @@ class MetadataDeletionOracle:
         try:
             return 0 if node is None else Restoration.decode_untrusted(node.value).floor
         except (MetadataCorrupt, IncompatibleVersion) as damage:
-            raise MetadataUnavailable(f"nothing is known to be gone: {damage}") from damage
+            raise MetadataUnavailable(f"no ledger counts as deleted: {damage}") from damage

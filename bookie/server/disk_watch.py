@@ -70,7 +70,7 @@ class DiskWatch:
                     spaces[path] = space
         except StorageError as trouble:
             if not self._is_troubled:
-                logger.error("bookie=%s: how full its disk is cannot be told: %s", self._bookie_id, trouble)
+                logger.error("bookie=%s: the space on its disk cannot be read: %s", self._bookie_id, trouble)
             self._is_troubled = True
             return True
         self._is_troubled = False
@@ -89,7 +89,7 @@ class DiskWatch:
         if self.fullness is Fullness.READ_ONLY:
             event, what = (
                 DISK_READ_ONLY,
-                "its disk is nearly full: read-only from now on, until space was freed",
+                "its disk is nearly full: read-only until space is freed",
             )
         elif was is Fullness.READ_ONLY:
             event, what = DISK_ROOMY, "its disk has room: writable again"

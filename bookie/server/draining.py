@@ -48,5 +48,5 @@ async def follow_draining(
             is_draining = is_wanted
             set_read_only(is_wanted)
 
-    what = f"bookie={cookie.bookie_id}: whether it is to be emptied is not known"
+    what = f"bookie={cookie.bookie_id}: it is not known whether the bookie is to be emptied"
     await follow(store, path, look, what=what, log=logger, survives=(LedgerLogError,))

@@ -143,8 +143,8 @@ async def count_generation(
 def _counted_elsewhere(directory: StorageDirectory, here: Cookie) -> CookieMismatch:
     return CookieMismatch(
         f"the cookie of bookie {here.bookie_id} in the metadata store is not the one that {directory.path} "
-        "counted last: look whether another process serves that id, for example from a copy of the "
-        "directory, and start again"
+        "counted last: check whether another process serves that id, for example from a copy of the "
+        "directory, then start again"
     )
 
 

@@ -95,7 +95,7 @@ async def serve_and_heal(open_node: OpenNode, body: Callable[[BookieNode], Await
         tell(
             logger,
             INDEX_HEALS,
-            "bookie=%(bookie)s: it stops and makes its index again",
+            "bookie=%(bookie)s: it stops and rebuilds its index",
             bookie=node.bookie_id,
         )
         again_at = node.listens_at

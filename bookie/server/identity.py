@@ -177,9 +177,9 @@ async def establish_identity(
         return counted
     if await compare_generations(directory, here, there) is Age.BEHIND:
         logger.warning(
-            "bookie=%s: rolled back: %s is of generation %d, and the bookie was at %d: an older copy "
-            "was put back, and acknowledged entries may be lost. It is marked for the loss, and what is "
-            "missing is copied from other bookies",
+            "bookie=%s: rolled back: %s has generation %d, but the bookie was at %d: somebody restored an "
+            "older copy, and acknowledged entries may be lost. The loss is marked, and missing entries are "
+            "copied from other bookies",
             bookie_id,
             directory.path,
             here.generation,
@@ -188,8 +188,8 @@ async def establish_identity(
         await _mark_loss(store, directory)
     elif here.age(there) is Age.AHEAD:
         logger.warning(
-            "bookie=%s: %s is of generation %d, and the metadata store is at %d: the store was restored "
-            "from an older backup, and the directory is believed",
+            "bookie=%s: %s has generation %d, but the metadata store is at %d: the store was restored from "
+            "an older backup, so the directory's generation counts",
             bookie_id,
             directory.path,
             here.generation,
@@ -248,13 +248,13 @@ def judge_cookies(
     """
     if here is not None and here.cluster != cluster:
         return (
-            f"{path} was formatted for cluster {here.cluster}, and the metadata store is that of cluster "
+            f"{path} was formatted for cluster {here.cluster}, but the metadata store belongs to cluster "
             f"{cluster}: give --metadata the store that this bookie belongs to"
         )
     if here is None and there is None:
         if has_data:
             return (
-                f"{path} has data and no cookie, and the metadata store knows no bookie {bookie_id}: "
+                f"{path} has data but no cookie, and the metadata store knows no bookie {bookie_id}: "
                 "put the directory's cookie file back, or start on an empty directory"
             )
         return None
@@ -262,29 +262,29 @@ def judge_cookies(
         assert here is not None
         if has_data:
             return (
-                f"{path} has data and the cookie of bookie {bookie_id} (instance {here.instance}), and "
-                "the metadata store knows no such bookie: it was decommissioned, or the store lost it. "
+                f"{path} has data and the cookie of bookie {bookie_id} (instance {here.instance}), but the "
+                f"metadata store knows no such bookie: it was decommissioned, or the store lost it. "
                 "Restore the store, or start under a new --id on an empty directory"
             )
         return None
     if here is None:
         if has_data:
             return (
-                f"{path} has data and no cookie, and the metadata store knows bookie {bookie_id} with "
-                f"instance {there.instance}: if no disk was exchanged, 'bookie repair' restores the cookie"
+                f"{path} has data but no cookie, and the metadata store knows bookie {bookie_id} with "
+                f"instance {there.instance}: if no disk was replaced, 'bookie repair' restores the cookie"
             )
         return (
-            f"{path} is empty, and the metadata store knows bookie {bookie_id} with instance "
-            f"{there.instance}: its disk was emptied or exchanged, or is not mounted. Mount the right one; "
-            "if its data is lost, 'bookie cookie fix' or 'bookie run --fix-cookie' takes the empty one into "
-            "service, and what is missing is copied from other bookies"
+            f"{path} is empty, but the metadata store knows bookie {bookie_id} with instance "
+            f"{there.instance}: its disk was emptied or replaced, or is not mounted. Mount the right one; "
+            f"if its data is lost, 'bookie cookie fix' or 'bookie run --fix-cookie' takes the empty one "
+            f"into service, and missing entries are copied from other bookies"
         )
     if here != there:
         return (
-            f"{path} carries instance {here.instance} of bookie {bookie_id}, and the metadata store knows "
+            f"{path} has instance {here.instance} of bookie {bookie_id}, but the metadata store knows "
             f"instance {there.instance}: this is not the directory that the bookie served from last. "
             "Start it on that one; if that one is lost, 'bookie cookie fix' or 'bookie run --fix-cookie' "
-            "takes this one into service, and what is missing is copied from other bookies"
+            "takes this one into service, and missing entries are copied from other bookies"
         )
     return None
 
@@ -333,9 +333,8 @@ async def _store_cookie(store: MetadataStore, directory: StorageDirectory, cooki
                 raise  # The cookie disappeared again.
             if there != cookie:
                 raise CookieMismatch(
-                    f"bookie {cookie.bookie_id} was formatted somewhere else at the same time (instance "
-                    f"{there.instance}): start the one in {directory.path} under another --id after "
-                    "emptying it"
+                    f"bookie {cookie.bookie_id} was formatted in another place at the same time (instance "
+                    f"{there.instance}): empty {directory.path}, then start that bookie with another --id"
                 ) from None
 
     await settle(store, write, what=f"the writing of the cookie of bookie {cookie.bookie_id}")

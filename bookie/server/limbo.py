@@ -171,8 +171,8 @@ class LimboRepair:
         """
         if self._marks.now.limbo and self._open_peers is None:
             logger.warning(
-                "bookie=%s: ledgers up to %d are in limbo, and nobody here can copy what is missing: "
-                "they stay so until 'bookie run' serves this directory",
+                "bookie=%s: ledgers up to %d are in limbo, and this process cannot copy the missing "
+                "entries: they stay in limbo until 'bookie run' serves this directory",
                 self._bookie_id,
                 self._marks.now.limbo[-1][1],
             )
@@ -213,7 +213,7 @@ class LimboRepair:
             tell(
                 logger,
                 LIMBO_OVER,
-                "bookie=%(bookie)s: nothing is in limbo any more; copied=%(copied)d",
+                "bookie=%(bookie)s: nothing is in limbo now; copied=%(copied)d",
                 bookie=self._bookie_id,
                 copied=self.copied,
             )
@@ -305,7 +305,7 @@ class LimboRepair:
                 lost += await self._copy(peers, metadata, share, low, high)
         if lost and lost != self.lost.get(ledger_id):
             logger.error(
-                "bookie=%s: ledger=%d: of these entries no intact copy is left anywhere: %s",
+                "bookie=%s: ledger=%d: no intact copy is left of these entries: %s",
                 self._bookie_id,
                 ledger_id,
                 ", ".join(f"{low}..{high}" for low, high in lost),
@@ -318,7 +318,7 @@ class LimboRepair:
         if not metadata.is_closed:
             self._why[ledger_id] = (
                 f"is {metadata.state.name} on bookies {' '.join(metadata.last_fragment.ensemble)}: it waits "
-                "for its writer to close it, or for the next one to recover it "
+                f"until its writer closes it, or the next writer recovers it "
                 f"('ledgerlog ledger recover {ledger_id}' does, and stops its writer)"
             )
         return metadata, metadata.is_closed and not lost
@@ -331,7 +331,7 @@ class LimboRepair:
                 ledger_id, first=first, last=share.last, pairs_max=_LIST_PAIRS
             )
             if listed.status not in (Status.OK, Status.UNKNOWN):
-                raise _Refused(f"what is stored of it cannot be read: {listed.status.name}")
+                raise _Refused(f"its stored entries cannot be read: {listed.status.name}")
             part = Share(first, listed.through, share.slot, share.replication)
             found += gaps(part, listed.pairs)
             first = listed.through + 1

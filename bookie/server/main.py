@@ -235,7 +235,8 @@ def run(
                 parse_address(address)
         if advertise is None and parse_address(listen)[0] in _WILDCARDS:
             raise InvalidArgument(
-                f"--listen {listen} is no address to connect to: give --advertise HOST:PORT too"
+                f"--listen {listen} is not an address that clients can connect to: also give --advertise "
+                f"HOST:PORT"
             )
         if bookie_id is not None:
             check_bookie_id(bookie_id)
@@ -386,7 +387,7 @@ async def _until_signalled(
                     if number == signal.SIGHUP and reload():
                         continue
                     if stop.is_set() and number != signal.SIGHUP:
-                        raise LedgerLogError("stopped by a second signal before everything was finished")
+                        raise LedgerLogError("stopped by a second signal before the stop was complete")
                     stop.set()
 
         listening = trio.Event()
@@ -501,7 +502,7 @@ def cookie_fix(
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         async with open_store(uri, credentials=given_credentials()) as store:
             if bookie_id is None and await directory.read_cookie() is None:
-                raise InvalidArgument(f"{path} does not say whose it was: give --id")
+                raise InvalidArgument(f"{path} does not name its bookie: give --id")
             fixed = await establish_identity(
                 store,
                 directory,
@@ -647,13 +648,13 @@ def _show(path: str, journal_directory: str | None, items: Items, as_json: bool,
 
     with _failures():
         if not os.path.isdir(path):
-            raise StorageError(f"{path} is not a directory: give that of a bookie")
+            raise StorageError(f"{path} is not a directory: give the directory of a bookie")
         outcome = trio.run(run_until_stopped, show)
         if isinstance(outcome, signal.Signals):
             click.echo(f"bookie: interrupted by {outcome.name}", err=True)
             sys.exit(128 + outcome)
         if not outcome.value:
-            raise StorageError(f"{path} is damaged, see above: keep a copy before anything else is tried")
+            raise StorageError(f"{path} is damaged, see above: make a copy before you try anything else")
 
 
 # --- endings --------------------------------------------------------------------------------------

@@ -358,7 +358,7 @@ async def _drop_when_healed(repair: LimboRepair, directory: StorageDirectory) ->
     """Once no ledger is in limbo any more, remove the files that a repair has set aside."""
     await repair.wait_done()
     if count := await drop_set_aside(directory):
-        logger.info("%s: nothing is missing any more; files set aside and removed: %d", directory.path, count)
+        logger.info("%s: nothing is missing now; set-aside files removed: %d", directory.path, count)
 
 
 class _Door:
@@ -479,7 +479,7 @@ async def _drain(node: BookieNode, served: trio.Event) -> None:
         await served.wait()
     if patience.cancelled_caught:
         logger.warning(
-            "bookie=%s: not finished within %g s and dropped: clients=%d",
+            "bookie=%s: connections dropped that did not finish within %g s: clients=%d",
             node.bookie_id,
             limits.BOOKIE_DRAIN_S,
             node.server.connections,

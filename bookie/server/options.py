@@ -51,7 +51,7 @@ def parse_config(values: dict[str, Any], path: str) -> StorageConfig:
             values = {**values, name: float(value)}
         elif type(value) is not kind:
             raise InvalidArgument(
-                f"config {path}: {name} is to be {kind.__name__}, not {type(value).__name__} ({value!r})"
+                f"config {path}: {name} must be {kind.__name__}, not {type(value).__name__} ({value!r})"
             )
     try:
         config = StorageConfig(**values)
@@ -59,7 +59,8 @@ def parse_config(values: dict[str, Any], path: str) -> StorageConfig:
         raise InvalidArgument(f"config {path}: {cause}") from cause
     if config.frame_bytes_max < LARGEST_FRAME_BYTES:
         raise InvalidArgument(
-            f"config {path}: frame_bytes_max is {config.frame_bytes_max}, and must be at least "
-            f"{LARGEST_FRAME_BYTES}: a bookie must take every entry that other bookies hold. Leave it out"
+            f"config {path}: frame_bytes_max is {config.frame_bytes_max}, but must be at least "
+            f"{LARGEST_FRAME_BYTES}: a bookie must accept every entry that other bookies hold. Leave the "
+            f"option out"
         )
     return config

@@ -72,8 +72,8 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
         await kept.change(lambda _: after)
         await write_gone(directory.disk, directory.path, instance, GoneLedgers())
         logger.warning(
-            "%s; which deleted ledgers were refused is forgotten: adds of ledgers up to %d are refused, and "
-            "nothing of them is denied until repair has looked at each",
+            "%s; the list of deleted ledgers is lost: adds to ledgers up to %d are refused, and no entry of "
+            "them is denied until repair has checked each ledger",
             damage,
             kept.now.fenced_through,
         )
@@ -84,8 +84,8 @@ async def settle_marks(store: MetadataStore, directory: StorageDirectory) -> Los
         after = await marks_after_loss(store, kept.now if found else None)
         await kept.change(lambda _: attrs.evolve(after, has_gone_file=has_gone))
         logger.warning(
-            "%s: the last stop was not clean, and acknowledged entries may be lost: adds of ledgers up to %d "
-            "are refused, and nothing of them is denied until repair has looked at each",
+            "%s: the last stop was not clean, and acknowledged entries may be lost: adds to ledgers up to "
+            "%d are refused, and no entry of them is denied until repair has checked each ledger",
             directory.path,
             kept.now.fenced_through,
         )

@@ -127,11 +127,10 @@ async def _wait_free(
             address = _address_of(other, bookie_id)
             if trio.current_time() >= deadline:
                 raise CookieMismatch(
-                    f"bookie {bookie_id} is registered at {address} by another process, which lives: its "
+                    f"bookie {bookie_id} is registered at {address} by another process, which is alive: its "
                     f"session did not end within {_FORMER_LIFE_S:g} s. Two bookies must not serve one "
-                    "identity: if that one serves a copy of this directory (or this is the copy), keep the "
-                    "one that its clients wrote to, and start the other under a new --id on an empty "
-                    "directory"
+                    f"identity: if one directory is a copy of the other, keep the one that clients wrote "
+                    f"to, and start the other bookie with a new --id on an empty directory"
                 )
             if not is_told:
                 logger.info(
@@ -304,7 +303,7 @@ class Registration:
     async def run(self) -> None:
         """Keep the node correct until you cancel this."""
         backoff = Backoff(limits.RECONNECT_DELAY_MIN_S, limits.RECONNECT_DELAY_MAX_S)
-        what = f"bookie={self._info.bookie_id}: its registration cannot be kept up"
+        what = f"bookie={self._info.bookie_id}: its registration cannot be renewed"
         stranger: Versioned | None = None
         is_displaced = False
 
@@ -325,16 +324,16 @@ class Registration:
                 if not await go_on(keep, what=what, backoff=backoff, log=logger):
                     continue
                 if backoff.is_growing:
-                    logger.info("bookie=%s: its registration is kept up again", self._info.bookie_id)
+                    logger.info("bookie=%s: its registration is renewed again", self._info.bookie_id)
                 backoff.reset()
                 if stranger is not None:
                     if not is_displaced:
                         tell(
                             logger,
                             BOOKIE_DISPLACED,
-                            "bookie=%(bookie)s: another process has registered under this id, at "
-                            "%(address)s; it is left there. Stop the one that serves a copy of the other's "
-                            "directory",
+                            "bookie=%(bookie)s: another process has registered with this id, at "
+                            "%(address)s; its registration stays. Stop the process that serves a copy of "
+                            "the other's directory",
                             bookie=self._info.bookie_id,
                             address=_address_of(stranger, self._info.bookie_id),
                         )
@@ -363,7 +362,7 @@ class Registration:
             return
         except LedgerLogError as trouble:
             logger.warning(
-                "bookie=%s: its registration could not be removed and goes with the session: %s",
+                "bookie=%s: its registration could not be removed and ends with the session: %s",
                 self._info.bookie_id,
                 trouble,
             )

@@ -111,12 +111,12 @@ async def heal_index(
             await _mark_and_salvage(store, directory, partial(random_bytes, NONCE_BYTES))
             return True
         logger.error(
-            "%s: the index is not made again, because a file is damaged too: %s; stop the bookie and run "
+            "%s: the index is not rebuilt, because a file is damaged too: %s; stop the bookie and run "
             "'bookie repair %s'",
             *(directory.path, damage, directory.path),
         )
         return False
-    logger.warning("%s: the index was made again; runs=%d", directory.path, runs)
+    logger.warning("%s: the index was rebuilt; runs=%d", directory.path, runs)
     return True
 
 
@@ -172,7 +172,7 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
     if len(owners) != 1 or not all(found.values()):
         raise CookieMismatch(
             f"the cookie of {' and that of '.join(lost)} cannot be restored: the files there must name one "
-            f"bookie instance, and they name {' and '.join(sorted(owners)) or 'none'}. Is the right disk "
+            f"bookie instance, but they name {' and '.join(sorted(owners)) or 'none'}. Is the right disk "
             "mounted? If its data is lost, empty the directory, and 'bookie cookie fix' takes it into service"
         )
     (instance,) = owners
@@ -187,8 +187,8 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
     await _mark_all_lost(store, directory)
     await directory.replace_cookie(cookie)
     logger.warning(
-        "bookie=%s: the cookie of %s was lost and is restored; the directory may be an old copy, so it is "
-        "marked for the loss",
+        "bookie=%s: the cookie of %s was lost and is restored; the directory may be an old copy, so the "
+        "loss is marked",
         *(cookie.bookie_id, " and ".join(lost)),
     )
     return True

@@ -366,7 +366,7 @@ class Requests:
             )
             if result.status in _UNREADABLE:
                 self._shared.complaints.tell(
-                    f"ledger={header.ledger_id}: what follows entry {result.through} cannot be read: "
+                    f"ledger={header.ledger_id}: entries after entry {result.through} cannot be read: "
                     f"{Status(result.status).name}"
                 )
             self._reply(_encode_read_reply(header, result), held)

@@ -143,12 +143,12 @@ class BookieServer:
         shared = self._shared
         most = limits.BOOKIE_CONNECTIONS_MAX if self._connections_max is None else self._connections_max
         if len(self._connections) >= most and not self._drop_stranger(
-            f"{len(self._connections)} connections are open, which is the bound"
+            f"{len(self._connections)} connections are open, which is the limit"
         ):
             shared.counts["connections_refused"] += 1
             shared.complaints.tell(
-                f"client={stream.peer}: refused: {len(self._connections)} connections are open, "
-                "which is the bound"
+                f"client={stream.peer}: refused: {len(self._connections)} connections are open, which is "
+                f"the limit"
             )
             try:
                 stream.send_nowait([encode_hello_reply(Status.TOO_MANY_REQUESTS, shared.identity)])
@@ -162,7 +162,7 @@ class BookieServer:
         shared.connections = len(self._connections)
         surplus = shared.strangers.enter(connection, stream.peer)
         if surplus is not None:
-            surplus.drop("it had not said HELLO, and too many others came from its address")
+            surplus.drop("it had not sent HELLO, and too many other connections came from its address")
         nursery.start_soon(self._run, connection)
 
     def _drop_unproven(self) -> None:
@@ -179,7 +179,7 @@ class BookieServer:
         stranger = self._shared.strangers.take_oldest()
         if stranger is None:
             return False
-        stranger.drop(f"it had not said HELLO, and {why}")
+        stranger.drop(f"it had not sent HELLO, and {why}")
         return True
 
     async def _run(self, connection: Connection) -> None:

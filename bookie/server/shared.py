@@ -118,7 +118,7 @@ class Shared:
                 self.counts["unknown_ledgers_refused"] += 1
                 why = "there is no such ledger"
             case _:
-                why = "whether it may is not known now"
+                why = "it is not known now whether it has the right"
         self.complaints.tell(f"{what} is refused: {why}")
 
     def await_sync(self, connection: Served) -> None:

@@ -136,13 +136,13 @@ class AdminGate:
         if needs is Needs.CHANGE and (
             "origin" in asked.headers or asked.headers.get("sec-fetch-site", "none") != "none"
         ):
-            raise RequestRefused(403, "a page in a browser caused this: give a token as well")
+            raise RequestRefused(403, "a web page sent this request: send a token as well")
         return asked.principal
 
     def _proven_by_token(self, header: str, needs: Needs) -> Principal:
         kind, _, text = header.partition(" ")
         if kind.lower() != "bearer":
-            raise RequestRefused(401, f"the header Authorization has another form: {_HOW}")
+            raise RequestRefused(401, f"the Authorization header is malformed: {_HOW}")
         try:
             token, proof = Token.decode_untrusted(text.strip())
         except WireError as wrong:
@@ -152,7 +152,7 @@ class AdminGate:
         if token.expires_s <= self._now_s():
             raise RequestRefused(401, "the token has expired, by the clock of this machine")
         if needs is Needs.CHANGE and token.scope is not TokenScope.CHANGE:
-            raise RequestRefused(403, "the token is good for reading only: make one with --change")
+            raise RequestRefused(403, "the token only allows reading: make one with --change")
         return token.principal
 
     async def _rights(self, principal: Principal) -> Rights:

@@ -100,7 +100,7 @@ async def serve_http(listener: Listener, answer: Callable[[Asked], Awaitable[Ans
             if count >= limits.ADMIN_CONNECTIONS:
                 oldest = next(iter(idle), None)
                 if oldest is None:
-                    complaints.tell(f"client={stream.peer}: refused: {count} connections are at work")
+                    complaints.tell(f"client={stream.peer}: refused: {count} connections are already open")
                     stream.close()
                     continue
                 del idle[oldest]
@@ -145,7 +145,7 @@ async def ask_http(
             await stream.send_all([asking])
             return await _receive_answer(http, stream)
         except h11.RemoteProtocolError as wrong:
-            raise WireError(f"{address} does not answer by HTTP: {wrong}") from None
+            raise WireError(f"{address} does not answer in HTTP: {wrong}") from None
         finally:
             stream.close()
     raise ConnectionLost(f"{address}: no answer within {limits.ADMIN_ANSWER_S:g} s")
@@ -213,7 +213,7 @@ class _Connection:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
                 if self._http.they_are_waiting_for_100_continue:
-                    raise h11.RemoteProtocolError("no body is wanted", error_status_hint=417)
+                    raise h11.RemoteProtocolError("a request must not have a body", error_status_hint=417)
                 count = await self._stream.receive_into(self._buffer)
                 self._http.receive_data(bytes(self._buffer[:count]))
             elif isinstance(event, h11.Request):

@@ -40,5 +40,5 @@ def reads_are_open(admin: str | None, admin_reads: str | None) -> bool | None:
     if admin_reads is None:
         return None
     if admin is None:
-        raise click.UsageError("--admin-reads is of no use without --admin")
+        raise click.UsageError("--admin-reads needs --admin")
     return admin_reads == "open"

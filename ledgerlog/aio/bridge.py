@@ -215,7 +215,7 @@ class Bridge:
         except RuntimeError:  # The loop is closed, so no task waits for an answer any more.
             if not self._is_orphaned:
                 self._is_orphaned = True
-                logger.error("an asyncio loop ended with a connection open: leave the connection first")
+                logger.error("the asyncio loop ended while a connection was open: leave the connection first")
 
     # --- calls ------------------------------------------------------------------------------------
 

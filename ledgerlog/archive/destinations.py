@@ -152,7 +152,7 @@ def files_as_errors(url: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as cause:
-        raise ArchiveUnavailable(url, "it is not there; bring it back to where it was") from cause
+        raise ArchiveUnavailable(url, "it is missing; put it back where it was") from cause
     except OSError as cause:
         raise ArchiveUnavailable(url, str(cause)) from cause
     except pa.ArrowException as cause:
@@ -213,7 +213,7 @@ class Destination:
         with files_as_errors(self.url):
             self._filesystem, self._root = _resolve(self.url)
         if "\0" in self._root:
-            raise InvalidArgument(f"{where!r} is not a path: a path has no zero bytes")
+            raise InvalidArgument(f"{where!r} is not a path: it contains a zero byte")
         self._is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
     def __repr__(self) -> str:
@@ -290,15 +290,15 @@ class Destination:
         """
         parts = name.split("/")
         if not _NAME.match(name) or "." in parts or ".." in parts:
-            raise ArchiveCorrupt(self.url, f"{name!r} is no name of a file in a destination")
+            raise ArchiveCorrupt(self.url, f"{name!r} is not the name of a file in a destination")
         path = f"{self._root.rstrip('/')}/{name}"
         if self._is_local:
             here, there = os.path.realpath(self._root), os.path.realpath(path)
             if there != os.path.join(here, name):
                 raise ArchiveCorrupt(
                     self.url_of(name),
-                    f"a symbolic link leads from there to {there}. Files are read and deleted in the "
-                    f"destination itself only, which is {here}",
+                    f"a symbolic link leads from there to {there}. Files are only read and deleted inside "
+                    f"the destination itself, which is {here}",
                 )
         return path
 

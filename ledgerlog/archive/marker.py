@@ -77,8 +77,8 @@ def has_marker(destination: Destination, cluster: str, marker: bytes) -> bool:
     if said != _content(cluster, marker):
         raise ArchiveUnavailable(
             url,
-            f"it is not the marker (format {_FORMAT}) of cluster {cluster}, whose name it has: it was "
-            "changed, or is of another version or another cluster",
+            f"it is not the marker (format {_FORMAT}) of cluster {cluster}, although it has that name: it "
+            f"was changed, or belongs to another version or cluster",
         )
     return True
 

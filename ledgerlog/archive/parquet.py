@@ -543,7 +543,7 @@ class ArchiveFile:
         def word(name: str) -> str:
             value = said.get(f"ledgerlog.{name}".encode())
             if value is None:
-                raise ArchiveCorrupt(self.url, f"it is not an archive of a log: it does not say its {name}")
+                raise ArchiveCorrupt(self.url, f"it is not an archive of a log: it does not name its {name}")
             return str(value.decode())
 
         found, ours = word("format"), (int(FORMAT), int(FORMAT_WITH_ATTRIBUTES))
@@ -684,7 +684,7 @@ class ArchiveFile:
         def anew() -> Any:
             self._open()
             if self.facts != before:
-                raise ArchiveCorrupt(self.url, "another file has come in its place while it was read")
+                raise ArchiveCorrupt(self.url, "another file replaced it while it was read")
             return self._file.read_row_group(group, columns=columns, use_threads=False)
 
         return self._decode_again(anew, *self._bytes_of(group))
@@ -720,7 +720,9 @@ class ArchiveFile:
             self._first[group],
             self._last[group],
         ):
-            raise ArchiveCorrupt(self.url, f"its row group {group} does not hold the offsets that it says")
+            raise ArchiveCorrupt(
+                self.url, f"its row group {group} does not hold the offsets that its header names"
+            )
         return batches
 
 
@@ -830,9 +832,7 @@ class FileCheck:
         """
         facts = self._file.facts
         if self._count != facts.record_count or self._digest.digest() != facts.digest:
-            raise ArchiveCorrupt(
-                self._url, f"its {self._count} records are not those that its digest was made of"
-            )
+            raise ArchiveCorrupt(self._url, f"its {self._count} records do not match its digest")
         end = facts.ledgers[-1].end_offset
         if self._offset >= end or (not facts.compacted and self._offset + 1 != end):
             raise ArchiveCorrupt(self._url, f"it ends with offset {self._offset} and says {end - 1}")

@@ -158,7 +158,7 @@ class ArchiveReader:
         else:
             is_right = batch.first_offset == next_offset
         if not is_right or batch.end_offset > self.record.end_offset:
-            self._fail(f"it has offset {batch.first_offset} where {next_offset or start} was to come")
+            self._fail(f"it has offset {batch.first_offset}, but {next_offset or start} was expected")
 
     def _fail(self, why: str) -> None:
         raise ArchiveCorrupt(self.record.file, why)

@@ -201,8 +201,8 @@ class LogTable:
         path = self._destination.local_path(CATALOG_FILE)
         if path is None:
             raise InvalidArgument(
-                f"{self._destination!r} is no local directory, so the catalog of its tables cannot be a file "
-                "there: name a catalog of pyiceberg's configuration"
+                f"{self._destination!r} is not a local directory, so the catalog of its tables cannot be a "
+                f"file in it: name a catalog from pyiceberg's configuration"
             )
         return SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{path}")
 
@@ -270,8 +270,8 @@ class LogTable:
         ours = next(filter(_is_ours, ancestors_of(head, table.metadata)), None)
         if ours != head and (ours is None or has_deletes or files.keys() != _files_in(table, ours)[0].keys()):
             raise self._refusal(
-                f"another program changed it: snapshot {head.snapshot_id} does not name what the log has. "
-                "Roll it back to the snapshot before"
+                f"another program changed it: snapshot {head.snapshot_id} does not list the files of the "
+                f"log. Roll the table back to the previous snapshot"
             )
         return files
 
@@ -279,7 +279,7 @@ class LogTable:
         return self._refusal(f"it is damaged: {' '.join(str(cause).split())}")
 
     def _refusal(self, why: str) -> ArchiveCorrupt:
-        return ArchiveCorrupt(f"of table {self.name}", f"{why}; or make it anew: {_HOW_TO_MAKE_ANEW}")
+        return ArchiveCorrupt(f"of table {self.name}", f"{why}; or make a new table: {_HOW_TO_MAKE_ANEW}")
 
     def _expect_superseded(self, table: Table) -> None:
         """Check that a table belongs to an earlier, deleted log of this name."""

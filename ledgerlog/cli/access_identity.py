@@ -95,13 +95,15 @@ def rotate_command(file: str, settle: bool) -> None:
         secrets = read_secret_file(file)
         if secrets.holder is not None:
             raise InvalidArgument(
-                f"{file} holds the secret of {secrets.holder}, which is derived: rotate the cluster's, and "
-                f"make this one again with 'ledgerlog access secret {secrets.holder}'"
+                f"{file} holds the secret of {secrets.holder}, which is derived from the cluster's secret: "
+                f"rotate that one, then make this one again with 'ledgerlog access secret {secrets.holder}'"
             )
         if settle:
             changed = secrets.settled()
         elif len(secrets.values) > 1:
-            raise InvalidArgument(f"{file} holds two secrets already: finish that with --settle first")
+            raise InvalidArgument(
+                f"{file} already holds two secrets: finish that rotation with --settle first"
+            )
         else:
             changed = secrets.rotated(new_secret())
         replace_secret_file(file, changed)
@@ -177,7 +179,7 @@ def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: 
         async with open_store(where, credentials=credentials) as store:
             if wanted is None:
                 if reset:
-                    raise InvalidArgument("--reset goes with open, closing or closed")
+                    raise InvalidArgument("--reset needs a mode: open, closing or closed")
                 return await STORED_ADMISSION.read(store)
             if wanted.is_required and not force:
                 await _check_bookies(store, credentials, wanted)
@@ -198,7 +200,7 @@ def _admission(mode: str, credentials: Credentials) -> Admission:
     if mode == "open":
         return OPEN
     if credentials.tls is None and credentials.secret_file is None:
-        raise click.UsageError("give what you can prove yourself with: --secret-file, or a certificate")
+        raise click.UsageError("give a proof of who you are: --secret-file, or a certificate")
     by = ProvenBy.SECRET if credentials.tls is None else ProvenBy.TLS
     return Admission(by, is_required=mode == "closed")
 
@@ -227,7 +229,7 @@ async def _check_bookies(store: MetadataStore, credentials: Credentials, wanted:
     if refused:
         raise Unauthenticated(
             f"nothing was changed, because {len(refused)} of {len(ids)} bookies would be lost: "
-            f"{'; '.join(sorted(refused))} (--force closes all the same)"
+            f"{'; '.join(sorted(refused))} (--force closes the cluster anyway)"
         )
 
 

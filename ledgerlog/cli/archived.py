@@ -26,6 +26,6 @@ async def telling_archives(cluster: Cluster, ledger_id: int) -> AsyncIterator[No
         if record is None:
             raise
         raise LedgerArchived(
-            f"ledger {ledger_id} is archived: bookies have it no more, and log {record.log!r} reads its "
+            f"ledger {ledger_id} is archived: bookies no longer have it, and log {record.log!r} reads its "
             f"records from {record.file}"
         ) from missing

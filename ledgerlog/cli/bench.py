@@ -101,13 +101,13 @@ def bench_write(
 ) -> None:
     """Append as fast as it goes, one at a time, or at a fixed rate; measure latencies and cost."""
     if rate is not None and api != "ledger":
-        raise click.UsageError(f"--rate drives ledgers: leave out --api {api}")
+        raise click.UsageError(f"--rate only works with ledgers: leave out --api {api}")
     if api == "aio" and uri is not None and isinstance(parse_uri(uri), FileUri | MemoryUri):
-        raise click.UsageError(f"--api aio connects once more, and only one connection can have {uri}")
+        raise click.UsageError(f"--api aio needs a second connection, but only one connection can use {uri}")
     if api != "ledger" and max(sizes) > RECORD_BYTES_MAX:
         raise click.UsageError(f"a record has at most {RECORD_BYTES_MAX} bytes")
     if with_tls and (uri is not None or plot is not None):
-        raise click.UsageError("--tls compares clusters of its own: leave out --uri and --plot")
+        raise click.UsageError("--tls starts its own clusters to compare: leave out --uri and --plot")
     if plot is not None:
         check_can_plot()
     plan = WritePlan(

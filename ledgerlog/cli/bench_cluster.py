@@ -116,7 +116,7 @@ async def open_bench_cluster(
         async with connect(uri) as cluster:
             yield BenchCluster(uri, cluster, None, cluster.client.credentials.tls is not None)
         return
-    refuse_given("without --uri the benchmark runs on a cluster of its own")
+    refuse_given("without --uri the benchmark runs on its own cluster")
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
         write_config(config)  # Without it, the bookies run with their defaults, which the benchmark measures.

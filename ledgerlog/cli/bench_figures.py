@@ -129,7 +129,7 @@ async def bookie_counts(cluster: Cluster) -> dict[BookieId, BookieCounts]:
                 runs_from_disk=figures["runs_read_from_disk"],
             )
         except KeyError as missing:
-            raise WireError(f"bookie {info.bookie_id} does not tell the figure {missing}") from None
+            raise WireError(f"bookie {info.bookie_id} does not report the figure {missing}") from None
     return found
 
 

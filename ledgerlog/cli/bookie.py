@@ -90,7 +90,7 @@ def bookie_list(uri: str, as_json: bool) -> None:
             [(s.bookie_id, s.address or "-", s.words) for s in states],
         )
     else:
-        print_line("no bookie ever served this cluster")
+        print_line("no bookie has ever served this cluster")
 
 
 @bookie.command("status")
@@ -156,7 +156,7 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
             if emptying.ledgers_left and not emptying.workers and not is_told:
                 is_told = True
                 click.echo(
-                    "ledgerlog: no auto-recovery runs, so nothing is copied: start "
+                    "ledgerlog: auto-recovery is not running, so nothing is copied: start "
                     "'ledgerlog repair run', or bookies with --auto-recovery",
                     err=True,
                 )
@@ -177,9 +177,9 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
     if as_json:
         print_json({"id": bookie_id, "state": "decommissioned", "is_running": is_running})
     else:
-        print_line(f"no ledger refers to {bookie_id} any more, and its cookie is removed")
+        print_line(f"no ledger refers to {bookie_id} now, and its cookie is removed")
         if is_running:
-            print_line("its process still runs: stop it")
+            print_line("its process is still running: stop it")
 
 
 async def bookie_states(cluster: Cluster) -> list[BookieState]:

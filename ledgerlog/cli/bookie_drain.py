@@ -95,11 +95,12 @@ def bookie_drain(bookie_id: str, admin: str, undo: bool, within_s: float, uri: s
     if as_json:
         print_json({"id": bookie_id, "drained": leaving.is_free, "waits_for": leaving.waits_for})
     elif leaving.is_free:
-        print_line(f"no writer uses {bookie_id}: it may be restarted")
+        print_line(f"no writer uses {bookie_id}: you can restart it")
     if not leaving.is_free:
         raise click.ClickException(
             f"{bookie_id} is not drained after {within_s:g} s: {leaving.waits_for}; {writable} writable "
-            "bookies are there. It stays read-only: run this again to wait on, or with --undo"
+            "bookies are there. It stays read-only: run the command again to keep waiting, or with --undo "
+            "to make it writable"
         )
 
 
@@ -128,7 +129,7 @@ async def _set_read_only(cluster: Cluster, bookie_id: BookieId, admin: str, *, w
     except (ValueError, AttributeError):
         raise WireError(f"{admin} does not answer as the administration port of a bookie") from None
     if there is None:
-        raise BookieUnavailable(f"the process at {admin} does not serve as a bookie, or not yet")
+        raise BookieUnavailable(f"the process at {admin} does not serve as a bookie, or has not started to")
     if there != bookie_id:
         raise InvalidArgument(f"{admin} is the administration port of {there!r}, not of {bookie_id}")
     switch = "true" if wanted else "false"
@@ -146,4 +147,7 @@ def _check(answer: Answer, admin: str) -> None:
         raise PermissionDenied(why)
     if answer.status == 503:
         raise BookieUnavailable(why)
-    raise WireError(f"{admin} answers with status {answer.status}, as no administration port of a bookie")
+    raise WireError(
+        f"{admin} answers with status {answer.status}, which is not an answer of a bookie's "
+        f"administration port"
+    )

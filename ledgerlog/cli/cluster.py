@@ -100,7 +100,7 @@ def cluster_run(
     start it grants client/client the role of a writer."""
     metadata = metadata or existing_metadata(path) or "sqlite"
     if zookeepers is not None and metadata != "zookeeper":
-        raise click.UsageError("--zookeepers goes with --metadata zookeeper")
+        raise click.UsageError("--zookeepers needs --metadata zookeeper")
     servers = (existing_servers(path) or zookeepers or 1) if metadata == "zookeeper" else 0
     existing = existing_bookies(path)
     count = max(existing, bookies or _BOOKIES)
@@ -127,9 +127,11 @@ def cluster_run(
             options_of=options_of,
         ) as local:
             if bookies is not None and existing > bookies:
-                _report(f"{path} holds the data of {existing} bookies; all of them run")
+                _report(f"{path} holds the data of {existing} bookies; the command runs all of them")
             if zookeepers is not None and servers != zookeepers:
-                _report(f"{path} holds the data of {servers} ZooKeeper servers; all of them run, and no more")
+                _report(
+                    f"{path} holds the data of {servers} ZooKeeper servers; the command runs exactly these"
+                )
             if has_tls:
                 await grant_at_first(local.cluster.client.store, CLIENT, Grant(Role.WRITER))
             if as_json:

@@ -15,18 +15,21 @@ from ledgerlog.model.ledger import MetadataCorrupt
 __all__ = ["complaint", "os_complaint"]
 
 _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
-    (errors.RecordTooLarge, "split the record, or store it elsewhere and append where it is"),
+    (errors.RecordTooLarge, "split the record, or store the data elsewhere and append a reference to it"),
     (errors.InvalidArgument, "see the command's --help"),
     (
         errors.MetadataOutcomeUnknown,
-        "look whether it was done ('log show', 'ledger show') before trying again",
+        "check whether it was done ('log show', 'ledger show') before you try again",
     ),
-    (errors.WrongCluster, "see what the URI leads to now, and bring the right store back"),
-    (errors.MetadataUnavailable, "check that the cluster URI is right and the metadata store serves"),
+    (errors.WrongCluster, "check which store the URI leads to now, and put the right one back"),
+    (
+        errors.MetadataUnavailable,
+        "check that the cluster URI is right and that the metadata store is running",
+    ),
     (errors.ClusterNotFound, "'ledgerlog cluster run PATH' starts a whole new cluster on this machine"),
     (errors.SessionExpired, "try again"),
     (errors.LedgerNotFound, "'ledgerlog ledger list' shows those that exist"),
-    (errors.LedgerFenced, "another writer owns it now; read from it, or write to a ledger of your own"),
+    (errors.LedgerFenced, "another writer owns it now; read from it, or write to a new ledger"),
     (
         errors.WriteQuorumUnavailable,
         "bring the missing bookies back ('ledgerlog bookie list'), then recover it",
@@ -36,8 +39,11 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         "'ledgerlog bookie list' shows them; make room on their disks, or start more bookies",
     ),
     (errors.Unauthenticated, "correct the file or the clock that the message names, then try again"),
-    (errors.NotEnoughBookies, "'ledgerlog bookie list' shows who serves; start more bookies, then try again"),
-    (errors.EntryNotFound, "'ledgerlog ledger show ID' tells the last entry"),
+    (
+        errors.NotEnoughBookies,
+        "'ledgerlog bookie list' shows which bookies serve; start more bookies, then try again",
+    ),
+    (errors.EntryNotFound, "'ledgerlog ledger show ID' shows the last entry"),
     (errors.EntryUnavailable, "bring the bookies that hold it back ('ledgerlog ledger show ID' names them)"),
     (errors.EntryCorrupt, "'ledgerlog ledger verify ID' looks for intact copies"),
     (errors.RecoveryFailed, "bring more of its bookies back ('ledgerlog bookie list'), then try again"),
@@ -52,15 +58,15 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         "another writer took over; run it again only if this one is to take over from it",
     ),
     (errors.AppendUnknown, "read the end of the log to see whether the record is there"),
-    (errors.RecordsLost, "start reading behind what is lost"),
+    (errors.RecordsLost, "start reading after the lost records"),
     (errors.Truncated, "start reading at the first offset that is left, or at 'earliest'"),
     (errors.ArchiveCorrupt, "restore the file from a copy; 'ledgerlog ledger verify ID' reads it again"),
     (errors.ArchiveUnavailable, "bring the file back to where it was, or make its file system reachable"),
     (errors.CursorConflict, "read the cursor again"),
-    (errors.BookieUnavailable, "'ledgerlog bookie list' shows who serves"),
+    (errors.BookieUnavailable, "'ledgerlog bookie list' shows which bookies serve"),
     (errors.Unauthorized, "it is not this client's ledger"),
     (errors.StorageLocked, "stop that process, or use a cluster that processes share (sqlite:PATH)"),
-    (errors.CookieMismatch, "see 'bookie cookie --help' before anything is deleted"),
+    (errors.CookieMismatch, "see 'bookie cookie --help' before you delete anything"),
     (
         errors.StorageCorrupt,
         "keep the files, and restore them from a copy; or let a new bookie take the place of a damaged one",
@@ -70,8 +76,11 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         errors.IncompatibleVersion,
         "use a newer ledgerlog, at least the one that wrote it; nothing was changed",
     ),
-    (MetadataCorrupt, "the metadata store holds what this program cannot read: restore it from a copy"),
-    (ChildFailed, "its log says more where one was kept"),
+    (
+        MetadataCorrupt,
+        "the metadata store holds a record that this program cannot read: restore the store from a copy",
+    ),
+    (ChildFailed, "if it wrote a log file, look there"),
 )
 
 

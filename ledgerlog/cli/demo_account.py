@@ -78,7 +78,7 @@ class Account:
                 self._offsets[number] = offset
                 self.acknowledged += 1
             elif before != offset:
-                raise Contradiction(f"record {number} is said to be at offset {before} and at {offset}")
+                raise Contradiction(f"record {number} was reported at offset {before} and at {offset}")
 
     def is_acknowledged(self, number: int) -> bool:
         """Whether the record's offset is known."""

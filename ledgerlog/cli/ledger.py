@@ -132,7 +132,7 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
     if last is not None and first > last:
-        raise click.UsageError(f"--first {first} is beyond --last {last}")
+        raise click.UsageError(f"--first {first} is after --last {last}")
 
     async def body() -> None:
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
@@ -144,9 +144,9 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
             if max(stop, first - 1) > end:
                 missing = max(stop, first)
                 known = (
-                    "none of it may be read"
+                    "no entry can be read yet"
                     if end == NO_ENTRY
-                    else f"the last entry that may be read is {end}"
+                    else f"the last entry that can be read is {end}"
                 )
                 raise EntryNotFound(ledger_id, missing, known)
             at = first
@@ -189,7 +189,7 @@ def ledger_recover(
 ) -> None:
     """Fence the ledger ID, find its end and close it. A writer that it still has can write no more."""
     if accept_unreachable and not accept_loss:
-        raise click.UsageError("--accept-unreachable says which loss is accepted: it goes with --accept-loss")
+        raise click.UsageError("--accept-unreachable extends --accept-loss: give both")
 
     async def body() -> LedgerMetadata:
         async with connect(uri) as cluster:
@@ -226,10 +226,11 @@ def loss_lines(found: AcceptedLoss) -> list[str]:
     lines = []
     if found.lost_from is not None:
         lines.append(
-            f"lost: entry {found.lost_from} and all behind it: nobody who answers can say whether it existed"
+            f"lost: entry {found.lost_from} and all entries after it: no bookie that answers can say "
+            f"whether it existed"
         )
     if found.cut:
-        lines.append(f"found behind the end, and in the ledger no more: {_entries(found.cut)}")
+        lines.append(f"found after the end, and no longer in the ledger: {_entries(found.cut)}")
     if found.unreadable:
         lines.append(f"in the ledger, and unreadable: {_entries(found.unreadable)}")
     if not lines:
@@ -315,7 +316,7 @@ def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None
     if found.unreadable:
         faults.append(f"unreadable: {_entries(found.unreadable)}")
     if found.unknown_from is not None:
-        faults.append(f"no bookie can tell which entries there are from {found.unknown_from} on")
+        faults.append(f"no bookie can tell which entries exist from {found.unknown_from} on")
     if strict and found.under_replicated:
         faults.append(f"fewer copies than the write quorum: {_entries(found.under_replicated)}")
     return f"ledger {found.ledger_id}: {'; '.join(faults)}" if faults else None

@@ -330,7 +330,7 @@ def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: b
 @json_option
 def log_seal(name: str, yes: bool, uri: str, as_json: bool) -> None:
     """Complete the log NAME: it takes no more records, for ever. A writer that it has now is stopped."""
-    confirmed(f"Seal the log {name} for ever", is_sure=yes)
+    confirmed(f"Seal the log {name} permanently", is_sure=yes)
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -368,7 +368,7 @@ def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str
     Fails if a loss that was accepted for a ledger ('ledger recover --accept-loss') lies before records that
     may have been acknowledged. It then says what would be dropped."""
     if accept_unreachable and not accept_loss:
-        raise click.UsageError("--accept-unreachable says which loss is accepted: it goes with --accept-loss")
+        raise click.UsageError("--accept-unreachable extends --accept-loss: give both")
 
     async def body() -> tuple[tuple[Gap, ...], dict[str, Any]]:
         async with connect(uri) as cluster:
@@ -382,7 +382,9 @@ def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str
         return
     print_line(f"{name}: complete up to offset {shown['next_offset']}, epoch {shown['epoch']}")
     for gap in made:
-        print_line(f"lost: offsets {gap.first_offset} to {gap.end_offset - 1}; what is behind them is kept")
+        print_line(
+            f"lost: offsets {gap.first_offset} to {gap.end_offset - 1}; the records after them are kept"
+        )
 
 
 @log.command("delete")

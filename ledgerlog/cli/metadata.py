@@ -192,7 +192,7 @@ def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: boo
 
     Exit 0: nothing differs but deleted ledgers, which bookies will collect. Exit 1: something does."""
     if accept_absent and not bring_back:
-        raise click.UsageError("--accept-absent says how to --bring-back")
+        raise click.UsageError("--accept-absent needs --bring-back")
 
     async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut], int]:
         async with connect(uri) as cluster:

@@ -317,8 +317,8 @@ def check_there(uri: str, *, make: bool = False) -> None:
             _may_write(Path(path)) and _may_write(Path(path).parent)
         ):
             raise MetadataUnavailable(
-                f"the cluster at {uri} cannot be opened: this user has to be able to write to {path} and to "
-                "its directory, to read as well"
+                f"the cluster at {uri} cannot be opened: even to read, this user must be able to write to "
+                f"{path} and to its directory"
             )
         case FileUri(path=path) if not make and not Path(path).is_dir():
             raise ClusterNotFound(f"there is no cluster at {uri}: no directory {path}")

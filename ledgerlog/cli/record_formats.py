@@ -86,7 +86,7 @@ class JsonCutter:
             try:
                 records.append(_record_of(json.loads(line)))
             except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError, too.
-                self.failure = InvalidArgument(f"line {self._number} is no record in JSON: {error}")
+                self.failure = InvalidArgument(f"line {self._number} is not a record in JSON: {error}")
                 return records
         self.failure = self._lines.failure
         return records

@@ -217,11 +217,11 @@ def _print_status(fields: dict[str, Any]) -> None:
         print_line(f"under-replicated now: {under} of {seen}")
     else:
         print_line(
-            f"under-replicated now: at least {under} of {seen}; {fields['looked_at']} were looked at "
-            "(--within SECONDS looks longer)"
+            f"under-replicated now: at least {under} of {seen}; {fields['looked_at']} were checked (use "
+            f"--within SECONDS to check longer)"
         )
     paused = ", and repair is paused" if fields["paused"] else ""
-    print_line(f"{count} ledger{'' if count == 1 else 's'} to be looked after{paused}")
+    print_line(f"{count} ledger{'' if count == 1 else 's'} to repair{paused}")
     print_line(f"auditor: {fields['auditor'] or 'nobody'}")
     print_line(f"metadata compared with bookies: {fields['last_metadata_check'] or 'never'}")
     print_line(f"entries checked: {fields['last_entry_check'] or 'never'}")
@@ -244,7 +244,7 @@ def _print_status(fields: dict[str, Any]) -> None:
         ]
         print_table(("worker", "at work on", "done", "copied", "a second"), rows)
     else:
-        print_line("no worker runs: start 'ledgerlog repair run', or bookies with --auto-recovery")
+        print_line("no worker is running: start 'ledgerlog repair run', or bookies with --auto-recovery")
     if fields["tasks"]:
         tasks = [
             (
@@ -300,7 +300,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
         rows = [(f["ledger"], " ".join(f["bookies"]), f["why"]) for f in found]
         print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
     else:
-        print_line("nothing is under-replicated or in too few racks, as far as was looked")
+        print_line("nothing is under-replicated or in too few racks, among the ledgers that were checked")
 
 
 async def audit(
@@ -352,7 +352,7 @@ async def audit(
 
 def _narrow_fields(ledger_id: int, fragment: NarrowFragment, *, is_mendable: bool) -> dict[str, Any]:
     end = "" if fragment.last_entry is None else fragment.last_entry
-    racks = ", ".join(fragment.racks) or "racks that nobody knows"
+    racks = ", ".join(fragment.racks) or "unknown racks"
     why = f"copies in too few racks ({racks}), entries {fragment.first_entry}..{end}"
     if fragment.last_entry is None:
         why += "; its writer still appends"

@@ -109,11 +109,11 @@ def simulate(
     """Run the whole system under seeded faults, and check what it promised."""
     if seeds is None:
         if hours is None:
-            raise click.UsageError("it takes --seeds, or --hours")
+            raise click.UsageError("give --seeds or --hours")
         seeds = range(1)
     if hours is not None or (jobs is not None and jobs > 1):
         if only is not None:
-            raise click.UsageError("--only is about one run of one seed: leave --jobs and --hours out")
+            raise click.UsageError("--only repeats one run of one seed: leave out --jobs and --hours")
         total = Total()
         began = time.monotonic()
         _run_many(seeds, total, jobs, hours, small, fail_fast, shrinks, as_json)
@@ -124,7 +124,7 @@ def simulate(
     from ledgerlog.testing.workload import run_seed
 
     if only is not None and len(seeds) != 1:
-        raise click.UsageError("--only is about the faults of one seed")
+        raise click.UsageError("--only selects faults of one seed")
     size = Size.SMALL if small else Size.FULL
     total = Total()
     began = time.monotonic()
@@ -209,7 +209,7 @@ def _conclude(total: Total, wall_s: float, *, is_whole: bool, as_json: bool) -> 
         again = " ".join(map(str, failed[:10]))
         raise click.ClickException(f"{len(failed)} of {total.seeds} seeds failed: {again}")
     if summary["lacking"]:
-        raise click.ClickException(f"the batch proves too little: {'; '.join(summary['lacking'])}")
+        raise click.ClickException(f"the batch is too small to prove much: {'; '.join(summary['lacking'])}")
 
 
 def line_of(report: Report) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def spark_audit(
     if not result.is_clean:
         copies = sum(found.copies for found in result.found)
         others = sum(found.runs for found in result.found if not found.copies)
-        said = [f"{copies:,} copies are not as they should be"] if copies else []
+        said = [f"{copies:,} copies are missing or wrong"] if copies else []
         if others:
             said.append(f"{others:,} ledgers, logs or files are lost, damaged or could not be checked")
         raise click.ClickException("; ".join(said))
@@ -127,4 +127,4 @@ def _print_for_people(result: AuditRun, marked: MarkedForRepair | None, took_s: 
     if marked is not None:
         print_line(f"marked for repair: {marked.ledgers:,} ledgers ('ledgerlog repair status' shows them)")
         if marked.undecided:
-            print_line(f"copies differ, and a person has to look: {marked.undecided:,} ledgers, not marked")
+            print_line(f"copies differ and need a person to decide: {marked.undecided:,} ledgers, not marked")

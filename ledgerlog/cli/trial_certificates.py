@@ -112,7 +112,7 @@ def _authority_in(directory: Path) -> Authority:
     if cert_path.exists() != key_path.exists():
         there, gone = (cert_path, key_path) if cert_path.exists() else (key_path, cert_path)
         raise InvalidArgument(
-            f"{there} is there and {gone} is not: bring it back, or remove {directory} to begin with a new "
+            f"{there} exists but {gone} is missing: put it back, or remove {directory} to begin with a new "
             "authority"
         )
     if cert_path.exists():
@@ -120,7 +120,7 @@ def _authority_in(directory: Path) -> Authority:
             key = serialization.load_pem_private_key(key_path.read_bytes(), None)
             cert = x509.load_pem_x509_certificates(cert_path.read_bytes())[0]
             if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != cert.public_key():
-                raise ValueError("the key is not that of the certificate")
+                raise ValueError("the key does not belong to the certificate")
         except (ValueError, TypeError) as cause:
             raise InvalidArgument(f"the authority in {directory} cannot be used: {cause}") from cause
         return cert, key

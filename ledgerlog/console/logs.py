@@ -162,7 +162,7 @@ class LogFollower:
                 except MetadataUnavailable:
                     pass  # The other looks show that.
                 except LedgerLogError as why:
-                    self.board.on_tail_unknown(f"where it ends is not known now: {why}")
+                    self.board.on_tail_unknown(f"its end is not known now: {why}")
                 else:
                     self.board.on_tail(tail.offset, self._looking.now_s())
                 self._looking.tell()

@@ -48,7 +48,9 @@ class Pulse:
     def _look_at_session(self) -> None:
         state = self._looking.client.sessions.state
         why = (
-            None if state is SessionState.CONNECTED else f"its session is {state.value}; what follows is old"
+            None
+            if state is SessionState.CONNECTED
+            else f"its session is {state.value}; the following data is old"
         )
         self._looking.trouble("session", STORE, why)
 
@@ -73,7 +75,7 @@ class Pulse:
             for info in directory.registered():
                 if bookie_state(info, is_read_only=False) != INCOMPATIBLE:
                     nursery.start_soon(self._ask, info.bookie_id)
-        why = "the bookies tell them only to bookies and admins: start this command with such a proof"
+        why = "bookies show them only to bookies and admins: start this command with such a proof"
         self._looking.trouble("figures", "the figures of the bookies", why if self._is_denied else None)
 
     async def _ask(self, bookie_id: BookieId) -> None:

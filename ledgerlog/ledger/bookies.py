@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 STORED_PLACEMENT = StoredSettings(
     PLACEMENT,
     "the placement policy",
-    "'ledgerlog metadata placement --reset' makes it anew",
+    "'ledgerlog metadata placement --reset' replaces it with a new one",
     PlacementPolicy,
     PlacementPolicy.decode_untrusted,
 )
@@ -181,7 +181,7 @@ class BookieDirectory:
         policy = self.policy
         is_strict = obeys and policy.strict and write_quorum > 1
         if obeys and isinstance(self._policy, MetadataCorrupt):
-            raise NotEnoughBookies(f"nobody knows which bookies are allowed: {self._policy}")
+            raise NotEnoughBookies(f"the allowed bookies are unknown: {self._policy}")
         candidates = [info for info in self.writable() if adds_to is None or info.fences_through < adds_to]
         self._environment.random.shuffle(candidates)
         if even_doubtful:

@@ -74,7 +74,7 @@ def with_holders(
         raise RecoveryFailed(
             metadata.ledger_id,
             "its metadata come from a backup, so every bookie is asked which entries it holds, and "
-            f"{', '.join(silent)} did not answer. Start them, or decommission those that are gone for good",
+            f"{', '.join(silent)} did not answer. Start them, or decommission those that will never return",
         )
     named = metadata.last_fragment.ensemble
     present = [bookie for bookie in named if bookie in known]

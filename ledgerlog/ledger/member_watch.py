@@ -95,7 +95,7 @@ class MemberWatch:
         """A bookie that just became a member refuses adds to ledgers as old as this one."""
         self._failed_because[bookie] = Status.FENCED.name
         logger.warning(
-            "ledger=%d bookie=%s is no replacement: it refuses adds of ledgers as old as this one",
+            "ledger=%d bookie=%s cannot be a replacement: it refuses adds to ledgers as old as this one",
             self._core.ledger_id,
             bookie,
         )
@@ -172,7 +172,7 @@ class MemberWatch:
                 tell(
                     logger,
                     OUT_OF_REACH,
-                    "ledger=%(ledger)d no ack quorum is in reach: it takes %(bookies)s",
+                    "ledger=%(ledger)d no ack quorum is in reach: it needs %(bookies)s",
                     ledger=core.ledger_id,
                     bookies=str(reach.out_of_reach),
                 )
@@ -199,7 +199,7 @@ class MemberWatch:
         if leaving and len(self._replacements(list(leaving), even_doubtful=False)) == len(leaving):
             for bookie in leaving.values():
                 self._refusals.add(bookie)
-                self._fail(bookie, "it takes no adds any more")
+                self._fail(bookie, "it no longer takes adds")
 
     def _replace(self, progress_at: float) -> bool:
         """Replace members that have failed, if there are other bookies. Return whether an ensemble change

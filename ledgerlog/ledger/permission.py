@@ -22,7 +22,8 @@ def denied(bookie: BookieId, ledger_id: int, what: str) -> PermissionDenied:
         what: What the request wanted to do with the ledger: "read it".
     """
     return PermissionDenied(
-        f"ledger {ledger_id}: this client may not {what}, says bookie {bookie}. 'ledgerlog access list' "
+        f"ledger {ledger_id}: this client may not {what}, according to bookie {bookie}. 'ledgerlog access "
+        f"list' "
         "shows the grants, and 'ledgerlog ledger show' the log of the ledger"
     )
 

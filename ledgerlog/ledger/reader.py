@@ -129,7 +129,7 @@ class LedgerReader:
             reasons: dict[BookieId, str] = {}
             held = await self._ask_end(reasons)
             if not held and not self.metadata.is_closed:
-                why = ["no bookie of its last ensemble tells how far it is confirmed", *reasons.values()]
+                why = ["no bookie of its last ensemble reports how far it is confirmed", *reasons.values()]
                 raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
             top = max(held.values(), default=NO_ENTRY)
             if top > max(self._lac, self._unconfirmed) and not self.metadata.is_closed:
@@ -171,7 +171,7 @@ class LedgerReader:
         held: dict[int, int] = {}
         await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)
         if not held:
-            why = ["no bookie of its last ensemble tells how far it is confirmed", *reasons.values()]
+            why = ["no bookie of its last ensemble reports how far it is confirmed", *reasons.values()]
             raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
         return self.readable
 
@@ -372,7 +372,7 @@ class LedgerReader:
         if last > readable:
             readable = await self.last_add_confirmed()
         if last > readable:
-            raise EntryNotFound(self.ledger_id, last, f"the last entry that may be read is {readable}")
+            raise EntryNotFound(self.ledger_id, last, f"the last entry that can be read is {readable}")
 
     async def _read_some(self, first: int, last: int, bytes_max: int) -> list[bytes]:
         try:

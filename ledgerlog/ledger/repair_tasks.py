@@ -70,8 +70,8 @@ async def file_for_repair(
         else:
             return
     logger.warning(
-        "ledger=%d may lack copies on=%s and could not be filed for repair: %s. "
-        "A check of all entries finds them",
+        "ledger=%d may lack copies on=%s and could not be filed for repair: %s. A check of all entries will "
+        "find them",
         ledger_id,
         ",".join(incomplete) or "unknown",
         why,
@@ -144,10 +144,10 @@ async def _wanted(
         try:
             there = RepairTask.decode_untrusted(node.value, ledger_id)
         except IncompatibleVersion as newer:
-            logger.warning("%s; it is left to a newer version", newer)
+            logger.warning("%s; it is left for a newer version", newer)
             return None, False
         except MetadataCorrupt as damage:
-            logger.error("%s; it is made anew", damage)
+            logger.error("%s; a new one is made", damage)
     fresh = RepairTask(ledger_id=ledger_id, made_at_ms=environment.now_ms())
     wanted = (there or fresh).merged(**found)
     if node is None:

@@ -579,7 +579,7 @@ class LedgerWriter:
         lacking = self._slots.lacking(end)
         if lacking:
             logger.info(
-                "ledger=%d ended at %d; it lacks copies on=%s", self.ledger_id, end, ",".join(lacking)
+                "ledger=%d ended at %d; copies are missing on=%s", self.ledger_id, end, ",".join(lacking)
             )
             await self._registry.file_for_repair(self.ledger_id, lacking)
 

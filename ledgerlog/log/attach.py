@@ -264,7 +264,7 @@ async def splice(
                             raise LogListFull(name, len(core.base.segments)) from too_large
                         raise InvalidArgument(
                             f"log {name!r}: {len(commit.staged)} ledgers and a list of "
-                            f"{len(core.base.segments)} are too much for one transaction: write with fewer "
+                            f"{len(core.base.segments)} do not fit into one transaction: write with fewer "
                             "tasks (coalesce), or truncate it"
                         ) from too_large
                     core.on_written()
@@ -354,6 +354,8 @@ async def _delete_garbage(client: LedgerClient, core: Splice) -> None:
         except (LedgerNotFound, VersionConflict):
             continue
         except MetadataError as cause:
-            logger.warning("ledger=%d was staged in vain and was not deleted: %s", ledger_id, cause)
+            logger.warning(
+                "ledger=%d was staged but is not needed, and was not deleted: %s", ledger_id, cause
+            )
             return
-        logger.info("ledger=%d was staged for a batch that is there already", ledger_id)
+        logger.info("ledger=%d was staged for a batch that is already in the log", ledger_id)

@@ -322,7 +322,7 @@ class Campaign:
     def _log(self, why: LedgerLogError) -> None:
         """Log each series of failures once."""
         if not is_retryable(why):
-            logger.error("log=%s: this process stands for its lead no more: %s", self._name, why)
+            logger.error("log=%s: this process no longer stands for its lead: %s", self._name, why)
         elif not self._is_logged:
             self._is_logged = True
             logger.warning("log=%s: this process does not lead now: %s", self._name, why)

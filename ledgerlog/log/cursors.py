@@ -219,8 +219,8 @@ class Cursor:
 
         if not await settle(self._client.store, write, what=f"the deletion of {self._words}"):
             raise MetadataOutcomeUnknown(
-                f"{self._words} may have been deleted or not: the answer was lost, and others have written "
-                "the cursor since"
+                f"{self._words} may have been deleted or not: the answer was lost, and another process has "
+                f"written the cursor since"
             )
         self._client.counts.forget_cursor(self._log_name, self._name)
 
@@ -229,7 +229,7 @@ class Cursor:
         return f"cursor {self._name!r} of log {self._log_name!r}"
 
     def _conflict(self) -> CursorConflict:
-        return CursorConflict(f"{self._words} is not where it was expected to be")
+        return CursorConflict(f"{self._words} is not at the expected offset")
 
     async def _conflict_or_gone(self) -> CursorConflict | LogNotFound:
         metadata, _ = await self._registry.read(self._incarnation)

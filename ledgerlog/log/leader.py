@@ -393,7 +393,7 @@ class LogLeader:
                     if gone:
                         logger.info("log=%s: retention dropped %d records", core.name, gone)
                 except LedgerLogError as cause:
-                    logger.warning("log=%s: retention drops nothing now: %s", core.name, cause)
+                    logger.warning("log=%s: retention cannot drop anything now: %s", core.name, cause)
             look_s = (
                 LOG_RETENTION_LOOK_S if age_s is None else min(LOG_RETENTION_LOOK_S, max(1.0, age_s / 10))
             )

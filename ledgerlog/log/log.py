@@ -618,7 +618,7 @@ class Log:
         Cancelling: the leadership may or may not have ended.
         """
         if accept_unreachable and not accept_loss:
-            raise InvalidArgument("accept_unreachable needs accept_loss: it says which loss is accepted")
+            raise InvalidArgument("accept_unreachable extends accept_loss: pass both")
         _, gaps = await recover(
             self._client,
             self._registry,

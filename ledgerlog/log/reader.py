@@ -99,7 +99,8 @@ def check_start(start: Start, until: int | None) -> None:
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if not (is_offset or isinstance(start, Position | datetime) or start in ("earliest", "latest")):
         raise InvalidArgument(
-            f"{start!r} is not where to start: an offset, a Position, a datetime, 'earliest' or 'latest'"
+            f"{start!r} does not say where to start: an offset, a Position, a datetime, 'earliest' or "
+            f"'latest'"
         )
     if until is not None and (not isinstance(until, int) or isinstance(until, bool) or until < 0):
         raise InvalidArgument(f"{until!r} is not an offset to stop at")
@@ -347,7 +348,7 @@ class LogReader:
             raise EntryCorrupt(
                 segment.ledger_id,
                 entry_id,
-                f"its first offset is {header.first_offset} where log {self._metadata.name!r} goes on at "
+                f"its first offset is {header.first_offset}, but log {self._metadata.name!r} goes on at "
                 f"{self._offset}",
             )
         self._offset = header.end_offset

@@ -190,8 +190,8 @@ class LogRegistry:
         changed = await settle(self._store, write, what=f"a change of log {name!r}")
         if is_overtaken:
             raise MetadataOutcomeUnknown(
-                f"a change of log {name!r} may have happened or not: its answer was lost, and others have "
-                "written since"
+                f"a change of log {name!r} may have happened or not: its answer was lost, and another "
+                f"process has written since"
             ) from refused
         return changed
 

@@ -187,7 +187,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             with contextlib.suppress(VersionConflict, LedgerNotFound):
                 await ledgers.delete(ledger_id, version=version)
                 is_deleted = True
-            logger.info("ledger=%d belongs to no log any more: %s; deleted=%s", ledger_id, why, is_deleted)
+            logger.info("ledger=%d no longer belongs to a log: %s; deleted=%s", ledger_id, why, is_deleted)
         orphans.append(
             Orphan(
                 ledger_id=ledger_id,
@@ -217,7 +217,7 @@ def _why_orphan(ledger: LedgerMetadata, record: LogMetadata | None, age_s: float
     if epoch is None:
         return None
     if epoch < record.epoch:
-        return f"its leader of epoch {epoch} is gone, the log is at epoch {record.epoch}"
+        return f"its leader of epoch {epoch} is gone, and the log is at epoch {record.epoch}"
     if record.sealed:
         return "its log is sealed without it"
     if epoch == record.epoch and ledger.last_entry not in (None, NO_ENTRY):

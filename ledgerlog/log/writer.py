@@ -759,7 +759,7 @@ class LogWriter:
             return fresh(self._why())
         return self._unknown(
             f"of {total} records the first {durable} are in the log, "
-            f"the next {unknown} may or may not be, the others are not"
+            f"the next {unknown} may or may not be, and the others are not"
         )
 
     def _verdict_of_the_rest(self) -> LedgerLogError:

@@ -166,7 +166,9 @@ class Replica(Generic[M]):
         if snapshot_every < 1 or snapshots_kept < 1:
             raise InvalidArgument("snapshot_every and snapshots_kept are at least 1")
         if truncate and snapshots is None:
-            raise InvalidArgument("a log is truncated behind snapshots: give a store for them")
+            raise InvalidArgument(
+                "a log is truncated only after its snapshots are stored: pass a store for snapshots"
+            )
         self._log = log
         self._machine = machine
         self._election = election
@@ -415,7 +417,7 @@ class Replica(Generic[M]):
 
     async def __aenter__(self) -> Replica[M]:
         if self._context is not None:
-            raise InvalidArgument("a replica is entered once: make another one")
+            raise InvalidArgument("a replica can only be entered once: make another one")
         self._context = self._serve()
         await self._context.__aenter__()
         return self
@@ -563,7 +565,7 @@ class Replica(Generic[M]):
         try:
             return decode_envelope_untrusted(payload)
         except WireError as error:
-            raise WireError(f"record {offset} of log {self._log.name!r} is no command: {error}") from error
+            raise WireError(f"record {offset} of log {self._log.name!r} is not a command: {error}") from error
 
     # --- leading ------------------------------------------------------------------------------
 

@@ -209,7 +209,7 @@ class SnapshotManager:
             await self._forget_old(store)
         except LedgerLogError as error:
             # The next snapshot tries again.
-            logger.warning("log=%s: it is not truncated behind its snapshots: %s", self.log.name, error)
+            logger.warning("log=%s: it is not truncated after its snapshot: %s", self.log.name, error)
             self.listeners.tell(EventKind.NOT_TRUNCATED, next_offset, str(error))
         return info
 

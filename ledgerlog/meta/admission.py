@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 STORED_ADMISSION = StoredSettings(
     ADMISSION,
     "how the cluster is closed",
-    "'ledgerlog access mode MODE --reset' makes it anew",
+    "'ledgerlog access mode MODE --reset' writes a new record",
     lambda: OPEN,
     Admission.decode_untrusted,
 )

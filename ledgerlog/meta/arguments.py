@@ -29,7 +29,7 @@ def check_path(path: str) -> None:
     if not isinstance(path, str):
         raise InvalidArgument(f"a metadata path is a str, not {type(path).__name__}")
     if _FORBIDDEN.search(path) is not None:
-        raise InvalidArgument(f"metadata path {path[:200]!r} holds a character that no store can keep")
+        raise InvalidArgument(f"metadata path {path[:200]!r} contains a character that no store can hold")
     size = len(path.encode())
     if size > limits.METADATA_PATH_BYTES_MAX:
         raise InvalidArgument(
@@ -41,7 +41,7 @@ def check_path(path: str) -> None:
     if "." in components or ".." in components:
         raise InvalidArgument(f"metadata path {path!r} has a component '.' or '..'")
     if components[0] == "zookeeper":
-        raise InvalidArgument(f"metadata path {path!r}: 'zookeeper' belongs to the ZooKeeper server itself")
+        raise InvalidArgument(f"metadata path {path!r}: 'zookeeper' is reserved for the ZooKeeper server")
 
 
 def check_value(path: str, value: bytes) -> None:

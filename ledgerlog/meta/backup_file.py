@@ -117,7 +117,7 @@ def write_backup(path: str) -> Iterator[BackupWriter]:
         StorageError: The file system refuses.
     """
     if os.path.lexists(path):
-        raise InvalidArgument(f"{path} is there already, and a backup overwrites nothing: give another name")
+        raise InvalidArgument(f"{path} already exists, and a backup overwrites nothing: give another name")
     temporary = f"{path}.{secrets.token_hex(8)}.new"
     try:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -158,7 +158,7 @@ def open_backup(path: str) -> Backup:
         for offset, content in _records(file, path):
             kind = content[:1]
             if end is not None:
-                raise StorageCorrupt(path, offset, "something follows the end of the backup")
+                raise StorageCorrupt(path, offset, "there are more bytes after the end of the backup")
             if (header is None) != (kind == b"H") or kind not in (b"H", b"N", b"E"):
                 raise StorageCorrupt(path, offset, "a record that is out of place")
             if kind == b"H":
@@ -173,7 +173,7 @@ def open_backup(path: str) -> Backup:
             else:
                 end = decode_record_untrusted(content[1:], "the end of the backup", fail)
                 if end.get("sha256", bytes) != digest.digest() or end.integer("nodes") != nodes:
-                    raise StorageCorrupt(path, offset, "its end does not fit what is before it")
+                    raise StorageCorrupt(path, offset, "its end does not match the records before it")
             digest.update(_RECORD.pack(len(content), zlib.crc32(content)))
             digest.update(content)
     if header is None or end is None:
@@ -196,7 +196,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 def _read_head(file: BinaryIO, path: str) -> bytes:
     head = file.read(_HEAD.size)
     if head[:8] != _MAGIC:
-        raise StorageCorrupt(path, 0, "this is no backup of a metadata store")
+        raise StorageCorrupt(path, 0, "this is not a backup of a metadata store")
     if len(head) < _HEAD.size or _HEAD.unpack(head)[2] != zlib.crc32(head[:12]):
         raise StorageCorrupt(path, 8, "the head of the backup is damaged")
     version = _HEAD.unpack(head)[1]

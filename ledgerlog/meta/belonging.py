@@ -53,7 +53,7 @@ def check_cluster(value: bytes) -> str:
     """
     if value.startswith(RESTORING):
         raise WrongCluster(
-            "the metadata store is being restored from a backup, and that is not complete: run "
+            "the metadata store is being restored from a backup, and the restore is not complete: run "
             "'ledgerlog metadata restore FILE' until it says that it is done"
         )
     try:
@@ -118,19 +118,19 @@ class Belonging:
         if self._cluster is None:
             return
         if found is None:
-            raise self.refuse("has no cluster in it: it was emptied, or is another one")
+            raise self.refuse("has no cluster in it: it was emptied, or it is another store")
         if found.startswith(RESTORING):
-            raise self.refuse("is being restored from a backup, and that is not complete")
+            raise self.refuse("is being restored from a backup, and the restore is not complete")
         if found.partition(b":")[0] != self._cluster.encode():
-            raise self.refuse(f"is that of cluster {found[:_ID_CHARACTERS_MAX].decode('ascii', 'replace')}")
+            raise self.refuse(f"belongs to cluster {found[:_ID_CHARACTERS_MAX].decode('ascii', 'replace')}")
         if found != self._seen and self._seen is not None and not self._goes_through_restores:
             raise self.refuse(
-                "was restored from a backup after this process had connected to it: start the process again"
+                "was restored from a backup after this process connected to it: restart the process"
             )
         self._seen = found
         if self._is_refused:
             self._is_refused = False
-            logger.info("the metadata store at %s is that of cluster %s again", self._where, self._cluster)
+            logger.info("the metadata store at %s again belongs to cluster %s", self._where, self._cluster)
 
     def refuse(self, why: str) -> WrongCluster:
         """Return the exception for the caller to raise. The first refusal of a series is logged.

@@ -25,7 +25,7 @@ def _stored(principal: str) -> StoredSettings[Grants]:
     return StoredSettings(
         grants_path(principal),
         f"the grants of {principal}",
-        f"'ledgerlog access revoke {principal} --reset' makes them anew, empty",
+        f"'ledgerlog access revoke {principal} --reset' replaces them with an empty record",
         lambda: Grants(principal),
         lambda data: Grants.decode_untrusted(data, principal),
     )

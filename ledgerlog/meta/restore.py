@@ -156,15 +156,15 @@ async def _check(store: MetadataStore, backup: Backup) -> bool:
             found = await anext(there, None)
         if found is not None:
             raise InvalidArgument(
-                f"the store has no cluster in it, but a node {found[0]!r}: is the path or chroot right? "
-                "An empty store can be restored"
+                f"the store has no cluster in it, but a node {found[0]!r}: is the path or chroot right? You "
+                f"can restore into an empty store"
             )
         return True
     theirs = node.value.removeprefix(RESTORING).partition(b":")[0]
     if theirs != backup.cluster.encode():
         raise WrongCluster(
-            f"the store is that of cluster {theirs[:128].decode('ascii', 'replace')}, and {backup.path} is a "
-            f"backup of cluster {backup.cluster}: restore into an empty store, or take the right backup. "
+            f"the store is that of cluster {theirs[:128].decode('ascii', 'replace')}, but {backup.path} is "
+            f"a backup of cluster {backup.cluster}: restore into an empty store, or take the right backup. "
             "Nothing was changed"
         )
     alive = []

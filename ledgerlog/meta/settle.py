@@ -123,7 +123,7 @@ async def settle(
             unanswered_since = None
             refusals += 1
             if refusals >= METADATA_CONFLICTS_MAX:
-                why = f"{what}: others changed it {refusals} times between a read and a write"
+                why = f"{what}: other processes changed it {refusals} times between a read and a write"
                 if doubt is not None:
                     raise MetadataOutcomeUnknown(f"{why}; it may have happened") from refusal
                 raise MetadataUnavailable(f"{why}; nothing was written") from refusal

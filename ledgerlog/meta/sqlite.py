@@ -453,7 +453,7 @@ class SqliteStore(SingleWrites):
 
         def open_again() -> _Opened:
             if displaced.owns_log():
-                raise Displaced(f"{why.why}, and the former file's {displaced.path}-wal still lies beside it")
+                raise Displaced(f"{why.why}, and the former file's {displaced.path}-wal is still there")
             return _open_file(displaced.path, self._belonging, self._timeout_ns, create=False)
 
         async with self._adopting:
@@ -511,7 +511,11 @@ class SqliteStore(SingleWrites):
             try:
                 self._sessions.end(self._session._lease)
             except (Busy, LedgerLogError) as error:
-                logger.warning("metadata session=%s left to be reaped: %s", self._session.session_id, error)
+                logger.warning(
+                    "metadata session=%s was not ended, and will be reaped: %s",
+                    self._session.session_id,
+                    error,
+                )
             finally:
                 self._session._lease.lock.release(unlink=False)
                 self._file.close()

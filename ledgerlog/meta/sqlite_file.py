@@ -612,7 +612,9 @@ def _configure(path: str, connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        raise MetadataUnavailable(f"{path}: this file system cannot share a write-ahead log (mode {mode!r})")
+        raise MetadataUnavailable(
+            f"{path}: this file system cannot hold a shared write-ahead log (mode {mode!r})"
+        )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
 
@@ -661,7 +663,7 @@ def translated(path: str) -> Iterator[None]:
         raise _translate(path, error) from error
     except UnicodeDecodeError as error:
         # SQLite quotes the damaged part of a schema in its message, and sqlite3 cannot decode it.
-        raise StorageCorrupt(path, None, "its schema holds bytes that are no text") from error
+        raise StorageCorrupt(path, None, "its schema contains bytes that are not text") from error
 
 
 def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
@@ -675,7 +677,7 @@ def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
         return StorageCorrupt(path, None, f"SQLite finds it damaged: {error}")
     if extended == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
         return StorageCorrupt(
-            path, 18, "its header says that it is read-only, and ledgerlog never writes such a header"
+            path, 18, "its header says that it is read-only, but ledgerlog never writes such a header"
         )
     if code == sqlite3.SQLITE_FULL:
         return MetadataUnavailable(f"{path}: there is no room on its disk; nothing was written")

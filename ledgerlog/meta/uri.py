@@ -256,8 +256,8 @@ async def make_cluster_at(
     is_secure = _is_secure(uri, credentials)
     if not is_secure and access is not None:
         raise InvalidArgument(
-            f"{uri}: only a tree in ZooKeeper has lists of who may use it, and only somebody with "
-            "credentials can make one (--zk-auth-file, or zks://)"
+            f"{uri}: only a tree in ZooKeeper has access lists, and you need credentials to make one "
+            f"(--zk-auth-file, or zks://)"
         )
     access = access or StoreAccess()
     if is_secure:
@@ -294,8 +294,8 @@ async def secure_at(
     """
     if not isinstance(uri, ZooKeeperUri):
         raise InvalidArgument(
-            f"{uri}: only a tree in ZooKeeper has lists of who may use it. A SQLite file has a mode: the "
-            "library makes files with 0600 in directories with 0700"
+            f"{uri}: only a tree in ZooKeeper has access lists. A SQLite file has a mode: the library "
+            f"creates files with mode 0600 in directories with mode 0700"
         )
     access.check(uri)
     from ledgerlog.meta.zookeeper.acl import shown
@@ -403,7 +403,8 @@ class StoreAccess:
         self.principals(self.all_of + self.readers)
         if isinstance(uri, ZooKeeperUri) and not uri.chroot and not self.with_root:
             raise InvalidArgument(
-                f"{uri} is ZooKeeper's root, whose list holds for all who use the ensemble: give a chroot "
+                f"{uri} is ZooKeeper's root, whose list applies to everybody who uses the ensemble: give a "
+                f"chroot "
                 f"({uri}/ledgerlog), or --with-root if only this cluster uses the ensemble"
             )
 
@@ -512,10 +513,10 @@ def _path(raw: str, scheme: str, fail: Fail) -> str:
     if raw.startswith("//"):
         host, slash, rest = raw[2:].partition("/")
         if host:
-            fail(f"{host!r} stands where a host would; write {scheme}:PATH")
+            fail(f"{host!r} is in the place of a host; write {scheme}:PATH")
         raw = slash + rest
     if re.search(r"%(?![0-9A-Fa-f]{2})", raw):
-        fail("a % that does not begin an escape; a path that holds one spells it %25")
+        fail("a % that does not begin an escape; write %25 for a % in the path")
     try:
         path = unquote_to_bytes(raw).decode()
     except UnicodeError:  # The escapes do not decode, or a command line passed bytes that are not UTF-8.
@@ -523,7 +524,7 @@ def _path(raw: str, scheme: str, fail: Fail) -> str:
     if not path:
         fail(f"it has no path; write {scheme}:PATH")
     if "\0" in path:
-        fail("its path holds a zero byte")
+        fail("its path contains a zero byte")
     return path
 
 
@@ -560,5 +561,5 @@ def _parse_zookeeper(rest: str, is_tls: bool, fail: Fail) -> ZooKeeperUri:
     if any(part in ("", ".", "..") for part in chroot.split("/")) and chroot:
         fail(f"the chroot {slash + chroot!r} has an empty component, '.' or '..'")
     if re.search(r"[\x00-\x20\x7f?%]", chroot):
-        fail(f"the chroot {slash + chroot!r} holds a blank, a control character, ? or %")
+        fail(f"the chroot {slash + chroot!r} contains a blank, a control character, ? or %")
     return ZooKeeperUri(tuple(servers), slash + chroot if chroot else "", is_tls)

@@ -210,7 +210,7 @@ class Grants:
         fields = decode_record_untrusted(data, f"grants of {principal}", MetadataCorrupt)
         fields.format(_FORMAT)
         if fields.get("principal", str) != principal:
-            fields.fail("they are the grants of another principal")
+            fields.fail("the record has the grants of another principal")
         grants = []
         try:
             for pair in fields.sequence("grants", list):

@@ -95,7 +95,7 @@ class Admission:
             fields.fail(f"the field 'by' is {name[:40]!r}")
         by = ProvenBy(name)
         if required and by is ProvenBy.NOTHING:
-            fields.fail("a proof is required, and nothing proves anything")
+            fields.fail("a proof is required, but no kind of proof is accepted")
         file = fields.optional("file", str) or ""
         return cls(by, required, file, unknown=fields.unknown())
 

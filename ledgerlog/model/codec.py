@@ -80,7 +80,7 @@ def encode_record(
     except InvalidArgument:
         raise
     except LedgerLogError as cause:
-        raise InvalidArgument(f"a record with this could not be read again: {cause}") from cause
+        raise InvalidArgument(f"a record with this value could not be read again: {cause}") from cause
     return data
 
 
@@ -204,7 +204,7 @@ class Fields:
         if version > newest:
             raise self._newer(self._what, (version, version), (oldest, newest))
         if version < oldest:
-            self.fail(f"it has format {version}, and there never was one below {oldest}")
+            self.fail(f"it has format {version}, but the oldest format is {oldest}")
         return version
 
     def get(self, name: str, kind: type[T]) -> T:

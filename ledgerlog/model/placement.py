@@ -44,7 +44,7 @@ class PlacementPolicy:
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.min_racks <= ENSEMBLE_MAX:
-            raise InvalidArgument(f"min_racks is {self.min_racks}, not within 1 to {ENSEMBLE_MAX}")
+            raise InvalidArgument(f"min_racks is {self.min_racks}, not from 1 to {ENSEMBLE_MAX}")
         if self.strict and self.min_racks == 1:
             raise InvalidArgument("a strict placement needs a min_racks of 2 or more")
 

@@ -139,7 +139,7 @@ def named_in_certificate(uris: Iterable[str], cluster: str | None) -> Principal:
     if not found:
         others = ", ".join(sorted(by_cluster))
         raise Unauthenticated(
-            f"the certificate is for cluster {others[:_SHOWN_CHARACTERS]}, and this is cluster {cluster}"
+            f"the certificate is for cluster {others[:_SHOWN_CHARACTERS]}, but this is cluster {cluster}"
         )
     if len(found) > 1:
         raise Unauthenticated(f"the certificate names {len(found)} principals for one cluster, not one")

@@ -68,7 +68,7 @@ class Certificates:
             cluster: The id of the cluster that certificates must be for.
 
         Raises:
-            InvalidArgument: A file cannot be read, is not in PEM format, or the key is not that of the
+            InvalidArgument: A file cannot be read, is not in PEM format, or the key does not belong to the
                 certificate. The message names the file.
             Unauthenticated: This process's certificate has expired, is not valid yet, or names no principal
                 of the cluster.
@@ -102,7 +102,7 @@ class Certificates:
             loaded = _load(self.tls, self.cluster)
             if loaded.principal != self._loaded.principal:
                 raise InvalidArgument(
-                    f"{self.tls.cert} names {loaded.principal}, and this process is {self._loaded.principal}"
+                    f"{self.tls.cert} names {loaded.principal}, but this process is {self._loaded.principal}"
                 )
         except (InvalidArgument, Unauthenticated) as bad:
             logger.warning("the certificates stay as they were: %s", bad)
@@ -178,7 +178,9 @@ def _present(context: ssl.SSLContext, tls: TLS) -> None:
     """Have the context present this process's certificate."""
 
     def refuse_encrypted() -> NoReturn:
-        raise InvalidArgument(f"{tls.key} is encrypted with a password: give a key without one, mode 0600")
+        raise InvalidArgument(
+            f"{tls.key} is encrypted with a password: give a key without a password, with mode 0600"
+        )
 
     try:
         context.load_cert_chain(tls.cert, tls.key, password=refuse_encrypted)
@@ -202,7 +204,7 @@ def _read(path: str, what: str) -> bytes:
 def _warn_of_readers(key: str) -> None:
     mode = os.stat(key).st_mode & 0o777
     if mode & 0o077:
-        logger.warning("other users of this machine may use the key %s: its mode is %04o", key, mode)
+        logger.warning("other users of this machine can access the key %s: its mode is %04o", key, mode)
 
 
 # --- the own certificate ----------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def _check_own(tls: TLS, cluster: str | None) -> Principal:
         raise Unauthenticated(
             f"the certificate {tls.cert} cannot prove who a client is: "
             f"{getattr(cause, 'verify_message', cause)}. "
-            "Its extended key usage, if it has one, must be clientAuth and serverAuth"
+            "Its extended key usage, if it has one, must name clientAuth and serverAuth"
         ) from cause
     assert shown, "the handshake is over, and its server asked for the certificate"
     _check_times(tls.cert, shown["notBefore"], shown["notAfter"])
@@ -251,8 +253,7 @@ def _check_times(path: str, not_before: object, not_after: object) -> None:
         )
     if now > end_s:
         raise Unauthenticated(
-            f"the certificate {path} has expired at {_moment(end_s)}; this machine's clock says "
-            f"{_moment(now)}"
+            f"the certificate {path} expired at {_moment(end_s)}; this machine's clock says {_moment(now)}"
         )
 
 

@@ -304,7 +304,7 @@ class BookieConnection:
                     await trio.sleep(backoff.next_s() * self._rng.uniform(0.5, 1.0))
                     is_busy = False
             if is_busy:
-                raise BookieBusy(f"{self._name}: it has too many requests under way for this {kind.name}")
+                raise BookieBusy(f"{self._name}: too many requests to it are under way for this {kind.name}")
             raise BookieUnavailable(f"{self._name}: no answer to {kind.name} within {timeout_s:g} s")
         finally:
             self._requests -= 1
@@ -391,7 +391,7 @@ class BookieConnection:
             if self._instance not in (None, answer.instance) and self._attachments:
                 self._on_superseded(self)
                 raise BookieUnavailable(
-                    f"its data was replaced: it is instance {answer.instance!r} now, "
+                    f"its data was replaced: it is now instance {answer.instance!r} now, "
                     f"and ledgers in use were written to instance {self._instance!r}"
                 )
             self._instance = answer.instance

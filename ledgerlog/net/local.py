@@ -67,7 +67,7 @@ class LocalNetwork:
         await checkpoint()
         listener = self._listeners.get(address)
         if listener is None:
-            raise ConnectionLost(f"cannot connect to {address}: nobody listens")
+            raise ConnectionLost(f"cannot connect to {address}: nothing listens there")
         if len(listener.waiting) >= _BACKLOG:
             raise ConnectionLost(f"cannot connect to {address}: too many connections wait there")
         there, back = _Pipe(self._buffer_bytes), _Pipe(self._buffer_bytes)
@@ -97,7 +97,7 @@ class LocalNetwork:
 
 def _check_address(address: str) -> None:
     if not address or not address.isprintable() or any(character.isspace() for character in address):
-        raise InvalidArgument(f"{address!r} is not an address: text without blanks")
+        raise InvalidArgument(f"{address!r} is not an address: an address is text without blanks")
 
 
 class _Pipe:

@@ -102,12 +102,12 @@ class Prover:
             return
         if self._admission.by is ProvenBy.TLS:
             raise Unauthenticated(
-                f"this cluster is {self._admission}, and this process has none: give --tls-cert, --tls-key "
+                f"this cluster is {self._admission}, but this process has none: give --tls-cert, --tls-key "
                 f"and --tls-ca (or {', '.join(TLS_VARIABLES.values())})"
             )
         if self._source is None:
             raise Unauthenticated(
-                f"this cluster is {self._admission}, and this process has none: give --secret-file FILE "
+                f"this cluster is {self._admission}, but this process has none: give --secret-file FILE "
                 f"(or {SECRET_FILE_VARIABLE})"
             )
 
@@ -172,7 +172,7 @@ class Prover:
         secrets = self._source.current()
         return (
             f"it does not accept the secret of {self._principal_with(secrets)} in {self._source.where} "
-            f"({secrets!r}): is the file of another cluster, or was the secret exchanged?"
+            f"({secrets!r}): is this the file of another cluster, or was the secret changed?"
         )
 
     # --- as a server ------------------------------------------------------------------------------

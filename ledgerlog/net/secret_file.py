@@ -62,11 +62,11 @@ def read_secret_file(path: str) -> Secrets:
         if not stat.S_ISREG(status.st_mode):
             raise InvalidArgument(f"the secret file {path} is not a file")
         if status.st_uid not in (os.geteuid(), 0):
-            raise InvalidArgument(f"the secret file {path} belongs to another user, who could exchange it")
+            raise InvalidArgument(f"the secret file {path} belongs to another user, who could change it")
         if status.st_mode & 0o077:
             raise InvalidArgument(
-                f"others may use the secret file {path} (mode {stat.S_IMODE(status.st_mode):04o}): "
-                f"'chmod 600 {path}', and exchange the secret if somebody may have read it"
+                f"other users can access the secret file {path} (mode {stat.S_IMODE(status.st_mode):04o}): "
+                f"'chmod 600 {path}', and change the secret if somebody may have read it"
             )
         data = os.read(descriptor, SECRET_FILE_BYTES_MAX + 1)
     except OSError as cause:
@@ -189,7 +189,7 @@ class SecretFile:
             secrets = read_secret_file(self._path)
             if secrets.holder != self._secrets.holder:
                 raise InvalidArgument(
-                    f"{self._path} holds {secrets!r} now, and this process has {self._secrets!r}"
+                    f"{self._path} now holds {secrets!r}, but this process has {self._secrets!r}"
                 )
         except InvalidArgument as bad:
             logger.warning("the secrets stay as they were: %s", bad)

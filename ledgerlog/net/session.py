@@ -126,7 +126,8 @@ async def handshake(
         status = wanted.accepts(answer)
     if status is Status.WRONG_BOOKIE:
         raise BookieUnavailable(
-            f"another bookie serves there: {_identity(answer)}, where {_identity(wanted)} was expected"
+            f"another bookie serves at that address: {_identity(answer)}, but {_identity(wanted)} was "
+            f"expected"
         )
     if wanted.accepts(answer) is Status.BAD_REQUEST:
         raise IncompatibleVersion("it", answer.support.range, wanted.support.range, is_protocol=True)
@@ -141,14 +142,14 @@ async def handshake(
     if answer.challenge is None:
         prover.accept_unproven(stream.principal)
     elif proof is None:
-        raise WireError("it asks for the proof of a claim that was not made")
+        raise WireError("it asks us to prove a claim that we did not make")
     else:
         await stream.send_all([encode_proof(proof.on_challenge(answer.challenge, hello, raw_answer))])
         frame = await _receive_answer(stream, buffer, Kind.PROOF)
         if frame.header.status == Status.UNAUTHORIZED:
             raise Unauthenticated(prover.why_refused())
         if frame.header.status == Status.TOO_MANY_REQUESTS:
-            raise BookieBusy("we have as many connections to it as we may have")
+            raise BookieBusy("we already have the most connections to it that it allows")
         proof.on_proof(decode_proof_untrusted(frame))
     return answer, buffer
 
@@ -163,7 +164,7 @@ async def _receive_answer(stream: Stream, buffer: FrameBuffer, kind: Kind) -> Fr
             raise ConnectionLost(f"it closed the connection instead of answering {kind.name}")
         if is_first and begins_as_tls(room[:received], TLS_ALERT):
             raise Unauthenticated(
-                "it speaks TLS, and this process has no certificate: give --tls-cert, --tls-key and "
+                "it speaks TLS, but this process has no certificate: give --tls-cert, --tls-key and "
                 "--tls-ca, or tls= of connect"
             )
         is_first = False
@@ -172,7 +173,7 @@ async def _receive_answer(stream: Stream, buffer: FrameBuffer, kind: Kind) -> Fr
         if frames:
             break
     if len(frames) > 1 or buffer.is_mid_frame:
-        raise WireError(f"it said more than {kind.name} before anything was asked")
+        raise WireError(f"it sent more than {kind.name} before we asked for anything")
     if frames[0].header.kind != kind | REPLY:
         raise WireError(f"a message of kind {frames[0].header.kind} in place of an answer to {kind.name}")
     return frames[0]
@@ -183,7 +184,7 @@ def _check_principal(stream: Stream, bookie_id: BookieId) -> None:
     principal = stream.principal
     if principal not in (None, Principal(PrincipalKind.BOOKIE, bookie_id)):
         raise Unauthenticated(
-            f"its certificate proves it to be {principal}, and bookie/{bookie_id} was expected"
+            f"its certificate proves that it is {principal}, but bookie/{bookie_id} was expected"
         )
 
 
@@ -447,14 +448,16 @@ class PeerSession:
     def _abandon(self, number: int) -> None:
         self._abandoned.add(number)
         if len(self._abandoned) > _ABANDONED_MAX:
-            self.break_off(f"it left {len(self._abandoned)} requests without an answer")
+            self.break_off(f"it did not answer {len(self._abandoned)} requests")
 
     def _on_reply(self, frame: Frame) -> None:
         header = frame.header
         request = self._requests.get(header.request)
         if request is None:
             if header.request not in self._abandoned:
-                raise WireError(f"a message of kind {header.kind} answers request {header.request}, unknown")
+                raise WireError(
+                    f"a message of kind {header.kind} answers the unknown request {header.request}"
+                )
             self._abandoned.remove(header.request)
             return
         if header.kind != request.kind | REPLY or header.ledger_id != request.ledger_id:
@@ -562,7 +565,7 @@ class PeerSession:
         if sent > (notes[-1][1] if notes else answered):
             notes.append((now, sent))
         if notes and now - notes[0][0] >= ADD_TIMEOUT_S:
-            self.break_off(f"it left add {answered + 1} of {sent} without an answer for {ADD_TIMEOUT_S:g} s")
+            self.break_off(f"it did not answer add {answered + 1} of {sent} for {ADD_TIMEOUT_S:g} s")
         return bool(notes)
 
     def _check_frame(self, now: float) -> bool:
@@ -571,7 +574,7 @@ class PeerSession:
         elif self._mid_frame is None or self._mid_frame[1] != self._frames_received:
             self._mid_frame = (now, self._frames_received)
         elif now - self._mid_frame[0] >= FRAME_PROGRESS_TIMEOUT_S:
-            self.break_off(f"it left a message half sent for {FRAME_PROGRESS_TIMEOUT_S:g} s")
+            self.break_off(f"it stopped in the middle of a message for {FRAME_PROGRESS_TIMEOUT_S:g} s")
         return self._mid_frame is not None
 
     def _check_use(self, now: float) -> bool:
@@ -581,5 +584,5 @@ class PeerSession:
             self._idle_since = now
         elif now - self._idle_since >= CONNECTION_IDLE_S:
             self.was_idle = True
-            self.break_off("nobody needs it")
+            self.break_off("it is not needed")
         return True

@@ -146,7 +146,7 @@ class TcpNetwork:
             if sock.getsockname() == sock.getpeername():
                 # Nobody listens at the port. The kernel chose the same port for our end, and TCP then
                 # connected the socket to itself.
-                raise ConnectionLost(f"cannot connect to {address}: nobody listens")
+                raise ConnectionLost(f"cannot connect to {address}: nothing listens there")
             self._configure(sock)
         except OSError as cause:
             sock.close()

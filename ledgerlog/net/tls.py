@@ -114,7 +114,7 @@ def bookie_of(network: Network, *, expected: BookieId | None) -> BookieId | None
     principal = network.certificates.principal
     if principal.kind is not PrincipalKind.BOOKIE or expected not in (None, principal.name):
         raise Unauthenticated(
-            f"{network.certificates.tls.cert} names {principal}, and this bookie needs a certificate for "
+            f"{network.certificates.tls.cert} names {principal}, but this bookie needs a certificate for "
             f"bookie/{expected or 'ID'}"
         )
     return principal.name
@@ -252,7 +252,9 @@ class TlsStream:
         while True:
             count = await self._inner.receive_into(room)
             if not count:
-                raise ConnectionLost(f"the connection with {self.peer} broke: it ended without a farewell")
+                raise ConnectionLost(
+                    f"the connection with {self.peer} broke: it ended without a TLS close message"
+                )
             # No checkpoint may stand between the receive and this line: all streams share the buffer.
             self._incoming.write(scratch[:count])
             received = self._decrypt(buffer)
@@ -440,8 +442,8 @@ class TlsStream:
             count = await self._inner.receive_into(scratch)
             if not count:
                 raise ConnectionLost(
-                    f"{self.peer} closed the connection in the TLS handshake: it has no place for one more, "
-                    "is stopping, or does not speak TLS"
+                    f"{self.peer} closed the connection during the TLS handshake: it has too many "
+                    f"connections, is stopping, or does not speak TLS"
                 )
             self._incoming.write(scratch[:count])
         try:
@@ -561,13 +563,14 @@ _ALERTS = {
     "UNKNOWN_CA": "it does not trust the authority of this process's certificate",
     "CERTIFICATE_EXPIRED": "to it, this process's certificate has expired; this machine's clock says {now}",
     "BAD_CERTIFICATE": (
-        "it refuses this process's certificate, which may be not valid yet by its clock; this machine's "
+        "it refuses this process's certificate, which may not be valid yet by its clock; this machine's "
         "clock says {now}"
     ),
     "CERTIFICATE_REVOKED": "this process's certificate was revoked",
     "CERTIFICATE_UNKNOWN": "it refuses this process's certificate",
-    "UNSUPPORTED_CERTIFICATE": "this process's certificate must not be used so: see its extended key usage",
-    "CERTIFICATE_REQUIRED": "it asks for a certificate, and this process has presented none",
+    "UNSUPPORTED_CERTIFICATE": "this process's certificate must not be used for this: see its extended key "
+    "usage",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate, but this process presented none",
     "PROTOCOL_VERSION": "it does not speak TLS 1.3",
 }
 """What an alert of the peer means. The key is the end of the alert's name in OpenSSL."""
@@ -587,7 +590,7 @@ def _why_refused(cause: ssl.SSLError, authorities: str, *, is_open: bool) -> str
             case code if code == _REVOKED:
                 return f"its certificate was revoked: a list in {authorities} says so"
             case code if code == _WRONG_PURPOSE:
-                return "its certificate must not be used so: see its extended key usage"
+                return "its certificate must not be used for this: see its extended key usage"
         return f"its certificate is refused: {cause.verify_message}"
     name = _name_of(cause)
     alert = name.partition("_ALERT_")[2]
@@ -596,7 +599,7 @@ def _why_refused(cause: ssl.SSLError, authorities: str, *, is_open: bool) -> str
     if is_open:
         return None
     if name in _NO_TLS:
-        return "it does not speak TLS, and this process does"
+        return "it does not speak TLS, but this process does"
     if name == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "it presents no certificate"
     if name == "UNSUPPORTED_PROTOCOL":

@@ -151,7 +151,7 @@ async def pass_over_metadata(
         try:
             found = await registry.find(ledger_id)
         except MetadataCorrupt as damage:
-            logger.error("ledger=%d cannot be looked after: %s", ledger_id, damage)
+            logger.error("ledger=%d cannot be repaired: %s", ledger_id, damage)
             damaged.append(ledger_id)
             looked_at += 1
             return
@@ -358,7 +358,7 @@ class Auditor:
             return await self._queue.audit_record() or AuditState()
         except MetadataCorrupt as damage:
             # The auditor finds the contents of the record again, or they were only for people to read.
-            logger.error("auditor=%s: %s; it is made anew", self.name, damage)
+            logger.error("auditor=%s: %s; a new one is made", self.name, damage)
             return AuditState()
 
     async def _heed(self) -> RepairSettings:

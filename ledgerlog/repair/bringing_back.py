@@ -108,20 +108,22 @@ async def bring_back(
         MetadataUnavailable: The metadata store went away. Call this again.
     """
     if check.restoration is None:
-        raise InvalidArgument("no ledger is forgotten: there is no restore whose loss is not accepted yet")
+        raise InvalidArgument(
+            "no ledger is forgotten: there is no restore with a loss that still has to be accepted"
+        )
     absent = sorted({*check.unregistered, *check.silent})
     if absent and not accept_absent:
         raise BookieUnavailable(
-            f"nothing is brought back: {' '.join(absent)} did not list what they hold, and a later writer "
-            "would take the offsets of ledgers that only they have. Start them and wait until 'ledgerlog "
-            "bookie list' shows them, or accept that (--accept-absent)"
+            f"nothing is brought back: {' '.join(absent)} did not list the ledgers that they hold, and a "
+            f"later writer would reuse the offsets of ledgers that only they have. Start them and wait "
+            f"until 'ledgerlog bookie list' shows them, or accept this loss (--accept-absent)"
         )
     back: list[BroughtBack] = []
     left: list[LeftOut] = []
     of_logs: dict[int, list[HeldOnly]] = {}
     for ledger in check.forgotten:
         if ledger.incarnation is None:
-            left.append(LeftOut(ledger.ledger_id, None, "no log of the metadata has made it"))
+            left.append(LeftOut(ledger.ledger_id, None, "it was made for no log that the metadata has"))
         else:
             of_logs.setdefault(ledger.incarnation, []).append(ledger)
     for incarnation, forgotten in of_logs.items():
@@ -240,12 +242,12 @@ class _Log:
         if record.sealed:
             raise _NotNext("its log is sealed")
         if record.open_segments:
-            raise _NotNext(f"it begins at offset {header.first_offset}, and a leader has the log already")
+            raise _NotNext(f"it begins at offset {header.first_offset}, but the log already has a leader")
         last_epoch = record.segments[-1].epoch if record.segments else 0
         is_next = (header.first_offset, header.bytes_before) == (record.counted_end, record.counted_bytes)
         if not is_next or not last_epoch <= header.epoch <= record.epoch:
             raise _NotNext(
-                f"it begins at offset {header.first_offset} in epoch {header.epoch}, and the log ends at "
+                f"it begins at offset {header.first_offset} in epoch {header.epoch}, but the log ends at "
                 f"{record.counted_end} in epoch {last_epoch}"
             )
 

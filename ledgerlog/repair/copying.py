@@ -351,7 +351,7 @@ class _FragmentShell:
         for new in self._targets:
             registration = await self._client.store.get(writable_path(new))
             if registration is None:
-                core.on_target_lost(new, "it is lost, or takes no ordinary writes any more")
+                core.on_target_lost(new, "it is lost, or no longer takes ordinary writes")
             else:
                 self._registrations[new] = Check(writable_path(new), registration.version)
 

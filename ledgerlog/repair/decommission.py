@@ -94,9 +94,11 @@ async def decommission(
         say(emptying)
         asked, unknown = await queue.requests()
         if bookie_id in unknown:
-            raise MetadataCorrupt(f"whether bookie {bookie_id} is to be emptied: {unknown[bookie_id]}")
+            raise MetadataCorrupt(
+                f"it is not known whether bookie {bookie_id} is to be emptied: {unknown[bookie_id]}"
+            )
         if bookie_id not in asked:
-            raise InvalidArgument(f"bookie {bookie_id} is to be kept: somebody took the request back")
+            raise InvalidArgument(f"bookie {bookie_id} will be kept: the request was withdrawn")
         is_clean = not found.affected and not found.damaged and not await queue.is_writable(bookie_id)
         looks = looks + 1 if is_clean else 0
         if not looks:
@@ -108,7 +110,9 @@ async def decommission(
         if not await queue.is_registered(bookie_id):
             await queue.end_request(draining)
     except (MetadataError, MetadataCorrupt) as cause:
-        logger.warning("bookie=%s is out of service; the auditor tidies up behind it: %s", bookie_id, cause)
+        logger.warning(
+            "bookie=%s is out of service; the auditor will clean up after it: %s", bookie_id, cause
+        )
     return draining
 
 

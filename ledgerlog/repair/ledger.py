@@ -455,8 +455,7 @@ class LedgerRepair:
             self._seen.pop(metadata.ledger_id, None)
             missing = ", ".join(b for slot, b in enumerate(ensemble) if slot not in there)
             return Verdict(
-                f"it is not closed, and without {missing} nobody can tell where it ends: "
-                f"{_decision(metadata)}"
+                f"it is not closed, and its end cannot be found without {missing}: {_decision(metadata)}"
             )
         wait_s = self._grace_left(metadata, grace_s)
         if wait_s > 0:
@@ -564,19 +563,19 @@ class LedgerRepair:
                     nowhere.add(first, last)
                 if not_now := filled.unavailable.ranges():
                     left.append(
-                        f"{bookie} lacks entries {_listed(not_now)}, which cannot be had now: "
-                        f"{', '.join(filled.silent)} did not say"
+                        f"{bookie} lacks entries {_listed(not_now)}, which cannot be read now: "
+                        f"{', '.join(filled.silent)} did not answer"
                     )
                 if not_now or filled.nowhere.ranges():
                     incomplete.add(bookie)
         if lost := nowhere.ranges():
             left.append(f"no intact copy is left of entries {_listed(lost)}")
         if silent:
-            left.append(f"it is not known what {', '.join(silent)} has of it: no answer")
+            left.append(f"it is not known which copies {', '.join(silent)} has: no answer")
         if away:
-            left.append(f"it is not known what {', '.join(away)} has of it: not registered")
+            left.append(f"it is not known which copies {', '.join(away)} has: not registered")
         if in_limbo:
-            left.append(f"it is not known what {', '.join(in_limbo)} has of it: in limbo")
+            left.append(f"it is not known which copies {', '.join(in_limbo)} has: in limbo")
         return _together(left, DONE)
 
 

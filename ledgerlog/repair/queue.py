@@ -88,7 +88,7 @@ logger = logging.getLogger(__name__)
 _SETTINGS = StoredSettings(
     REPAIR_SETTINGS,
     "the settings of repair",
-    "'ledgerlog repair settings --reset' makes them anew",
+    "'ledgerlog repair settings --reset' replaces them with the defaults",
     RepairSettings,
     RepairSettings.decode_untrusted,
 )
@@ -400,7 +400,7 @@ class RepairQueue:
                 draining = Draining.decode_untrusted(node.value, bookie_id)
             except (InvalidArgument, MetadataCorrupt) as damage:
                 unknown[bookie_id] = str(damage)
-                self._tell_damage(path, f"{damage}; the bookie is neither emptied nor given anything")
+                self._tell_damage(path, f"{damage}; the bookie is not emptied, and gets no new ledgers")
                 continue
             if cookie is None or cookie[0].instance == draining.instance:
                 asked[bookie_id] = draining
@@ -418,7 +418,9 @@ class RepairQueue:
         """
         cookie = await self.cookie(bookie_id)
         if cookie is None:
-            raise InvalidArgument(f"no bookie {bookie_id} ever served this cluster, or it was decommissioned")
+            raise InvalidArgument(
+                f"no bookie {bookie_id} has ever served this cluster, or it was decommissioned"
+            )
         wanted = Draining(
             bookie_id=bookie_id, instance=cookie[0].instance, asked_at_ms=self._environment.now_ms()
         )
@@ -432,7 +434,7 @@ class RepairQueue:
                 except IncompatibleVersion:
                     raise
                 except MetadataCorrupt as damage:
-                    logger.error("%s; it is asked for anew", damage)
+                    logger.error("%s; it is requested again", damage)
                 else:
                     if there.instance == wanted.instance:
                         return there
@@ -523,7 +525,7 @@ def _is_newer_audit(node: Versioned) -> bool:
     try:
         AuditState.decode_untrusted(node.value)
     except IncompatibleVersion as newer:
-        logger.warning("%s; it is left as it is", newer)
+        logger.warning("%s; it is not changed", newer)
         return True
     except MetadataCorrupt:
         pass

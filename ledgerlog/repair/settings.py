@@ -52,7 +52,7 @@ class SettingsInForce:
             if self._last is None:
                 self._last = await self._noted()
             if is_news:
-                logger.error("%s: %s. It goes by %s", self._name, damage, self._last)
+                logger.error("%s: %s. It uses %s", self._name, damage, self._last)
         else:
             if self.damage is not None:
                 logger.warning("%s: the settings of repair can be read again", self._name)

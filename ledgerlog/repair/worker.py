@@ -137,7 +137,7 @@ class Worker:
                 state = session.state
                 while state is not SessionState.LOST and self._client.store.session is session:
                     state = await session.wait_not(state)
-                logger.info("worker=%s: its session is over; it begins anew", self.name)
+                logger.info("worker=%s: its session is over; it starts again", self.name)
                 nursery.cancel_scope.cancel()
         finally:
             if self._client.store.session is session and session.state is SessionState.CONNECTED:
@@ -207,7 +207,7 @@ class Worker:
             self._client.store,
             REPAIR_SETTINGS,
             self._heed,
-            what=f"worker={self.name} goes by its last settings",
+            what=f"worker={self.name} uses its last settings",
             log=logger,
             survives=(LedgerLogError,),
         )
@@ -336,5 +336,5 @@ class Worker:
             try:
                 await self._queue.say_progress(key, progress)
             except LedgerLogError as trouble:
-                logger.debug("worker=%s: its progress is not told: %s", self.name, trouble)
+                logger.debug("worker=%s: its progress cannot be stored: %s", self.name, trouble)
             await trio.sleep(_SAY_S)

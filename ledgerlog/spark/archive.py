@@ -256,7 +256,7 @@ async def _step(archiver: Archiver, kind: str, ledger_id: int) -> ArchiveStep:
         for record, its in plan.give_up:
             if its == ledger_id:
                 return await guarded(archiver.give_up(record, ledger_id), ledger_id)
-    return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it was done, or is not to be done any more")
+    return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it is done, or no longer needed")
 
 
 # --- compaction -------------------------------------------------------------------------------------

@@ -160,4 +160,4 @@ def _reason(text: str) -> str:
     """Return the line of Spark's message that has the error of our own code, or else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("ledgerlog.") and ": " in line]
-    return ours[-1].partition(": ")[2] if ours else (lines[0] if lines else "Spark does not say why")
+    return ours[-1].partition(": ")[2] if ours else (lines[0] if lines else "Spark gives no reason")

@@ -278,7 +278,7 @@ class _Audit:
         for incarnation in ledger.incarnations:
             metadata, _ = await self._read_log(incarnation)
             if metadata is not None and metadata.index_of(ledger.ledger_id) is not None:
-                why = f"log {metadata.name!r} lists it, and it has neither metadata nor an archived file"
+                why = f"log {metadata.name!r} lists it, but it has neither metadata nor an archived file"
                 logger.error("ledger=%d is lost: %s", ledger.ledger_id, why)
                 row = AuditRow(log=ledger.logs, ledger_id=ledger.ledger_id, kind=LOST, why=why)
                 await self._send.send([row])
@@ -381,8 +381,8 @@ class _Audit:
             segment = metadata.segments[at]
             if (segment.first_offset, segment.end_offset) != (record.first_offset, record.end_offset):
                 why = (
-                    f"its record says offsets {record.first_offset} to {record.end_offset}, and the list of "
-                    f"the log {segment.first_offset} to {segment.end_offset}"
+                    f"its record says offsets {record.first_offset} to {record.end_offset}, but the log's "
+                    f"list says {segment.first_offset} to {segment.end_offset}"
                 )
                 return record, wrong(FILE_CORRUPT, why, record.file)
         return record, None

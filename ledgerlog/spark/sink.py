@@ -157,7 +157,7 @@ async def commit_rows(
     """
     rows = [message for message in messages if message is not None]
     if len(rows) < len(messages):
-        raise SpliceRefused("a task of the batch did not report what it staged")
+        raise SpliceRefused("a task of the batch did not report the ledgers that it staged")
     if not rows:
         return  # A batch without partitions needs no number either.
     names = sorted({name for each in rows for name in each.parts})
@@ -218,7 +218,7 @@ class _Stages:
         wanted = {check_log_name(name) for name in names}.union(self._opened)
         if len(wanted) > LOGS_MAX:
             raise InvalidArgument(
-                f"a task writes to at most {LOGS_MAX} logs, and the column log names {len(wanted)}: "
+                f"a task can write to at most {LOGS_MAX} logs, but the column log names {len(wanted)}: "
                 "partition the table by the column log"
             )
 
@@ -354,7 +354,7 @@ def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> No
         )
     if log is not None and "log" in names:
         raise InvalidArgument(
-            f"the rows name their logs in the column log, and the job names {log!r}: drop one"
+            f"the rows name their logs in the column log, but the job also names {log!r}: drop one"
         )
     known = {**_WRITTEN, **_ROUTED} if log is None else _WRITTEN
     if (
@@ -364,7 +364,7 @@ def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> No
     ):
         columns = "; ".join(f"{name} ({' or '.join(types)})" for name, types in known.items())
         raise InvalidArgument(
-            f"a log takes a table with the column value, and perhaps key and headers, and not "
+            f"a log takes a table with the column value, and optionally key and headers, not "
             f"{schema.simpleString()}. Their types: {columns}"
         )
 

@@ -106,7 +106,7 @@ def decode_offsets(value: object) -> dict[str, StreamOffset]:
         assert encode_offsets(offsets) == value
     except (AssertionError, ValueError, KeyError, TypeError, AttributeError):
         raise InvalidArgument(
-            f"{value!r} is not an offset of this source; the checkpoint was made by something else"
+            f"{value!r} is not an offset of this source; another source made the checkpoint"
         ) from None
     return offsets
 
@@ -163,7 +163,7 @@ class LogStream:
         try:
             return await self._ends()
         except LedgerLogError as failure:
-            logger.warning("how far the stream lags behind is not known: %s", failure)
+            logger.warning("the lag of the stream is not known: %s", failure)
             return None
 
     async def _ends(self) -> dict[str, StreamOffset]:

@@ -312,7 +312,7 @@ class HostNetwork:
 
 def _check_address(address: str) -> None:
     if not address or not address.isprintable() or any(character.isspace() for character in address):
-        raise InvalidArgument(f"{address!r} is not an address: text without blanks")
+        raise InvalidArgument(f"{address!r} is not an address: an address is text without blanks")
 
 
 class _Channel:

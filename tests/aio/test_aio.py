@@ -422,7 +422,7 @@ def test_a_loop_that_ends_with_a_connection_open_is_told(caplog: pytest.LogCaptu
     bridge._host.end()
     bridge._host.join(PATIENCE_S)
     assert [record.message for record in caplog.records] == [
-        "an asyncio loop ended with a connection open: leave the connection first"
+        "the asyncio loop ended while a connection was open: leave the connection first"
     ]
 
 

@@ -422,7 +422,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         for command in ("settings", "pause", "resume"):
             ran = await ledgerlog("repair", command, uri=uri)
             assert ran.status == 1
-            assert "'ledgerlog repair settings --reset' makes them anew" in ran.stderr
+            assert "'ledgerlog repair settings --reset' replaces them with the defaults" in ran.stderr
         reset = await said("repair", "pause", "--reset")
         assert (reset["paused"], reset["lost_after_s"]) == (True, 60.0)
         shared = await said("repair", "settings", "--reset", "--cluster-bytes-per-second", "9000000")

@@ -363,7 +363,7 @@ async def test_an_emptied_directory_is_refused(place: Place) -> None:
     code, error = await place.run("--id", "b1")
     assert code == 1
     assert error.startswith(
-        f"bookie: CookieMismatch: {place.data} is empty, and the metadata store knows bookie b1"
+        f"bookie: CookieMismatch: {place.data} is empty, but the metadata store knows bookie b1"
     )
 
 

@@ -61,7 +61,7 @@ async def test_tls_is_measured_in_turns_with_plain(temporary: Path) -> None:
 async def test_credentials_that_a_benchmark_would_not_use_are_refused() -> None:
     ran = await run_command("ledgerlog", "bench", "write", "--secret-file", "x")
     assert ran.status == 2
-    assert "--secret-file is of no use: without --uri" in ran.stderr
+    assert "--secret-file cannot be used: without --uri" in ran.stderr
 
 
 async def test_writing_is_measured_at_a_fixed_rate(shared: RunningCluster) -> None:
@@ -81,7 +81,7 @@ async def test_a_log_is_driven_in_its_three_ways(shared: RunningCluster, api: st
 
 async def test_what_cannot_be_driven_under_asyncio_is_refused(tmp_path: Path) -> None:
     for options, why in (
-        (["--uri", f"file:{tmp_path}"], "only one connection can have"),
+        (["--uri", f"file:{tmp_path}"], "only one connection can use"),
         (["--rate", "10"], "leave out --api aio"),
     ):
         ran = await run_command("ledgerlog", "bench", "write", "--api", "aio", *options)

@@ -212,12 +212,12 @@ def test_a_ledger_is_read_up_to_its_end_and_not_from_beyond_it(commands: Command
     commands.ok("log", "append", "orders", stdin=b"")
     assert len(commands.lines("ledger", "read", "0")) == 1
     assert commands.lines("ledger", "read", "0", "--first", "1") == [], "what comes next is not there yet"
-    assert "has no entry 2: the last entry that may be read is 0" in commands.fails(
+    assert "has no entry 2: the last entry that can be read is 0" in commands.fails(
         "ledger", "read", "0", "--first", "2"
     )
     assert "has no entry 7" in commands.fails("ledger", "read", "0", "--last", "7")
-    assert "has no entry 0: none of it" in commands.fails("ledger", "read", "1", "--last", "0")
-    assert "beyond --last 3" in commands.misused("ledger", "read", "0", "--first", "5", "--last", "3")
+    assert "has no entry 0: no entry can be read yet" in commands.fails("ledger", "read", "1", "--last", "0")
+    assert "after --last 3" in commands.misused("ledger", "read", "0", "--first", "5", "--last", "3")
 
 
 def test_a_recovery_prints_the_same_shape_whether_or_not_it_accepts_a_loss(commands: Commands) -> None:
@@ -331,14 +331,14 @@ def test_metadata_that_may_not_be_written_to_is_told_so(
             os, "access", lambda asked, mode, at=refused: asked != at and allowed(asked, mode)
         )
         error = Commands(f"sqlite:{path}").fails("log", "list")
-        assert f"has to be able to write to {path} and to its directory" in error
+        assert f"this user must be able to write to {path} and to its directory" in error
 
 
 def test_no_zookeeper_server_says_so_and_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
     error = Commands("zk://127.0.0.1:1").fails("log", "list")
     assert "no ZooKeeper server of 127.0.0.1:1 answered within 0.5 s (127.0.0.1:1: " in error
-    assert "); does it run?" in error
+    assert "); is it running?" in error
 
 
 def test_a_cluster_with_zookeeper_says_what_to_install_where_there_is_no_java(

@@ -131,8 +131,8 @@ FAULTS: list[tuple[LedgerVerification, str | None, str | None]] = [
     ),
     (
         verification([], [], 9),
-        "ledger 7: no bookie can tell which entries there are from 9 on",
-        "ledger 7: no bookie can tell which entries there are from 9 on",
+        "ledger 7: no bookie can tell which entries exist from 9 on",
+        "ledger 7: no bookie can tell which entries exist from 9 on",
     ),
 ]
 
@@ -156,7 +156,7 @@ def test_an_accepted_loss_says_how_many_entries_before_which() -> None:
     )
     lines = loss_lines(AcceptedLoss(metadata.closed(0, b""), 1, [2, 3], [0], []))
     assert lines[1:] == [
-        "found behind the end, and in the ledger no more: 2 entries (entries 2-3)",
+        "found after the end, and no longer in the ledger: 2 entries (entries 2-3)",
         "in the ledger, and unreadable: 1 entry (entry 0)",
     ]
 

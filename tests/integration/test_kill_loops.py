@@ -173,7 +173,7 @@ async def loop(path: Path, rounds: int, *, config: str, one_at_a_time: bool) -> 
             await check(local, written, sorted(written.ledgers))
         for bookie_id in local.bookie_ids:
             said = local.log_path(bookie_id).read_text(encoding="utf-8")
-            written.copied += sum(map(int, re.findall(r"in limbo any more; copied=(\d+)", said)))
+            written.copied += sum(map(int, re.findall(r"in limbo now; copied=(\d+)", said)))
     assert written.count > rounds, "something was acknowledged"
     return written
 

@@ -48,8 +48,8 @@ def test_log_read_says_so_on_standard_error_goes_on_and_exits_1(uri: str) -> Non
     assert result.exit_code == 1
     assert result.stdout_bytes.split() == [*BELOW, *ABOVE]
     assert result.stderr == (
-        "ledgerlog: log 'orders': the records from offset 5 to 53 were lost with bookies; the log goes on at "
-        "offset 54\n"
+        "ledgerlog: log 'orders': the records from offset 5 to 53 were lost with bookies; the log continues "
+        "at offset 54\n"
     )
     assert commands.ok("log", "read", "orders", "--raw", "--start", "54").split() == ABOVE
     assert commands.ok("log", "read", "orders", "--raw", "--until", "5").split() == BELOW
@@ -61,7 +61,7 @@ def test_log_recover_says_what_it_made(uri: str) -> None:
     commands = Commands(uri)
     assert commands.json("log", "recover", "orders", "--accept-loss")["gaps_made"] == []
     assert b"complete up to offset 57" in commands.ok("log", "recover", "orders")
-    assert "goes with --accept-loss" in commands.misused("log", "recover", "orders", "--accept-unreachable")
+    assert "extends --accept-loss" in commands.misused("log", "recover", "orders", "--accept-unreachable")
 
 
 def test_a_reader_without_await_is_told_in_its_place(uri: str) -> None:

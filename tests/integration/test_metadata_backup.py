@@ -69,7 +69,7 @@ async def test_a_cluster_is_restored_and_writes_at_once(tmp_path: Path) -> None:
         await ledgerlog_ok("log", "append", "x", uri=uri, stdin=b"one\ntwo\n")
         made = await said("metadata", "backup", backup, uri=uri)
         assert made["file"] == backup
-        assert "is there already" in await refused("metadata", "backup", backup, uri=uri)
+        assert "already exists" in await refused("metadata", "backup", backup, uri=uri)
         await ledgerlog_ok("log", "append", "x", uri=uri, stdin=b"three\n")
         await ledgerlog_ok("log", "create", "later", uri=uri)
         await ledgerlog_ok("log", "append", "later", uri=uri, stdin=b"lost\n")

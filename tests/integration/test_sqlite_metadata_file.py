@@ -417,7 +417,7 @@ async def test_a_file_in_whose_place_another_was_put_beside_its_log_is_not_mixed
         await store.create("only/in/the/log", b"x")
         os.link(path, aside)
         os.replace(copy, path)
-        with pytest.raises(WrongCluster, match=r"was replaced .*-wal still lies beside it"):
+        with pytest.raises(WrongCluster, match=r"was replaced .*-wal is still there"):
             await store.get("only/in/the/log")
         assert path.read_bytes() == before, "it was not touched"
         os.replace(aside, path)

@@ -45,7 +45,7 @@ async def test_a_local_cluster_with_tls_serves_those_who_have_a_certificate(
         assert await ledgerlog_ok("log", "read", "orders", "--raw", *mine, uri=cluster.uri) == b"one\ntwo\n"
         assert (await ledgerlog_ok("bookie", "list", *mine, uri=cluster.uri)).count(b"writable") == 3
         for files, why in (
-            ([], "it speaks TLS, and this process has no certificate"),
+            ([], "it speaks TLS, but this process has no certificate"),
             (options(stranger(path)), "it does not trust the authority of this process's certificate"),
         ):
             listed = await ledgerlog("bookie", "list", *files, uri=cluster.uri)
@@ -172,12 +172,12 @@ async def bookie_command(tmp_path: Path, files: TLS, *more: str) -> list[str]:
         (
             "client/billing",
             [],
-            "billing.pem names client/billing, and this bookie needs a certificate for bookie/",
+            "billing.pem names client/billing, but this bookie needs a certificate for bookie/",
         ),
         (
             "bookie/b1",
             ["--id", "b2"],
-            "b1.pem names bookie/b1, and this bookie needs a certificate for bookie/",
+            "b1.pem names bookie/b1, but this bookie needs a certificate for bookie/",
         ),
     ],
 )

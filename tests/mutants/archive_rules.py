@@ -470,7 +470,7 @@ MUTANTS = (
         """
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
-            return done("skipped", record, why="its archive has changed meanwhile")
+            return done("skipped", record, why="its archive changed in the meantime")
         """,
         "",
         f"{_TEST}::test_a_ledger_that_is_archived_anew_waits_anew_though_its_record_has_the_version_of_the_old_one",

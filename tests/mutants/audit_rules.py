@@ -209,7 +209,7 @@ MUTANTS = (
         "LedgerRepair._complete",
         """
         if in_limbo:
-            left.append(f"it is not known what {', '.join(in_limbo)} has of it: in limbo")
+            left.append(f"it is not known which copies {', '.join(in_limbo)} has: in limbo")
         """,
         "",
         _TEST_FIVE,

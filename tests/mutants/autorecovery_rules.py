@@ -254,7 +254,7 @@ MUTANTS = (
         "damaged_task_stops_the_auditor",
         "rule 22",
         "repair_tasks._wanted",
-        'logger.error("%s; it is made anew", damage)',
+        'logger.error("%s; a new one is made", damage)',
         "raise damage",
         f"{_BOARD}::test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew",
     ),
@@ -339,7 +339,7 @@ MUTANTS = (
         "_FragmentShell._look_at_targets",
         """
         if registration is None:
-            core.on_target_lost(new, "it is lost, or takes no ordinary writes any more")
+            core.on_target_lost(new, "it is lost, or no longer takes ordinary writes")
         else:
             self._registrations[new] = Check(writable_path(new), registration.version)
         """,
@@ -347,7 +347,7 @@ MUTANTS = (
         if registration is None:
             continue
         if not registration:
-            core.on_target_lost(new, "it is lost, or takes no ordinary writes any more")
+            core.on_target_lost(new, "it is lost, or no longer takes ordinary writes")
         else:
             self._registrations[new] = Check(writable_path(new), registration.version)
         """,

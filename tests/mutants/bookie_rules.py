@@ -595,7 +595,7 @@ BOOT = (
                 raise IndexBehind(
                     directory,
                     None,
-                    f"segment {number} is missing, the index says that the journal goes on there",
+                    f"segment {number} is missing, but the index says that the journal continues there",
                 )
         """,
         """
@@ -604,7 +604,7 @@ BOOT = (
                 raise IndexBehind(
                     directory,
                     None,
-                    f"segment {number} is missing, the index says that the journal goes on there",
+                    f"segment {number} is missing, but the index says that the journal continues there",
                 )
         """,
         f"{_TEST_SEGMENT}::test_segments_from_the_mark_on_must_all_be_there",

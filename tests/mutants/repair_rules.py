@@ -155,7 +155,7 @@ MUTANTS = (
         "LedgerRepair._complete",
         """
         if away:
-            left.append(f"it is not known what {', '.join(away)} has of it: not registered")
+            left.append(f"it is not known which copies {', '.join(away)} has: not registered")
         """,
         "",
         _CLOSES_BELOW,

@@ -87,7 +87,9 @@ MUTANTS = (
         "a_cut_connection_counts_as_its_end",
         "SECURITY",
         "TlsStream.receive_into",
-        """raise ConnectionLost(f"the connection with {self.peer} broke: it ended without a farewell")""",
+        """raise ConnectionLost(
+                f"the connection with {self.peer} broke: it ended without a TLS close message"
+            )""",
         "return 0",
         f"{_STREAM}::test_a_stream_that_is_cut_off_is_broken_and_not_at_its_end",
     ),

@@ -144,8 +144,8 @@ async def test_five_users_say_the_same_of_one_broken_cluster(clock: MockClock) -
         assert verdict.task is not None
         assert verdict.task.damaged == (DAMAGED,)
         assert verdict.task.incomplete == (IN_LIMBO, SILENT), "nobody knows that these have what they should"
-        assert f"what {IN_LIMBO} has of it: in limbo" in (verdict.trouble or "")
-        assert f"what {SILENT} has of it: no answer" in (verdict.trouble or "")
+        assert f"which copies {IN_LIMBO} has: in limbo" in (verdict.trouble or "")
+        assert f"which copies {SILENT} has: no answer" in (verdict.trouble or "")
         # All users see the entries that the backfill brought.
         left = {copy: kind for copy, kind in TRUTH.items() if kind != "missing"}
         check_verification(await client.ledgers.verify(ledger_id), left)

@@ -174,7 +174,7 @@ async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -
         verdict = await repair_once(slow, writer.ledger_id, lost)
         stored = await quick.ledgers.metadata(writer.ledger_id)
         assert lost not in stored.fragments[0].ensemble
-        assert verdict.is_done or "somebody else changed" in (verdict.trouble or "")
+        assert verdict.is_done or "another process changed" in (verdict.trouble or "")
         assert (await repair_once(slow, writer.ledger_id, lost)).is_done
         assert (await slow.ledgers.metadata(writer.ledger_id)) == stored
 

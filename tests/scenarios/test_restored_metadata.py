@@ -558,7 +558,7 @@ async def test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_a
             await client.opened.bookies.wait_writable(3)
             await cluster.bookies["b2"].stop()
             check = await look_at_metadata(client.opened)
-            with pytest.raises(BookieUnavailable, match="b2 did not list what they hold"):
+            with pytest.raises(BookieUnavailable, match="b2 did not list the ledgers that they hold"):
                 await bring_back(client.opened, check)
             assert (await look_at_metadata(client.opened)).forgotten == check.forgotten
             back, _ = await bring_back(client.opened, check, accept_absent=True)

@@ -182,7 +182,7 @@ async def test_a_process_without_a_secret_takes_no_change_from_anybody(clock: Mo
     ("given", "status", "why"),
     [
         (token(), 200, "read-only"),
-        (token(scope=TokenScope.READ), 403, "good for reading only"),
+        (token(scope=TokenScope.READ), 403, "only allows reading"),
         (token(seconds=0), 401, "has expired"),
         (token(secrets=Secrets(None, (b"t" * 32,))), 401, "not made with the secret"),
         (token(BILLING), 403, "does not have the role admin"),
@@ -400,9 +400,9 @@ async def test_a_process_asks_with_a_token_of_its_own_secret_and_gets_every_answ
 @pytest.mark.parametrize(
     ("said", "error", "why"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", WireError, "does not answer by HTTP"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", WireError, "does not answer by HTTP"),
-        (b"", WireError, "does not answer by HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", WireError, "does not answer in HTTP"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", WireError, "does not answer in HTTP"),
+        (b"", WireError, "does not answer in HTTP"),
         (
             b"HTTP/1.1 200 OK\r\n\r\n" + bytes(limits.ADMIN_ANSWER_BYTES_MAX + 1),
             WireError,

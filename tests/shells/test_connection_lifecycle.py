@@ -57,7 +57,10 @@ async def test_the_client_says_whom_it_means(over: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (encode_hello_reply(Status.OK, attrs.evolve(ME, bookie_id="b2")), "another bookie serves there: b2"),
+        (
+            encode_hello_reply(Status.OK, attrs.evolve(ME, bookie_id="b2")),
+            "another bookie serves at that address: b2",
+        ),
         (
             encode_hello_reply(Status.OK, attrs.evolve(ME, instance="instance-2")),
             "b1 instance 'instance-2', where b1 instance 'instance-1' was expected",
@@ -305,7 +308,7 @@ async def test_sinks_never_meet_another_instance_of_their_bookie(scene: Scene) -
     assert scene.pool.connection("b1") is scene.connection
     await scene.bookie.next(other)
     await sink.until("lost", 2)
-    assert "its data was replaced: it is instance 'instance-2' now" in sink.calls[-2][1]
+    assert "its data was replaced: it is now instance 'instance-2' now" in sink.calls[-2][1]
     # Everybody else gets a connection to the new one.
     newer = scene.pool.connection("b1")
     assert newer is not scene.connection

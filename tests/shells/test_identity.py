@@ -285,7 +285,7 @@ async def test_a_wrong_proof_is_refused_and_ends_the_connection(
         assert (answer.header.kind, answer.header.status) == (Kind.PROOF | REPLY, Status.UNAUTHORIZED)
         assert not answer.body
         await stranger.ended()
-        assert "does not prove what it claims" in caplog.text
+        assert "does not prove its claim" in caplog.text
 
 
 async def prove(client: RawClient, proof: ClientProof, hello: bytes) -> Status:

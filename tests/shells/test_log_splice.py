@@ -592,7 +592,7 @@ async def test_the_traps_are_errors_that_say_so(autojump_clock: object) -> None:
             await commit(client.opened, log, batch(5, more))
         with pytest.raises(SpliceRefused, match="part of a log already"):
             await commit(client.opened, log, batch(4, ledgers))
-        with pytest.raises(SpliceRefused, match="somebody else closed it"):
+        with pytest.raises(SpliceRefused, match="another process closed it"):
             await commit(client.opened, log, batch(4, (attrs.evolve(more[0], last_entry=7),)))
         with pytest.raises(InvalidArgument, match="coalesce"):
             await commit(client.opened, log, batch(4, more * (LOG_SPLICE_LEDGERS_MAX + 1)))

@@ -68,7 +68,7 @@ async def test_who_means_another_bookie_is_told_and_cut_off(
         assert status is Status.WRONG_BOOKIE
         assert hello.instance == bookie.node.cookie.instance
         await client.ended()
-        assert "client=client:1: cut off: it means" in caplog.text
+        assert "client=client:1: cut off: it wants" in caplog.text
 
 
 async def test_what_follows_a_refused_hello_is_not_answered(machine: Machine) -> None:
@@ -434,7 +434,7 @@ async def test_what_is_damaged_on_the_disk_is_told_as_that_and_never_as_absent(
         assert header.status == Status.CORRUPT
         assert header.argument < 1
         assert 1 not in entries.ids
-        assert f"ledger=7: what follows entry {header.argument} cannot be read: CORRUPT" in caplog.text
+        assert f"ledger=7: entries after entry {header.argument} cannot be read: CORRUPT" in caplog.text
 
 
 async def test_an_index_that_cannot_be_read_is_an_error_and_not_an_absence(
@@ -891,7 +891,7 @@ async def test_a_client_that_cannot_be_finished_does_not_hold_up_the_end(
         await trio.testing.wait_all_tasks_blocked()
         begun = trio.current_time()
     assert trio.current_time() - begun == pytest.approx(limits.BOOKIE_DRAIN_S)
-    assert "not finished within 5 s and dropped: clients=1" in caplog.text
+    assert "connections dropped that did not finish within 5 s: clients=1" in caplog.text
 
 
 async def test_a_bookie_that_is_cancelled_stops_at_once_and_is_not_registered_any_more(

@@ -153,12 +153,12 @@ async def test_an_emptied_directory_is_refused(store: MemoryStore) -> None:
 
 async def test_data_without_a_cookie_is_refused(store: MemoryStore) -> None:
     with pytest.raises(
-        CookieMismatch, match="has data and no cookie, and the metadata store knows no bookie"
+        CookieMismatch, match="has data but no cookie, and the metadata store knows no bookie"
     ):
         await establish(store, await data_alone())
     await formatted(store)
     with pytest.raises(
-        CookieMismatch, match="has data and no cookie, and the metadata store knows bookie b1"
+        CookieMismatch, match="has data but no cookie, and the metadata store knows bookie b1"
     ):
         await establish(store, await data_alone())
 
@@ -374,7 +374,7 @@ async def formatted_elsewhere(store: MemoryStore) -> None:
 
 async def test_what_a_person_has_to_look_at_is_not_fixed(store: MemoryStore) -> None:
     await formatted(store)
-    with pytest.raises(CookieMismatch, match="has data and no cookie"):
+    with pytest.raises(CookieMismatch, match="has data but no cookie"):
         await fix(store, await data_alone())
     with pytest.raises(CookieMismatch, match="was formatted for cluster"):
         await fix(store, await formatted(new_tree("another").open_store()))
@@ -443,7 +443,11 @@ async def test_a_journal_directory_that_is_empty_or_anothers_is_refused(store: M
     with pytest.raises(CookieMismatch, match="/fast/other has no cookie"):
         await establish_apart(store, machine, journal="/fast/other")
     machine.disk.files[f"{JOURNAL}/cookie"] = (await formatted(new_tree().open_store())).disk.files[COOKIE]
-    with pytest.raises(CookieMismatch, match=r"do not belong together: .* instance .*, .* instance "):
+    with pytest.raises(
+        CookieMismatch,
+        match=r"do not belong to the same bookie: .* instance .*, .* "
+        "instance ",
+    ):
         await establish_apart(store, machine)
     empty(machine, JOURNAL)
     with pytest.raises(CookieMismatch, match="/fast/b1 has no cookie"):
@@ -509,7 +513,7 @@ async def test_a_directory_that_was_rolled_back_is_marked_for_the_loss(
     assert not await is_marked(machine)
     await establish(store, old)
     assert await is_marked(old)
-    assert "rolled back: /data/b1 is of generation 1, and the bookie was at 2" in caplog.text
+    assert "rolled back: /data/b1 has generation 1, but the bookie was at 2" in caplog.text
     await establish(store, machine)
     assert await is_marked(machine), "the copy served since"
 

@@ -74,28 +74,28 @@ def bookie_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         pytest.param(
             certificates.files("bookie/b1"),
             None,
-            "it speaks TLS, and this process has no certificate: give --tls-cert",
-            "it does not speak TLS, and this process does",
+            "it speaks TLS, but this process has no certificate: give --tls-cert",
+            "it does not speak TLS, but this process does",
             id="a plain client at a bookie with TLS",
         ),
         pytest.param(
             None,
             CLIENT,
-            "it does not speak TLS, and this process does",
-            "it speaks TLS, and this bookie has no certificate",
+            "it does not speak TLS, but this process does",
+            "it speaks TLS, but this bookie has no certificate",
             id="a client with TLS at a plain bookie",
         ),
         pytest.param(
             certificates.files("bookie/b2"),
             CLIENT,
-            "its certificate proves it to be bookie/b2, and bookie/b1 was expected",
+            "its certificate proves that it is bookie/b2, but bookie/b1 was expected",
             None,
             id="the certificate of another bookie",
         ),
         pytest.param(
             certificates.files("client/b1"),
             CLIENT,
-            "its certificate proves it to be client/b1, and bookie/b1 was expected",
+            "its certificate proves that it is client/b1, but bookie/b1 was expected",
             None,
             id="the certificate of a client in place of a bookie's",
         ),
@@ -165,7 +165,7 @@ async def test_an_append_with_a_certificate_that_the_bookies_refuse_names_the_re
     async with machine.bookie(), machine.tree.open_store() as store:
         for files, why in (
             (STRANGER, "failed: b1 (it does not trust the authority of this process's certificate)"),
-            (None, "failed: b1 (it speaks TLS, and this process has no certificate"),
+            (None, "failed: b1 (it speaks TLS, but this process has no certificate"),
         ):
             async with open_client(store, network(files, inner), append_deadline_s=1.0) as client:
                 log = await create_log(

@@ -141,7 +141,7 @@ def not_yet_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TLS:
         ),
         pytest.param(
             None,
-            "may be not valid yet by its clock; this machine's clock says",
+            "may not be valid yet by its clock; this machine's clock says",
             "its certificate is not valid yet; .*: is a clock wrong?",
             id="not yet valid",
         ),
@@ -227,7 +227,7 @@ async def test_older_versions_of_tls_are_refused() -> None:
 async def test_a_plain_client_is_told_apart_from_a_bad_one() -> None:
     async with ends(lambda inner: inner, as_bookie) as pair, trio.open_nursery() as nursery:
         nursery.start_soon(pair.client.send_all, [b"LEDGERLOG, plain, and long enough for a head"])
-        with pytest.raises(Unauthenticated, match="it does not speak TLS, and this process does"):
+        with pytest.raises(Unauthenticated, match="it does not speak TLS, but this process does"):
             await pair.server.receive_into(memoryview(bytearray(10)))
 
 
@@ -303,7 +303,7 @@ async def test_a_stream_that_is_cut_off_is_broken_and_not_at_its_end() -> None:
         assert await outcomes(pair) == (None, None)
         assert isinstance(pair.client, TlsStream)
         pair.client._inner.close()  # An attacker on the way can do this.
-        with pytest.raises(ConnectionLost, match="it ended without a farewell"):
+        with pytest.raises(ConnectionLost, match="it ended without a TLS close message"):
             await pair.server.receive_into(memoryview(bytearray(10)))
 
 
@@ -393,7 +393,7 @@ def test_files_that_do_not_fit_are_refused_by_name(own: TLS, tmp_path: Path) -> 
 def test_a_process_refuses_its_own_certificate_before_its_peers_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Unauthenticated, match=r"billing.pem has expired at .* clock says"):
+    with pytest.raises(Unauthenticated, match=r"billing.pem expired at .* clock says"):
         Certificates(certificates.files("client/billing", days=-0.01), "c1")
     with pytest.raises(Unauthenticated, match=r"is for cluster c2, and this is cluster c1"):
         Certificates(certificates.files("client/billing", cluster="c2"), "c1")
@@ -405,7 +405,7 @@ def test_others_who_may_read_the_key_are_reported(own: TLS, caplog: pytest.LogCa
     os.chmod(own.key, 0o640)
     with caplog.at_level(logging.WARNING):
         Certificates(own, "c1")
-    assert f"other users of this machine may use the key {own.key}: its mode is 0640" in caplog.text
+    assert f"other users of this machine can access the key {own.key}: its mode is 0640" in caplog.text
 
 
 def renew(own: TLS, principal: str = "client/billing") -> None:

@@ -153,7 +153,7 @@ def test_the_command_lists_marks_and_says_by_its_exit_status(
         chosen = ("--ledgers", str(hole.ledger_id))
         code, lines, complaint = run(*chosen)
         assert code == 1
-        assert f"{hole.entries} copies are not as they should be" in complaint
+        assert f"{hole.entries} copies are missing or wrong" in complaint
         assert f"0..{hole.entries - 1}" in lines[1]
         assert f"missing: {hole.entries} copies in 1 runs" in lines
         assert portal.run(lambda: RepairQueue(client).tasks()) == []

@@ -156,7 +156,7 @@ async def test_messages_that_do_not_belong_together_are_refused(autojump_clock: 
     ("names", "overwrite", "words"),
     [
         (["value"], True, "only appended to"),
-        (["value", "topic"], False, "perhaps key and headers"),
+        (["value", "topic"], False, "optionally key and headers"),
         (["key"], False, "the column value"),
         (["value", "headers"], False, "array<struct<key:string,value:binary>>"),
         (["value", "value"], False, "the column value"),
@@ -184,7 +184,7 @@ def test_the_log_is_named_by_the_job_or_by_the_rows() -> None:
     check_written(by_rows, False, log=None)
     with pytest.raises(InvalidArgument, match="have each row name its log in a column log"):
         check_written(types.StructType([value]), False, log=None)
-    with pytest.raises(InvalidArgument, match="and the job names 'log': drop one"):
+    with pytest.raises(InvalidArgument, match="but the job also names 'log': drop one"):
         check_written(by_rows, False, log="log")
     by_number = types.StructType([value, types.StructField("log", types.LongType())])
     with pytest.raises(InvalidArgument, match=r"log \(string\)"):

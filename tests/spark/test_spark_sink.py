@@ -91,7 +91,7 @@ def test_what_cannot_be_written_is_refused(on_spark: SparkOnLogs, log_name: str)
 
     with pytest.raises(Exception, match="only appended to"):
         attempt(rows.select("value"), "overwrite")
-    with pytest.raises(Exception, match="the column value, and perhaps key and headers"):
+    with pytest.raises(Exception, match="the column value, and optionally key and headers"):
         attempt(rows)
     with pytest.raises(Exception, match="go together"):
         attempt(rows.select("value"), producerId="x")
@@ -140,7 +140,7 @@ def test_each_row_goes_to_the_log_that_it_names(on_spark: SparkOnLogs, log_name:
         write_rows(table, createLog="true", producerId="nightly", batchSeq=1)
     for number, name in enumerate(names):
         assert sorted(contents(on_spark, name)) == sorted(b"row %d" % at for at in range(number, 30, 3))
-    with pytest.raises(Exception, match="a task writes to at most"):
+    with pytest.raises(Exception, match="a task can write to at most"):
         write_rows(
             on_spark.spark.range(0, 200, numPartitions=1).selectExpr(
                 "CAST(id AS STRING) AS value", f"concat('{log_name}/many/', id) AS log"
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_is_put_back_is_an_error_and_no_loss(
     run_query(on_spark, source, sink, checkpoint, producerId="copier")
     append(on_spark, source, values[130:])
     # The older checkpoint goes on with batch 1, but the log has batches 0 to 3.
-    with pytest.raises(Exception, match="batch 1, and the log has those up to 3"):
+    with pytest.raises(Exception, match="batch 1, but the log already has the batches up to 3"):
         run_query(on_spark, source, sink, tmp_path / "old", producerId="copier")
     assert contents(on_spark, sink) == values[:130]
     # The newer checkpoint still works.
@@ -246,9 +246,9 @@ def test_a_job_whose_number_goes_back_or_that_has_other_rows_is_an_error(
 ) -> None:
     on_spark.cluster.create_log(log_name)
     write(on_spark, log_name, 0, 10, producerId="nightly", batchSeq=2)
-    with pytest.raises(Exception, match="batch 1, and the log has those up to 2"):
+    with pytest.raises(Exception, match="batch 1, but the log already has the batches up to 2"):
         write(on_spark, log_name, 10, 20, producerId="nightly", batchSeq=1)
-    with pytest.raises(Exception, match="has 11 records, and the batch of that number in the log has 10"):
+    with pytest.raises(Exception, match="has 11 records, but the batch of that number in the log has 10"):
         write(on_spark, log_name, 0, 11, producerId="nightly", batchSeq=2)
     assert sorted(contents(on_spark, log_name)) == texts(0, 10)
 

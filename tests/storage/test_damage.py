@@ -502,7 +502,7 @@ async def test_of_entries_that_stand_in_two_files_and_do_not_fit_one_row_a_salva
             await add_durably(engine, 7, ids)
         indexes.indexes["b/index"].apply([(run_key(7, 0), None), (ledger_key(7), None)])
     async with opened("b", disk, indexes) as directory:
-        with pytest.raises(StorageCorrupt, match="room for one run"):
+        with pytest.raises(StorageCorrupt, match="hold only one run"):
             await rebuild_index(directory)
         await salvage(directory, lambda: bytes(16))
     async with running("b", config, disk=disk, indexes=indexes) as engine:

@@ -129,7 +129,7 @@ async def test_no_engine_opens_on_a_directory_that_may_have_lost_data_and_was_no
         async with machine.running():
             pass
     del machine.disk.files[f"{PATH}/marks"]
-    with pytest.raises(StorageError, match="its marks are gone"):
+    with pytest.raises(StorageError, match="its loss marks are gone"):
         async with machine.running():
             pass
     machine.disk.files[f"{PATH}/marks"] = bytearray(b"LLMARKS1 and something else that is long enough")

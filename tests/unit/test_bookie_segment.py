@@ -161,7 +161,7 @@ def test_a_trimmed_file_ends_with_its_last_block_and_nothing_of_it_may_be_damage
     scan = writer.scan()
     assert scan.is_trimmed
     assert scan.end == stop
-    with pytest.raises(StorageCorrupt, match="has not passed it"):
+    with pytest.raises(StorageCorrupt, match="has not reached its end"):
         writer.walk()
     writer.images[0][start + PAGE_BYTES : start + 2 * PAGE_BYTES] = bytes(PAGE_BYTES)
     with pytest.raises(StorageCorrupt):

@@ -72,7 +72,7 @@ def test_what_is_found_without_an_acknowledgement_is_told_with_its_offset() -> N
 def test_two_offsets_for_one_record_are_a_contradiction() -> None:
     made = account(4)
     made.acknowledge(3, 2, 3)
-    with pytest.raises(Contradiction, match="record 4 is said to be at offset 4 and at 9"):
+    with pytest.raises(Contradiction, match="record 4 was reported at offset 4 and at 9"):
         made.acknowledge(4, 1, 9)
 
 

@@ -162,7 +162,9 @@ def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
     assert line.startswith("3 are needed, 2 registered (")
     assert "bookie list" in line
     assert "ledger list" in complaint(LedgerNotFound(3))
-    assert "restore it from a copy" in complaint(MetadataCorrupt("metadata of ledger 3: not valid CBOR"))
+    assert "restore the store from a copy" in complaint(
+        MetadataCorrupt("metadata of ledger 3: not valid CBOR")
+    )
 
 
 def test_where_to_start_is_an_offset_a_position_a_time_or_a_word() -> None:

@@ -769,7 +769,7 @@ def test_an_operator_accepts_what_bookies_lost_and_not_that_they_do_not_answer()
         refused, _ = begin(round_entries=10, accept_loss=accept_loss)
         limbo.answer_all(refused)
         assert isinstance(refused.failure, RecoveryFailed)
-        assert "without an answer from b2, which may hold it" in str(refused.failure)
+        assert "no answer from b2, which may hold the entry" in str(refused.failure)
         assert refused.lost_from is None
 
     recovery, register = begin(round_entries=10, accept_loss=True, accept_unreachable=True)

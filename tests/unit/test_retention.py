@@ -94,13 +94,13 @@ def test_an_operator_is_told_why_each_ledger_is_there() -> None:
         "new records go there",
     ]
     assert why_kept(log_of(RetentionPolicy(max_age_s=110)), [], later) == [
-        *["retention lets it go: the leader drops it, or 'log retain' does"] * 2,
+        *["retention allows to drop it: the leader does that, or 'log retain'"] * 2,
         "retention keeps 110 s",
         "new records go there",
     ]
     pin = CursorState(name="billing", offset=15, pins=True)
     assert why_kept(log_of(RetentionPolicy(max_bytes=100)), [pin], later) == [
-        "retention lets it go: the leader drops it, or 'log retain' does",
+        "retention allows to drop it: the leader does that, or 'log retain'",
         "cursor 'billing' pins the records from offset 15 on",
         "retention keeps 100 bytes; cursor 'billing' pins the records from offset 15 on",
         "new records go there",
@@ -113,7 +113,10 @@ def test_an_operator_is_told_why_each_ledger_is_there() -> None:
         "cursor 'billing' pins the records from offset 15 on (other cursors that pin it: 1)",
     ]
     rolling = log_of(RetentionPolicy()).rolled(9, b"")
-    assert why_kept(rolling, [], later)[-2:] == ["its last records are on their way", "new records go there"]
+    assert why_kept(rolling, [], later)[-2:] == [
+        "its last records are still being written",
+        "new records go there",
+    ]
 
 
 def test_a_cursor_survives_its_bytes_and_damage_is_refused() -> None:
@@ -141,8 +144,10 @@ def test_the_first_ledger_of_a_list_that_deduplication_holds_says_so() -> None:
     shorter, _ = log.truncated(20, 30, b"")
     assert shorter.dedupe_index == 0
     assert let_go(shorter, None, later) == 0
-    assert why_kept(shorter, [], later)[0] == "it tells who appended what (deduplication)"
-    assert why_kept(log, [], later)[2] == "it tells who appended what (deduplication)"
+    assert why_kept(shorter, [], later)[0] == "deduplication needs it to know which producer appended which "
+    "record"
+    assert why_kept(log, [], later)[2] == "deduplication needs it to know which producer appended which "
+    "record"
 
 
 def test_a_ledger_that_nothing_holds_is_there_for_one_before_it() -> None:
@@ -150,7 +155,7 @@ def test_a_ledger_that_nothing_holds_is_there_for_one_before_it() -> None:
     # There are 300 bytes. Dropping the first ledger leaves 200, dropping the second leaves 100, below the
     # bound.
     assert why_kept(log, [], NOW)[:3] == [
-        "retention lets it go: the leader drops it, or 'log retain' does",
+        "retention allows to drop it: the leader does that, or 'log retain'",
         "retention keeps 150 bytes",
         "retention keeps 150 bytes",
     ]
@@ -213,7 +218,7 @@ def test_whatever_holds_a_ledger_alone_keeps_it_and_without_all_that_it_goes(
     removable = {Hold.DEDUPE, Hold.RETENTION, Hold.PIN}
     for index, here in enumerate(found):
         is_dropped = index < count
-        assert is_dropped == whys[index].startswith("retention lets it go")
+        assert is_dropped == whys[index].startswith("retention allows to drop it")
         assert is_dropped == (not here and not any(found[:index]))
         if not here:
             continue

@@ -140,8 +140,8 @@ class Ballast:
             await self.ensure()
         elif free - size < 2 * kept - min(kept, await self._held()):
             raise DiskFull(
-                f"{free} bytes are free in {self._directory}: not enough for another {size}, because "
-                f"{kept} are kept for the index"
+                f"{free} bytes are free in {self._directory}: not enough for another {size}, because {kept} "
+                f"are reserved for the index"
             )
 
     async def ensure(self) -> None:

@@ -71,8 +71,8 @@ def raise_limit() -> int:
     limit = 2**31 if soft == resource.RLIM_INFINITY else soft
     if limit < RESERVE + CONNECTIONS_MIN:
         raise LedgerLogError(
-            f"this process may have {limit} files and connections open, and a bookie needs "
-            f"{RESERVE + CONNECTIONS_MIN} at least: raise the limit (ulimit -n; of a service, LimitNOFILE=)"
+            f"this process may have {limit} files and connections open, but a bookie needs at least "
+            f"{RESERVE + CONNECTIONS_MIN}: raise the limit (ulimit -n; of a service, LimitNOFILE=)"
         )
     return limit
 

@@ -223,7 +223,7 @@ class RealDisk:
                 await trio.sleep(RETRY_S)
             else:
                 if self._is_exhausted:
-                    logger.warning("there are descriptors again")
+                    logger.warning("file descriptors are available again")
                 self._is_exhausted = False
                 return result
 

@@ -130,7 +130,7 @@ class StorageDirectory:
         there = await self.read_journal_cookie()
         if self._names(here) != self._names(there) and (here is not None or await self._has_segments()):
             raise CookieMismatch(
-                f"{self.path} and its journal in {self._journal_directory} do not belong together: "
+                f"{self.path} and its journal in {self._journal_directory} do not belong to the same bookie: "
                 f"{self._whose(self.path, here)}, {self._whose(self._journal_directory, there)}. Mount the "
                 f"right "
                 "ones; if one of them is lost, empty both, and 'bookie cookie fix' takes them into service"
@@ -250,9 +250,9 @@ class StorageDirectory:
             StorageError: The directory has a cookie already, or has data.
         """
         if await self.read_cookie() is not None:
-            raise StorageError(f"{self.path} is formatted already")
+            raise StorageError(f"{self.path} is already formatted")
         if await self.has_data():
-            raise StorageError(f"{self.path} has data but no cookie; it is not formatted over")
+            raise StorageError(f"{self.path} has data but no cookie; it is not formatted again")
         disk = self.disk
         unfinished = f"{self._cookie_path}.new"
         await disk.write_file(unfinished, _file_of(cookie))

@@ -420,9 +420,9 @@ async def _sound_marks(directory: StorageDirectory) -> LossMarkStore:
     now = await read_marks(directory.disk, directory.path)
     if now is None or now.is_unclean:
         raise StorageError(
-            f"{directory.path} may have lost acknowledged entries: its bookie did not stop cleanly and ran "
-            "without the journal's copy of them, or its marks are gone. Only 'bookie run', which can ask the "
-            "metadata store, may open it"
+            f"{directory.path} may have lost acknowledged entries: its bookie did not stop cleanly and did "
+            f"not write entries to the journal first, or its loss marks are gone. Only 'bookie run' may "
+            f"open it, because it can ask the metadata store"
         )
     return LossMarkStore(directory.disk, directory.path, now)
 
@@ -449,11 +449,11 @@ async def _next_segment(
             arenas.give_back(view)
             if is_last_resort:
                 raise DiskFull(
-                    f"{files.directory}: a start needs {size} bytes for the journal to go on, and nothing is "
-                    f"left that could be given up for them; free some space on that disk ({full})"
+                    f"{files.directory}: a start needs {size} bytes to continue the journal, and the bookie "
+                    f"has nothing left to delete; free some space on that disk ({full})"
                 ) from full
             size = max(_FIRST_SEGMENT_BYTES_MIN, size // 8 // PAGE_BYTES * PAGE_BYTES)
-            logger.warning("going on in a segment of %d bytes: %s", size, full)
+            logger.warning("continuing in a segment of %d bytes: %s", size, full)
 
 
 @asynccontextmanager

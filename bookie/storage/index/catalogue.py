@@ -50,7 +50,7 @@ class Catalogue:
         such row."""
         value = self.index.get_now(rows.INSTANCE_KEY)
         if value is None:
-            raise StorageCorrupt(self.path, None, "the index does not say whose it is")
+            raise StorageCorrupt(self.path, None, "the index does not name its bookie")
         return rows.decode_instance(value, self.path)
 
     def mark_now(self) -> ReplayStart:

@@ -37,8 +37,8 @@ nothing was done: try again later. Reads raise these errors too, while the index
 def remedy(path: str) -> str:
     """Return the advice for a damaged index, for messages."""
     return (
-        f"`bookie rebuild-index {os.path.dirname(path) or '.'}` makes the index again from the journal and "
-        "the entry logs"
+        f"`bookie rebuild-index {os.path.dirname(path) or '.'}` rebuilds the index from the journal and the "
+        f"entry logs"
     )
 
 

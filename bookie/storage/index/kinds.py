@@ -99,7 +99,7 @@ def default_kind() -> IndexKind:
         else:
             return kind
     raise StorageError(
-        f"a bookie needs a store for its index, and neither can be imported: {', nor '.join(failures)}. "
+        f"a bookie needs a store for its index, but no store can be imported: {', nor '.join(failures)}. "
         f"{how_to_install(ROCKSDB.package)}"
     )
 

@@ -111,9 +111,9 @@ class PatientIndex:
             return
         self._is_stuck = is_stuck
         if is_stuck:
-            logger.error("%s: nothing can be written for now: %s", self.path, why)
+            logger.error("%s: the index cannot be written for now: %s", self.path, why)
         else:
-            logger.warning("%s: it can be written again", self.path)
+            logger.warning("%s: the index can be written again", self.path)
         if self.on_stuck is not None:
             self.on_stuck(is_stuck)
 

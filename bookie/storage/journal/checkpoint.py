@@ -156,7 +156,7 @@ class Checkpointer:
                 changes=lambda: [rows.encode_mark(mark)],
             )
         except DiskFull as full:
-            logger.warning("segment=%d stays as it is: %s", segment.number, full)
+            logger.warning("segment=%d is not rewritten: %s", segment.number, full)
             return False
         self.flushes += 1
         await self.rewriter.remove([segment.number], used=segment.end)

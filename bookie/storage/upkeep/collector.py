@@ -140,7 +140,9 @@ class Collector:
             try:
                 await self.collect()
             except MetadataUnavailable as trouble:
-                logger.warning("nothing is collected, the metadata store cannot be asked: %s", trouble)
+                logger.warning(
+                    "nothing is collected, because the metadata store cannot be asked: %s", trouble
+                )
             except NOT_NOW as trouble:
                 logger.warning("collection waits: %s", trouble)
 
@@ -213,8 +215,8 @@ class Collector:
             logger,
             LEDGERS_GONE,
             "collection: %(gone)d of %(held)d ledgers are gone from the metadata store, first=%(first)d "
-            "last=%(last)d; they are deleted if the next pass finds the same. If nobody deleted them, look "
-            "at the metadata store now",
+            "last=%(last)d; they are deleted if the next pass finds the same. If nobody deleted these "
+            "ledgers, check the metadata store now",
             gone=len(fresh),
             held=held,
             first=fresh[0],

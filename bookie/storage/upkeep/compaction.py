@@ -192,7 +192,7 @@ class Compactor:
             except UnreadableSource as damage:
                 self.damaged[damage.file] = UnreadableFile(str(damage), damage.run)
                 self._suspects.discard(damage.file)
-                logger.error("not compacted, kept as it is: %s", damage)
+                logger.error("not compacted, and kept unchanged: %s", damage)
                 continue
             finally:
                 self._sources = frozenset()
@@ -229,7 +229,7 @@ class Compactor:
             try:
                 held = await self._contents.read(row)
             except StorageError as damage:
-                logger.warning("the file is damaged, its live runs are taken from the index: %s", damage)
+                logger.warning("the file is damaged, so its live runs are read from the index: %s", damage)
                 try:
                     held = await self._contents.read_by_index(row)
                 except StorageError as trouble:

@@ -184,10 +184,10 @@ class Doubles:
                 raise StorageCorrupt(
                     self._pool.path_of(one.file),
                     one.offset,
-                    f"entries {one.first}..{one.last} of ledger {one.ledger_id} stand here, and entries "
+                    f"entries {one.first}..{one.last} of ledger {one.ledger_id} are here, and entries "
                     f"{other.first}..{other.last} of it at byte {other.offset} of "
-                    f"{self._pool.path_of(other.file)}: each has some that the other has not, and the index "
-                    "has room for one run that begins so",
+                    f"{self._pool.path_of(other.file)}: each has entries that the other lacks, but the "
+                    f"index can hold only one run that begins with this entry",
                 )
             kept = [found[0], *others]
         return kept

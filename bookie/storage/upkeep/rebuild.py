@@ -79,14 +79,16 @@ async def rebuild_index(
         raise StorageCorrupt(
             files.directory,
             None,
-            "there is no segment to make an index from: put the journal back (is it mounted?); if it is "
+            "there is no segment to build an index from: put the journal back (is it mounted?); if it is "
             "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
         )
     replaced, last_replaced = await read_replaced(logs, log_numbers)
     for number in _missing(numbers, replaced, sign=1):
         raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
     for number in _missing(log_numbers, replaced, sign=-1):
-        raise StorageCorrupt(logs.path(number), None, "the entry log is missing, and no other replaced it")
+        raise StorageCorrupt(
+            logs.path(number), None, "the entry log is missing, and no other entry log replaced it"
+        )
     async with fresh_index(directory) as index:
         catalogue = AllRuns(Catalogue(index))
         counting = [number for number in numbers if number not in replaced]
@@ -198,7 +200,7 @@ async def _follow(
             raise StorageCorrupt(
                 files.path(stretch[0]),
                 SEGMENT_HEADER_BYTES,
-                f"block {mark.sequence}, though block {end.sequence} is in segment {end.segment}",
+                f"block {mark.sequence}, but block {end.sequence} is in segment {end.segment}",
             )
         steps = Replay(
             disk=directory.disk,
@@ -215,7 +217,7 @@ async def _follow(
         end = steps.walk.end
     if steps is None:
         raise StorageCorrupt(
-            files.directory, None, "the segment that the journal was to go on in is missing: put it back"
+            files.directory, None, "the segment in which the journal should continue is missing: put it back"
         )
     walk = steps.walk
     if not steps.is_closed:

@@ -48,9 +48,9 @@ class Reclaimer:
                 try:
                     await self._collector.collect()
                 except MetadataUnavailable as trouble:
-                    logger.warning("short of space, and the metadata store cannot be asked: %s", trouble)
+                    logger.warning("short of space, but the metadata store cannot be asked: %s", trouble)
                 except NOT_NOW as trouble:
-                    logger.warning("short of space, and collection waits: %s", trouble)
+                    logger.warning("short of space, but collection waits: %s", trouble)
             await self._compactor.compact(is_eventual=True)
             self.rounds += 1
             await trio.sleep(_PAUSE_S)

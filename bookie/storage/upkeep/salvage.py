@@ -85,7 +85,9 @@ async def salvage(directory: StorageDirectory, new_nonce: Callable[[], bytes]) -
     try:
         return Salvaged((), await rebuild_index(directory))
     except StorageCorrupt as damage:
-        logger.warning("the index cannot be made from complete files, and what reads is salvaged: %s", damage)
+        logger.warning(
+            "the index cannot be built from complete files, so the readable data is salvaged: %s", damage
+        )
     return await _Salvage(directory, await directory.read_instance(), new_nonce).run()
 
 

@@ -138,7 +138,7 @@ class Scrubber:
                 await self._pass()
                 await self._check_files()
             except StorageError as trouble:
-                logger.error("scrubbing ends early, the index cannot be read: %s", trouble)
+                logger.error("scrubbing ends early, because the index cannot be read: %s", trouble)
             else:
                 self.passes += 1
             if self.rotten:
@@ -199,7 +199,7 @@ class Scrubber:
             except StorageError as damage:
                 # The file may have been rewritten after the row was read: it may be gone or have a new row.
                 if await self._catalogue.file(row.file) == row:
-                    logger.error("rotten: in a part of the file that no live entry needs: %s", damage)
+                    logger.error("damaged, but in a part of the file that no live entry needs: %s", damage)
                     self._compactor.suspect(row.file)
             self.bytes_checked += row.end
 

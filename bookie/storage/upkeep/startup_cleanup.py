@@ -81,7 +81,7 @@ async def _read_replaced(
             # replaced them, nothing depends on this log, and it may be damaged.
             if any(low not in known and -low not in gone for low in numbers if low <= number):
                 raise
-            logger.error("what this log replaced is not known: %s", damage)
+            logger.error("it is not known which files this log replaced: %s", damage)
         else:
             gone |= replaced[number]
     return replaced, gone
@@ -160,7 +160,7 @@ async def remove_replaced(files: EntryFiles, catalogue: Catalogue, *, first_segm
         try:
             replaced |= await files.logs.read_replaced(-row.file)
         except StorageCorrupt as damage:
-            logger.error("what this log replaced is not known: %s", damage)
+            logger.error("it is not known which files this log replaced: %s", damage)
     for file in strange:
         if file in replaced:
             await files.remove(file)

@@ -170,10 +170,10 @@ def parse_key_rule(text: str, tombstones: str | None = None) -> KeyRule:
     """
     kind, _, rest = text.partition(":")
     if tombstones is not None and tombstones != "empty" and not tombstones.startswith("json:"):
-        raise InvalidArgument(f"{tombstones!r} is not a kind of tombstones: 'empty' or 'json:PATH'")
+        raise InvalidArgument(f"{tombstones!r} is not a way to mark tombstones: 'empty' or 'json:PATH'")
     is_json = tombstones is not None and tombstones.startswith("json:")
     if tombstones is not None and is_json != (kind == "json"):
-        raise InvalidArgument(f"tombstones {tombstones!r} do not go with the key {text!r}")
+        raise InvalidArgument(f"tombstones {tombstones!r} cannot be used with the key {text!r}")
     if text == "key":
         return own_rule(tombstones=tombstones is not None)
     if kind == "prefix" and rest.isascii() and rest.isdigit() and len(rest) < 10:

@@ -148,7 +148,7 @@ class Steps(list[ArchiveStep]):
             self._on_step(step)
 
 
-LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
+LATE = "its new file is too old: a cleaner may delete it as a file that no log names"
 _STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24
 """The largest allowed difference between the clocks of a job, of a cleaner and of the destination, in
 seconds."""
@@ -294,9 +294,9 @@ class Archiver:
         try:
             metadata = await self.client.ledgers.metadata(ledger_id)
         except LedgerNotFound:
-            return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it was deleted meanwhile")
+            return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it was deleted in the meantime")
         if not metadata.is_closed or metadata.last_entry is None:
-            raise EntryCorrupt(ledger_id, 0, f"log {self.name!r} counts it as closed, and it is not")
+            raise EntryCorrupt(ledger_id, 0, f"log {self.name!r} counts it as closed, but it is not closed")
         ledger = ArchivedLedger(
             ledger_id=ledger_id,
             first_offset=segment.first_offset,
@@ -326,7 +326,7 @@ class Archiver:
                     raise EntryCorrupt(
                         segment.ledger_id,
                         entry_id,
-                        f"its first offset is {header.first_offset} where log {self.name!r} goes on at "
+                        f"its first offset is {header.first_offset}, but log {self.name!r} goes on at "
                         f"{offset}",
                     )
                 offset = header.end_offset
@@ -451,8 +451,8 @@ class Archiver:
                 ):
                     raise ArchiveCorrupt(
                         found.file,
-                        f"another job archived ledger {record.ledger_id} of log {self.name!r} with other "
-                        f"records than bookies gave for {record.file}",
+                        f"another job archived ledger {record.ledger_id} of log {self.name!r} with records "
+                        f"that differ from those that bookies returned for {record.file}",
                     )
                 if not is_unsure:
                     await self.delete_file(record)
@@ -460,7 +460,7 @@ class Archiver:
             if metadata is None or metadata.index_of(record.ledger_id) is None:
                 if not is_unsure:
                     await self.delete_file(record)
-                return done("skipped", record, why="its records were truncated away meanwhile")
+                return done("skipped", record, why="its records were truncated in the meantime")
             if not is_unsure and self.is_late(record):
                 await self.delete_file(record)
                 return done("skipped", record, why=LATE)
@@ -497,7 +497,7 @@ class Archiver:
         """
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
-            return done("skipped", record, why="its archive has changed meanwhile")
+            return done("skipped", record, why="its archive changed in the meantime")
         version = found[1]
         ledger = record.ledger(ledger_id)
         assert ledger is not None
@@ -533,7 +533,7 @@ class Archiver:
             # have the same version number, and its delay is not over.
             found = await self.archives.find(self.incarnation, record.ledger_id)
             if found is None or found[0] != record:
-                return done("skipped", record, why="its archive has changed meanwhile")
+                return done("skipped", record, why="its archive changed in the meantime")
             await self.client.store.transaction(
                 [
                     Check(archive_path(self.incarnation, record.ledger_id), found[1]),
@@ -545,7 +545,7 @@ class Archiver:
         step = await settle(self.client.store, write, what=f"giving up the copies of ledger {ledger_id}")
         if step is given_up:
             self.mark("copies given up")
-            logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, redact(record.file))
+            logger.info("ledger=%d log=%s is only in %s now", ledger_id, self.name, redact(record.file))
         return step
 
     async def _withdraw(self, record: ArchivedFile, version: int, ledger_id: int, why: str) -> ArchiveStep:
@@ -553,11 +553,11 @@ class Archiver:
         stored = await self.ledgers.find(ledger_id)
         if stored is None or len(record.ledgers) > 1:
             # Only the file has all the records, so it must be restored.
-            raise ArchiveCorrupt(record.file, f"{why}; no bookie has its records any more")
+            raise ArchiveCorrupt(record.file, f"{why}; no bookie has its records now")
         metadata, _ = await self.logs.read(self.incarnation)
         index = None if metadata is None else metadata.index_of(ledger_id)
         if metadata is None or index is None:
-            return done("skipped", record, why="its records were truncated away meanwhile")
+            return done("skipped", record, why="its records were truncated in the meantime")
         # The metadata of a ledger may exist although its entries are lost. Then only the damaged file, or a
         # copy of this file that an operator restores, may hold the records. Readers find a file only by its
         # record, so keep the record.
@@ -565,7 +565,9 @@ class Archiver:
             async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):
                 pass
         except (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt) as failure:
-            raise ArchiveCorrupt(record.file, f"{why}; and bookies do not give it: {failure}") from failure
+            raise ArchiveCorrupt(
+                record.file, f"{why}; and it cannot be read from bookies: {failure}"
+            ) from failure
         operations: tuple[Operation, ...] = (
             Check(ledger_path(ledger_id), stored[1]),
             Delete(archive_path(self.incarnation, record.ledger_id), version),
@@ -580,9 +582,9 @@ class Archiver:
 
         what = f"the withdrawal of archive file {record.file}"
         if not await settle(self.client.store, write, what=what):
-            return done("skipped", record, why="its archive has changed meanwhile")
+            return done("skipped", record, why="its archive changed in the meantime")
         self.mark("withdrawn")
-        logger.warning("ledger=%d log=%s is to be archived again: %s", ledger_id, self.name, why)
+        logger.warning("ledger=%d log=%s will be archived again: %s", ledger_id, self.name, why)
         return done("withdrawn", record, why=why)
 
     # --- retiring, and checks of files --------------------------------------------------------
@@ -601,7 +603,7 @@ class Archiver:
         """
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
-            return done("skipped", record, why="its archive has changed meanwhile")
+            return done("skipped", record, why="its archive changed in the meantime")
         metadata, _ = await self.logs.read(self.incarnation)
         if metadata is not None and metadata.index_of(record.ledger_id) is not None:
             return done("skipped", record, why="its log names it")

@@ -198,8 +198,8 @@ class Markers:
             lacks = f"its marker, {self._marker.marker_name(self.cluster, known.marker)}, is not there"
         return ArchiveUnavailable(
             file,
-            f"its destination is {destination.url}, and {lacks}. Is it mounted, and the right place? Mount "
-            "it. If it is, and lacks its marker because it was restored without it, accept it once: "
+            f"its destination is {destination.url}, and {lacks}. Is this the right place, and is it "
+            f"mounted? If the destination was restored without its marker, accept it once: "
             f"{_HOW_TO_ACCEPT}",
         )
 

@@ -137,7 +137,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> 
             # store names the new file although a read found an old record. So leave the file to ``clean``.
             if not is_unsure:
                 await archiver.delete_file(made)
-            return done("skipped", group[0], why="it was truncated, or changed by another job meanwhile")
+            return done("skipped", group[0], why="it was truncated, or another job changed it")
         # If this job was held up for a day, a cleaner may have deleted the new file. If it was held up for
         # almost a day, a cleaner may be about to delete the new file. So keep the old files.
         if not is_unsure and archiver.is_late(made):

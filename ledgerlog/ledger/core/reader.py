@@ -174,7 +174,7 @@ class RangeRead:
     def _conclude(self, lane: _Lane) -> None:
         said = lane.said
         words = ", ".join(lane.why.get(bookie) or f"{bookie}: {what.value}" for bookie, what in said.items())
-        words = words or "nobody else has it"
+        words = words or "no other bookie has it"
         if said and all(what is _Said.ABSENT for what in said.values()):
             self.failure = EntryNotFound(self.ledger_id, lane.next, words)
         elif _Said.DAMAGED in said.values() and not {_Said.UNKNOWN, _Said.BUSY} & {*said.values()}:

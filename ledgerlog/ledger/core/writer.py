@@ -398,7 +398,7 @@ class WriterCore:
             self._attempts = []
             self._form_intent()
         elif stored.last_fragment != self.pending.fragments[-1]:
-            self._fail(LedgerFenced(self.ledger_id, "somebody else changed its last fragment"))
+            self._fail(LedgerFenced(self.ledger_id, "another process changed its last fragment"))
         else:
             self._form_intent()
 
@@ -409,7 +409,7 @@ class WriterCore:
         assert last_entry is not None
         if last_entry > self.lac:
             return LedgerFenced(self.ledger_id, f"it was recovered and closed at entry {last_entry}")
-        return LedgerClosed(self.ledger_id, last_entry, "closed by somebody else")
+        return LedgerClosed(self.ledger_id, last_entry, "closed by another process")
 
     def check(self) -> None:
         """Assert the writer's invariants, for model checks."""

@@ -278,18 +278,19 @@ class Splice(CountsOpenLedgers):
         if commit.batch < mark.batch and commit.run != mark.run and commit.run not in mark.former:
             return SpliceRefused(
                 f"log {self._name!r}: a new run of producer {commit.producer!r} writes batch {commit.batch}, "
-                f"and the log has those up to {mark.batch}: a checkpoint was put back to an older state, or "
-                "the numbers of jobs go back. Its rows may not be those that were written under that number. "
-                f"Go on with the newer checkpoint, or with a number beyond {mark.batch}. Or take another "
+                f"but the log already has the batches up to {mark.batch}: a checkpoint was set back to an "
+                f"older state, or the numbers of jobs go back. Its rows may differ from those that were "
+                f"written under that number. Continue with the newer checkpoint, or with a number above "
+                f"{mark.batch}. Or take another "
                 "producerId (for a stream together with failOnDataLoss=false), and look for rows that are "
                 "in the log twice"
             )
         if commit.batch == mark.batch and mark.records not in (None, commit.records):
             return SpliceRefused(
                 f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} has "
-                f"{commit.records} records, and the batch of that number in the log has {mark.records} "
-                f"(up to offset {mark.end_offset}): they are not the same batch. A checkpoint was put back "
-                "to an older state, or the query gives other rows when it is run again. Take another "
+                f"{commit.records} records, but the batch of that number in the log has {mark.records} "
+                f"(up to offset {mark.end_offset}): they are not the same batch. A checkpoint was set back "
+                f"to an older state, or the query returns other rows when it runs again. Take another "
                 "producerId (for a stream together with failOnDataLoss=false), and look for rows that are in "
                 "the log twice"
             )
@@ -302,8 +303,8 @@ class Splice(CountsOpenLedgers):
             return None
         return SpliceRefused(
             f"log {self._name!r}: batch {mark.batch} of producer {mark.producer!r} ended at offset "
-            f"{mark.end_offset}, and the log's list of ledgers ends at {metadata.counted_end}: its record "
-            "was put back to an older state, and what it listed since is missing"
+            f"{mark.end_offset}, but the log's list of ledgers ends at {metadata.counted_end}: the log's "
+            f"record was set back to an older state, and the ledgers that it listed since then are missing"
         )
 
     def _followed(self) -> LedgerLogError | None:
@@ -324,7 +325,7 @@ class Splice(CountsOpenLedgers):
         if metadata.dedupe_epoch is not None:
             return SpliceRefused(
                 f"log {self._name!r} has deduplication (dedupe), and spliced ledgers do not say which "
-                "producer appended their records; enter log.writer(dedupe=False) once to switch it off"
+                "producer appended their records; enter log.writer(dedupe=False) once to turn it off"
             )
         if mark is not None and mark.source != commit.source:
             return SpliceRefused(
@@ -346,8 +347,8 @@ class Splice(CountsOpenLedgers):
             there = "none" if mark is None else f"those up to {mark.batch}"
             return SpliceRefused(
                 f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} skips batches: "
-                f"the log has {there}, and those between are missing, as after a log was deleted and made "
-                "again. With failOnDataLoss=false the stream goes on without them"
+                f"the log has {there}, and the batches between are missing, for example because the log was "
+                f"deleted and created again. With failOnDataLoss=false the stream continues without them"
             )
         if len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
             return LogListFull(self._name, len(metadata.segments))
@@ -359,7 +360,7 @@ class Splice(CountsOpenLedgers):
             if ledger is None and self._was_tried:
                 return MetadataOutcomeUnknown(
                     f"ledger {staged.ledger_id} was staged for log {self._name!r} and is gone: it was "
-                    "spliced and has been truncated since, or it was deleted before that"
+                    f"spliced and later truncated, or it was deleted before the splice"
                 )
             if ledger is None:
                 return SpliceRefused(
@@ -369,7 +370,7 @@ class Splice(CountsOpenLedgers):
             if ledger.metadata.last_entry != staged.last_entry or staged.last_entry == NO_ENTRY:
                 return SpliceRefused(
                     f"ledger {staged.ledger_id} was staged with entries up to {staged.last_entry} and ends "
-                    f"with {ledger.metadata.last_entry}: somebody else closed it"
+                    f"with {ledger.metadata.last_entry}: another process closed it"
                 )
             if ledger.is_spliced:
                 return SpliceRefused(f"ledger {staged.ledger_id} is part of a log already")

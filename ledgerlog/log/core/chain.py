@@ -677,7 +677,7 @@ class LeaderChain:
                 self._roll_wanted = False
 
     def on_lost(self, failure: LedgerLogError) -> None:
-        """One of our ledgers failed, was fenced, or was closed by somebody else."""
+        """One of our ledgers failed, was fenced, or was closed by another process."""
         self._lose(failure)
 
     def _lose(self, failure: LedgerLogError) -> None:

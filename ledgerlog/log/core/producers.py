@@ -134,7 +134,7 @@ class Producers:
                     producer_id,
                     sequence,
                     last,
-                    "it was left out, or is in the log already at an offset that is no longer remembered",
+                    "it was skipped, or is already in the log at an offset that is no longer remembered",
                 )
             known.append(place)
         return known

@@ -131,7 +131,7 @@ def why_kept(
             goes = False
             whys.append("; ".join(_why(hold, metadata, segment, pins) for hold in Hold if hold in found))
         elif goes:
-            whys.append("retention lets it go: the leader drops it, or 'log retain' does")
+            whys.append("retention allows to drop it: the leader does that, or 'log retain'")
         else:
             whys.append("a ledger before it is kept")
     return whys
@@ -144,9 +144,9 @@ def _why(hold: Hold, metadata: LogMetadata, segment: LogSegment, pins: list[Curs
         case Hold.CURRENT:
             return "new records go there"
         case Hold.ENDING:
-            return "its last records are on their way"
+            return "its last records are still being written"
         case Hold.DEDUPE:
-            return "it tells who appended what (deduplication)"
+            return "deduplication needs it to know which producer appended which record"
         case Hold.RETENTION:
             age = [] if policy.max_age_s is None else [f"retention keeps {policy.max_age_s:g} s"]
             size = [] if policy.max_bytes is None else [f"retention keeps {policy.max_bytes} bytes"]

@@ -200,7 +200,7 @@ class ReplicaCore:
             MemoryError: The replica has to stop. The same holds for RecursionError, and for anything that is
                 not an Exception.
         """
-        assert offset == self.next_offset, f"record {offset} where {self.next_offset} comes next"
+        assert offset == self.next_offset, f"record {offset} , but {self.next_offset} comes next"
         timestamp_ms = max(self.timestamp_ms, envelope.timestamp_ms)
         request_id = envelope.request_id
         outcome: CommandOutcome | None = None

@@ -92,7 +92,7 @@ def parse_principal(text: str) -> ZkPrincipal:
     scheme, colon, identity = text.partition(":")
     if not colon or scheme not in _SCHEMES or not identity or len(text.encode()) > _PRINCIPAL_BYTES_MAX:
         raise InvalidArgument(
-            f"{text[:200]!r} is no ZooKeeper principal: write SCHEME:ID, for example sasl:reader, or "
+            f"{text[:200]!r} is not a ZooKeeper principal: write SCHEME:ID, for example sasl:reader, or "
             f"digest:USER:HASH; the schemes are {', '.join(_SCHEMES)}"
         )
     if scheme == "digest" and not _is_digest(identity):

@@ -214,8 +214,8 @@ class Conversation:
         """Return the error for a call that the access control list of a znode does not allow."""
         if not self.login.is_somebody:
             return ZooKeeperKnowsNot(
-                f"ZooKeeper ({self.hosts}) does not let a client without credentials use {znode}: name their "
-                "file by --zk-auth-file or LEDGERLOG_ZK_AUTH_FILE. Nothing was done"
+                f"ZooKeeper ({self.hosts}) does not let a client without credentials use {znode}: name a "
+                f"credentials file with --zk-auth-file or LEDGERLOG_ZK_AUTH_FILE. Nothing was done"
             )
         return ZooKeeperDenies(
             f"ZooKeeper ({self.hosts}) does not let {self.login} do this to {znode}: the user or the "

@@ -420,7 +420,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
     def _read_header(self, timeout: float) -> Any:
         header, buffer, offset = super()._read_header(timeout)
         if header.err == _NEEDS_SASL:
-            self._refused("the servers ask for a login, and this process has none that they accept")
+            self._refused("the servers ask for a login, but this process has none that they accept")
             raise AuthFailedError
         if header.xid == PING_XID and self._pings_sent_ns:
             self._link.heard(self._pings_sent_ns.popleft())

@@ -173,8 +173,8 @@ def load_auth(path: str) -> ZooKeeperAuth:
         ) from cause
     if stat.S_ISREG(mode) and mode & 0o077:
         raise InvalidArgument(
-            f"the credentials file for ZooKeeper, {path}, may be read by others "
-            f"(mode {stat.S_IMODE(mode):04o}): chmod 600 it"
+            f"the credentials file for ZooKeeper, {path}, can be accessed by other users (mode "
+            f"{stat.S_IMODE(mode):04o}): chmod 600 it"
         )
     try:
         if len(content) > _FILE_BYTES_MAX:
@@ -227,7 +227,7 @@ def check_tls(tls: TLS) -> None:
         tls_context(tls)
     except OSError as cause:
         raise InvalidArgument(
-            f"{tls.cert}, {tls.key} and {tls.ca} are no TLS identity: {_reason(cause)}"
+            f"{tls.cert}, {tls.key} and {tls.ca} are not a TLS identity: {_reason(cause)}"
         ) from cause
 
 

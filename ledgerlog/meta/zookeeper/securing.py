@@ -87,8 +87,9 @@ async def secure(
     """
     if names.root == "/" and not with_root:
         raise InvalidArgument(
-            "the cluster lies in ZooKeeper's root, whose list holds for all who use the ensemble. If only "
-            "this cluster does, give --with-root; otherwise move the cluster below a chroot (metadata backup "
+            "the cluster lies in ZooKeeper's root, whose list applies to everybody who uses the ensemble. "
+            "If only this cluster uses it, give --with-root; otherwise move the cluster below a chroot "
+            "(metadata backup "
             "and restore)"
         )
     if not conversation.login.is_somebody:

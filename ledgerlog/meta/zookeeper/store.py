@@ -161,7 +161,7 @@ def open_zookeeper_store(
         )
     if is_tls and credentials.tls is None:
         raise InvalidArgument(
-            f"ZooKeeper at {hosts} is to be reached by TLS (zks://), which takes --tls-cert, --tls-key and "
+            f"ZooKeeper at {hosts} is reached over TLS (zks://), which needs --tls-cert, --tls-key and "
             "--tls-ca"
         )
     return _open(
@@ -506,7 +506,7 @@ class ZooKeeperStore(SingleWrites):
                 if link.zxid_of(number) < self._zxid_floor:
                     raise self._belonging.refuse(
                         "has lost data that was read from it before: it was created again, or set back to "
-                        "an older state. If that is intended, restart the processes that use it"
+                        "an older state. If this is intended, restart the processes that use it"
                     )
                 self._belonging.judge(None if found is None else found[0])
             except WrongCluster as wrong:
@@ -564,7 +564,7 @@ class ZooKeeperStore(SingleWrites):
                 ) from None
             self._conversation.link.submit(RemoveWatches(self._names.counters))
             return
-        raise MetadataUnavailable(f"{self._conversation.silence()}; does it run?")
+        raise MetadataUnavailable(f"{self._conversation.silence()}; is it running?")
 
     async def _keep_link(self) -> None:
         while True:

@@ -42,7 +42,7 @@ class Leaving:
         """
         self.is_free = False
         """Whether nobody uses the bookie any more."""
-        self.waits_for = "nothing was looked at yet"
+        self.waits_for = "nothing was checked yet"
         """Why the bookie is not free, for a person; empty if it is."""
         self._settled_s = settled_s
         self._read_only_since: float | None = None
@@ -70,4 +70,4 @@ class Leaving:
             more = ", ..." if len(used_by) > _NAMED_MAX else ""
             self.waits_for = f"ledgers that are not closed use it: {len(used_by)} ({named}{more})"
         else:
-            self.waits_for = "clients learn that it is read-only"
+            self.waits_for = "clients are learning that it is read-only"

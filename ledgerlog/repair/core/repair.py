@@ -321,7 +321,9 @@ class FragmentRepair:
             self._form_intent()
         else:
             self._fail(
-                RepairFailed(self.ledger_id, self.fragment.first_entry, "somebody else changed its ensemble")
+                RepairFailed(
+                    self.ledger_id, self.fragment.first_entry, "another process changed its ensemble"
+                )
             )
 
     def _fail(self, failure: LedgerLogError) -> None:
