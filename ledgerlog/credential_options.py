@@ -34,11 +34,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "ledgerlog.credentials"
 
 _OPTIONS = (
-    ("--tls-cert", TLS_VARIABLES["cert"], "The certificate of this process, PEM."),
-    ("--tls-key", TLS_VARIABLES["key"], "The key of the certificate."),
-    ("--tls-ca", TLS_VARIABLES["ca"], "The authorities whose certificates are trusted."),
+    ("--tls-cert", TLS_VARIABLES["cert"], "The certificate of this process, a PEM file."),
+    ("--tls-key", TLS_VARIABLES["key"], "The private key of the certificate."),
+    ("--tls-ca", TLS_VARIABLES["ca"], "The certificates of the authorities to trust, a PEM file."),
     ("--secret-file", SECRET_FILE_VARIABLE, "The cluster's shared secret."),
-    ("--zk-auth-file", ZK_AUTH_FILE_VARIABLE, "The credentials for ZooKeeper."),
+    ("--zk-auth-file", ZK_AUTH_FILE_VARIABLE, "A file with the credentials for ZooKeeper."),
 )
 
 

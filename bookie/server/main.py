@@ -86,7 +86,7 @@ _journal_dir = click.option(
     "--journal-dir",
     "journal_directory",
     type=click.Path(file_okay=False),
-    help="Where the journal lies, if not in PATH.",
+    help="The directory of the journal, if it is not in PATH.",
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -121,66 +121,75 @@ def main() -> None:
 @click.argument("path", type=click.Path(file_okay=False))
 @_metadata
 @click.option(
-    "--listen", default="127.0.0.1:0", show_default=True, help="Where to serve; port 0: any free one."
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="The address to serve at. Port 0 picks a free port.",
 )
-@click.option("--advertise", help="The address that clients are told, where it is another than --listen.")
+@click.option("--advertise", help="The address to announce to clients, if it differs from --listen.")
 @click.option(
     "--id",
     "bookie_id",
-    help="The bookie's id; by default that in its certificate, otherwise the directory's own or a new one.",
+    help="The bookie's id. Default: the id in its certificate, otherwise the id of the directory, otherwise "
+    "a new one.",
 )
-@click.option("--config", type=click.Path(dir_okay=False), help="Options of the storage, a TOML file.")
+@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file with storage options.")
 @_journal_dir
 @_index(
-    "The store of the index (index in the configuration). By default the one that PATH has; for a new PATH "
+    "The store of the index (index in the configuration). Default: the store that PATH has; for a new PATH "
     "LevelDB if plyvel is installed, otherwise RocksDB."
 )
 @click.option(
     "--no-journal-data",
     is_flag=True,
-    help="Acknowledge entries before they are synced (journal_write_data = false). After a stop that was not "
-    "clean the bookie copies what it lost from others.",
+    help="Acknowledge entries before they are synced (journal_write_data = false). After an unclean stop, "
+    "the bookie copies the lost entries from other bookies.",
 )
 @click.option(
     "--fix-cookie",
     is_flag=True,
-    help="Serve PATH though it was emptied or exchanged: what it lost is copied from other bookies.",
+    help="Serve PATH even if it was emptied or replaced. Lost entries are copied from other bookies.",
 )
 @click.option(
     "--repair",
     "repair_damage",
     is_flag=True,
-    help="If PATH is damaged so that the bookie would not start, salvage what reads; the rest is copied from "
-    "other bookies. Then verify all that is stored, at once.",
+    help="If PATH is so damaged that the bookie would not start, salvage the readable data and copy the "
+    "rest from other bookies. Then verify all stored data at once.",
 )
 @click.option(
     "--collect-interval",
     "collect_interval_s",
     type=float,
     metavar="SECONDS",
-    help="How often ledgers that were deleted are looked for (collect_interval_s).",
+    help="How often the bookie looks for deleted ledgers (collect_interval_s).",
 )
 @click.option(
     "--compact-interval",
     "compact_interval_s",
     type=float,
     metavar="SECONDS",
-    help="How often compaction looks for something to do (compact_interval_s).",
+    help="How often compaction looks for work (compact_interval_s).",
 )
 @click.option(
     "--compact-rate",
     "compact_bytes_per_s",
     type=int,
     metavar="BYTES",
-    help="Bytes a second that compaction writes at most (compact_bytes_per_s).",
+    help="The most bytes per second that compaction writes (compact_bytes_per_s).",
 )
 @click.option(
-    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A placement label, such as rack=r1."
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A placement label, such as rack=r1. Repeat it for more.",
 )
 @click.option(
     "--auto-recovery",
     is_flag=True,
-    help="Look after under-replicated ledgers of the whole cluster, too, with all others that do.",
+    help="Also run auto-recovery, together with all other processes that run it: it repairs "
+    "under-replicated ledgers of the whole cluster.",
 )
 @admin_options
 @click.option(
@@ -194,7 +203,7 @@ def main() -> None:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How lines of the log are written: for people, or one JSON object a line.",
+    help="The format of the log: text for people, or one JSON object per line.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(
@@ -223,7 +232,7 @@ def run(
     """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP.
 
     If the bookie has certificates or a secret, SIGHUP does not stop it, but makes it read them again. If the
-    bookie's terminal is gone, SIGHUP stops it all the same."""
+    bookie has lost its terminal, SIGHUP always stops it."""
     with _usage():
         uri = parse_uri(metadata)
         if isinstance(uri, FileUri | MemoryUri):
@@ -465,7 +474,7 @@ def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
 
 @main.group()
 def cookie() -> None:
-    """The identity of a directory."""
+    """Show or fix the identity (the cookie) of a bookie's directory."""
 
 
 @cookie.command("show")
@@ -473,7 +482,7 @@ def cookie() -> None:
 @_journal_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cookie_show(path: str, journal_directory: str | None, as_json: bool) -> None:
-    """Show whose directory PATH is."""
+    """Show to which bookie the directory PATH belongs."""
 
     from bookie.server.inspect import show_cookie, show_marks
 
@@ -487,15 +496,16 @@ def cookie_show(path: str, journal_directory: str | None, as_json: bool) -> None
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
 @_metadata
-@click.option("--id", "bookie_id", help="The bookie's id; by default the directory's own.")
+@click.option("--id", "bookie_id", help="The bookie's id. Default: the id of the directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cookie_fix(
     path: str, journal_directory: str | None, metadata: str, bookie_id: str | None, as_json: bool
 ) -> None:
-    """Take PATH into service for a bookie whose disk was emptied or exchanged.
+    """Take PATH into service for a bookie whose disk was emptied or replaced.
 
-    It is marked for the loss: when it serves, it refuses adds of all ledgers that exist now, denies nothing
-    of them, and copies what it lost from other bookies. If nothing is wrong, nothing is changed."""
+    The command marks the loss in PATH. When the bookie serves, it refuses adds to all ledgers that exist now,
+    denies no entry of them, and copies the lost entries from other bookies. If nothing is wrong, the command
+    changes nothing."""
 
     from bookie.server.inspect import show_marks
 
@@ -532,13 +542,13 @@ def cookie_fix(
 
 @main.group()
 def inspect() -> None:
-    """What a stopped bookie's files hold."""
+    """Show the contents of a stopped bookie's files."""
 
 
 @inspect.command("journal")
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each segment.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per segment.")
 def inspect_journal(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show each segment of the journal in PATH."""
     from bookie.server.inspect import show_journal
@@ -549,7 +559,7 @@ def inspect_journal(path: str, journal_directory: str | None, as_json: bool) -> 
 @inspect.command("entries")
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each entry log.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per entry log.")
 def inspect_entries(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show each entry log in PATH, and why it is kept."""
     from bookie.server.inspect_entries import show_entries
@@ -561,10 +571,13 @@ def inspect_entries(path: str, journal_directory: str | None, as_json: bool) -> 
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: the index itself, then a line for each ledger."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: one line for the index itself, then one line per ledger.",
 )
 def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> None:
-    """Show what the index in PATH knows."""
+    """Show the contents of the index in PATH."""
     from bookie.server.inspect import show_index
 
     _show(path, journal_directory, show_index, as_json)
@@ -573,10 +586,10 @@ def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> No
 @main.command("rebuild-index")
 @click.argument("path", type=click.Path(file_okay=False))
 @_journal_dir
-@_index("The store of the new index; this converts an index of the other one. By default the present one.")
+@_index("The store of the new index. Give the other store to convert the index. Default: the present store.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rebuild_index_command(path: str, journal_directory: str | None, index: str | None, as_json: bool) -> None:
-    """Make the index in PATH again from its journal and entry logs, which must all be there."""
+    """Rebuild the index in PATH from the journal and the entry logs. None of these files may be missing."""
 
     from bookie.storage.upkeep.rebuild import rebuild_index
 
@@ -599,11 +612,11 @@ def rebuild_index_command(path: str, journal_directory: str | None, index: str |
 @_metadata
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def repair(path: str, journal_directory: str | None, metadata: str, as_json: bool) -> None:
-    """Salvage PATH if it is damaged so that its bookie does not start.
+    """Salvage PATH if it is so damaged that its bookie does not start.
 
-    All that reads is kept, damaged files are set aside, and the loss is marked: when the bookie serves, it
-    denies nothing of the ledgers that exist now, and copies what it lost from other bookies. If the bookie
-    starts anyway, nothing is changed."""
+    The command keeps all readable data, sets damaged files aside, and marks the loss. When the bookie serves,
+    it denies no entry of the ledgers that exist now, and copies the lost entries from other bookies. If the
+    bookie would start anyway, the command changes nothing."""
 
     from bookie.server.repairing import repair_directory, restore_cookie
 

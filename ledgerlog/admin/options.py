@@ -18,13 +18,13 @@ def admin_options(function: F) -> F:
         click.option(
             "--admin-reads",
             type=click.Choice(["open", "proven"]),
-            help="Who may read metrics and configuration there: everybody, or who proves to be a bookie or "
-            "an admin. By default everybody, unless the cluster is closed.",
+            help="Who may read metrics and configuration there: everybody, or only processes that prove to "
+            "be a bookie or an admin. Default: everybody, unless the cluster is closed.",
         ),
         click.option(
             "--admin",
             metavar="HOST:PORT",
-            help="Serve metrics, health and administration by HTTP there; port 0: any free one.",
+            help="The address for metrics, health and administration over HTTP. Port 0 picks a free port.",
         ),
     ):
         function = option(function)

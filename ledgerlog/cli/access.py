@@ -16,7 +16,7 @@ __all__ = ["access"]
 
 @click.group()
 def access() -> None:
-    """Say who may do what, make certificates and secrets, and close a cluster."""
+    """Grant roles, make certificates and secrets, and close a cluster."""
 
 
 for _command in (access_grant, access_revoke, access_list, access_certificates, *IDENTITY_COMMANDS):

@@ -33,16 +33,19 @@ def _check_cluster(text: str) -> str:
     default=ANY_CLUSTER,
     callback=parsed(_check_cluster),
     metavar="ID",
-    help="The id of the cluster that they are for.  [default: every cluster that trusts this authority]",
+    help="The id of the cluster that the certificates are for.  [default: every cluster that trusts this "
+    "authority]",
 )
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),
     default=CERTIFICATE_DAYS,
     show_default=True,
-    help="How long they are valid.",
+    help="How many days the certificates are valid.",
 )
-@click.option("--renew", is_flag=True, help="Make new ones also for principals that have one.")
+@click.option(
+    "--renew", is_flag=True, help="Also make new certificates for principals that already have one."
+)
 @json_option
 def access_certificates(
     directory: Path, principals: tuple[str, ...], cluster: str, days: int, renew: bool, as_json: bool
@@ -50,9 +53,9 @@ def access_certificates(
     """Make an authority and certificates for a trial cluster in DIR.
 
     Each PRINCIPAL is bookie/ID, admin/NAME or client/NAME; by default three bookies, an admin and a client.
-    What DIR has already stays, unless you give --renew. The key of the authority stays in DIR too, so a
-    cluster that matters gets its certificates elsewhere (docs/SECURITY.md). The extra ledgerlog[access]
-    brings the package that this needs."""
+    Files that DIR already has are kept, unless you give --renew. The private key of the authority is also in
+    DIR. So for a cluster that matters, get the certificates from your own authority (docs/SECURITY.md). This
+    command needs the extra ledgerlog[access]."""
     try:
         wanted = [Principal.parse(text) for text in principals or _PRINCIPALS]
     except InvalidArgument as wrong:

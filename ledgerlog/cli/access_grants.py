@@ -44,8 +44,9 @@ _ROLES = click.Choice([role.value for role in Role])
 def access_grant(principal: Principal, role: str, prefix: str | None, uri: str, as_json: bool) -> None:
     """Give PRINCIPAL a role, for example: grant client/billing writer billing/
 
-    A writer or reader has the role for all logs whose names begin with PREFIX; without PREFIX, for all logs
-    and for ledgers that belong to no log. Bookies follow within 5 s."""
+    With PREFIX, a writer or reader has the role for all logs whose names begin with PREFIX. Without PREFIX,
+    it has the role for all logs, and for ledgers that belong to no log. Bookies apply the change within 5 s.
+    """
     wanted = _grant(role, prefix)
 
     async def body() -> Grants:
@@ -59,16 +60,17 @@ def access_grant(principal: Principal, role: str, prefix: str | None, uri: str, 
 @_principal_argument
 @click.argument("role", type=_ROLES, required=False)
 @click.argument("prefix", required=False)
-@click.option("--reset", is_flag=True, help="Take away everything, even if the record is damaged.")
+@click.option("--reset", is_flag=True, help="Take away all roles, even if the record is damaged.")
 @uri_option
 @json_option
 def access_revoke(
     principal: Principal, role: str | None, prefix: str | None, reset: bool, uri: str, as_json: bool
 ) -> None:
-    """Take a role away from PRINCIPAL; without ROLE, all of them.
+    """Take a role away from PRINCIPAL. Without ROLE, take away all its roles.
 
-    A bookie and an admin have the role of their kind by themselves. To take that away, name it or leave ROLE
-    out; 'grant' gives it back. Bookies follow within 5 s, and end what the principal has under way."""
+    A bookie and an admin have the role of their kind without a grant. To take that away, name it or leave
+    ROLE out. To give it back, use 'grant'. Bookies apply the change within 5 s, and end the requests of the
+    principal that are under way."""
     if reset and role is not None:
         raise click.UsageError("--reset takes every role away: give no ROLE")
     unwanted = None if role is None else _grant(role, prefix)
@@ -88,7 +90,7 @@ def access_revoke(
 def access_list(uri: str, as_json: bool) -> None:
     """List the principals that have a record, with their roles.
 
-    A bookie or an admin without a record has the role of its kind; a client has none."""
+    A bookie or an admin without a record has the role of its kind. A client without a record has no role."""
 
     async def body() -> list[Grants | MetadataCorrupt]:
         async with connect(uri) as cluster:

@@ -46,7 +46,7 @@ _file_argument = click.argument("file", type=click.Path(dir_okay=False))
 @click.command("new-secret")
 @_file_argument
 def new_secret_command(file: str) -> None:
-    """Make the secret of a cluster, in the new FILE, which only you may read."""
+    """Make the secret of a cluster in the new file FILE, which only you can read."""
 
     async def body() -> None:
         secrets = Secrets(None, (new_secret(),))
@@ -69,10 +69,10 @@ def new_secret_command(file: str) -> None:
     help="The cluster's secret.",
 )
 def secret_command(principal: Principal, file: str, secret_file: str) -> None:
-    """Make the secret of PRINCIPAL, such as client/billing, in the new FILE.
+    """Make the secret of PRINCIPAL, such as client/billing, in the new file FILE.
 
-    It is derived from the cluster's secret, so nothing is stored anywhere else. Who has FILE can prove to be
-    PRINCIPAL, and nobody else. If the cluster's file holds two secrets, FILE gets two."""
+    The secret is derived from the cluster's secret, so it is stored nowhere else. A process that has FILE can
+    prove to be PRINCIPAL, but nobody else. If the cluster's file holds two secrets, FILE gets two."""
 
     async def body() -> None:
         secrets = read_secret_file(secret_file).derived(principal)
@@ -84,12 +84,17 @@ def secret_command(principal: Principal, file: str, secret_file: str) -> None:
 
 @click.command("rotate")
 @_file_argument
-@click.option("--settle", is_flag=True, help="Forget the former secret: every process has the new one.")
+@click.option(
+    "--settle",
+    is_flag=True,
+    help="Remove the former secret from FILE. Do this once every process has the new one.",
+)
 def rotate_command(file: str, settle: bool) -> None:
-    """Put a new secret into FILE, the cluster's, and keep the present one beside it.
+    """Add a new secret of the cluster to FILE, and keep the present secret as the second one.
 
-    Processes read FILE again within seconds. Copy it to all machines, make the files of principals again, and
-    then do the same with --settle. Connections that are open go on."""
+    Processes read FILE again within seconds. First copy FILE to all machines, and make the secret files of
+    principals again. Then do the same with --settle, which removes the old secret. Open connections are not
+    interrupted."""
 
     async def body() -> None:
         secrets = read_secret_file(file)
@@ -119,13 +124,13 @@ def _said(file: str, secrets: Secrets) -> str:
 
 @click.command("token")
 @click.argument("principal", callback=parsed(Principal.parse), metavar="[PRINCIPAL]", required=False)
-@click.option("--change", is_flag=True, help="Good for changes too, not only for reading.")
+@click.option("--change", is_flag=True, help="Also allow changes, not only reading.")
 @click.option(
     "--hours",
     type=FiniteNumber(0, _TOKEN_HOURS_MAX),
     default=1.0,
     show_default=True,
-    help="How long it is good for.",
+    help="How many hours the token is valid.",
 )
 @click.option(
     "--secret-file",
@@ -139,8 +144,9 @@ def _said(file: str, secrets: Secrets) -> str:
 def token_command(principal: Principal | None, change: bool, hours: float, secret_file: str) -> None:
     """Print a token for the administration port of bookies and of 'repair run'.
 
-    It proves to be PRINCIPAL, by default the holder of the file. Send it as 'Authorization: Bearer TOKEN'. A
-    token without --change is good for monitoring: nobody can change anything with it."""
+    The token proves that the sender is PRINCIPAL, by default the holder of the secret. Send it as
+    'Authorization: Bearer TOKEN'. Use a token without --change for monitoring: nobody can change anything
+    with it."""
 
     async def body() -> None:
         secrets = read_secret_file(secret_file)
@@ -156,21 +162,23 @@ def token_command(principal: Principal | None, change: bool, hours: float, secre
 
 @click.command("mode")
 @click.argument("mode", type=click.Choice(["open", "closing", "closed"]), required=False)
-@click.option("--force", is_flag=True, help="Close although not every bookie proves who it is.")
-@click.option("--reset", is_flag=True, help="Write the record anew, even if it is damaged.")
+@click.option(
+    "--force", is_flag=True, help="Close the cluster even if some bookies do not prove who they are."
+)
+@click.option("--reset", is_flag=True, help="Replace the stored record, even if it is damaged.")
 @uri_option
 @json_option
 def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: bool) -> None:
     """Print how the cluster is closed, or change it.
 
     \b
-    open     bookies serve everybody who reaches them
-    closing  who can prove who it is does so; the others are served, too
-    closed   bookies serve only who proves who it is, and clients use only such bookies
+    open     bookies serve everybody who can reach them
+    closing  processes that can prove who they are do so; bookies serve the others, too
+    closed   bookies serve only processes that prove who they are, and clients use only bookies that do
 
-    What counts as a proof is what you give: --secret-file, or a certificate. 'closed' first asks every bookie
-    for its proof. Processes follow within seconds, without a restart. Then bookies cut off who proved
-    nothing."""
+    The kind of proof is the one that you give: --secret-file, or a certificate. Before the command closes the
+    cluster, it asks every bookie for its proof. Processes apply the change within seconds, without a restart.
+    Then bookies end the connections of processes that proved nothing."""
     where = parse_uri(uri)
     credentials = with_secret_beside(given_credentials(), where)
     wanted = None if mode is None else _admission(mode, credentials)

@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def bench() -> None:
-    """Measure writing, reading and taking over, on a throw-away cluster of three bookies or on --uri."""
+    """Measure writes, reads and takeovers, on a temporary cluster of three bookies or on --uri."""
 
 
 @bench.command("write")
@@ -51,7 +51,7 @@ def bench() -> None:
     type=click.Choice(["ledger", "log", "aio"]),
     default="ledger",
     show_default=True,
-    help="What is driven: a ledger's entries, a log's records, or a log's records under asyncio.",
+    help="What to write: entries of a ledger, records of a log, or records of a log under asyncio.",
 )
 @click.option(
     "--size",
@@ -59,7 +59,7 @@ def bench() -> None:
     default="100,1024,16384",
     show_default=True,
     callback=numbers(1, ENTRY_BYTES_MAX),
-    help="Bytes of a record, several with commas.",
+    help="Bytes per record. Separate several sizes with commas.",
 )
 @click.option(
     "--window",
@@ -67,17 +67,21 @@ def bench() -> None:
     default="1000",
     show_default=True,
     callback=numbers(1, 1_000_000),
-    help="Records in flight, several with commas. One at a time is always measured too.",
+    help="Records in flight. Separate several numbers with commas. One at a time is always measured too.",
 )
-@click.option("--rate", type=FiniteNumber(1), help="Open loop: so many entries a second, and no window.")
+@click.option(
+    "--rate", type=FiniteNumber(1), help="Open loop: append this many entries per second, without a window."
+)
 @click.option(
     "--seconds",
     type=FiniteNumber(0.1),
     default=3.0,
     show_default=True,
-    help="How long each run is measured.",
+    help="How many seconds each run lasts.",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw a picture.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw a plot into this file."
+)
 @click.option(
     "--tls",
     "with_tls",
@@ -99,7 +103,7 @@ def bench_write(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Append as fast as it goes, one at a time, or at a fixed rate; measure latencies and cost."""
+    """Append as fast as possible, one at a time, or at a fixed rate. Measure latency and cost."""
     if rate is not None and api != "ledger":
         raise click.UsageError(f"--rate only works with ledgers: leave out --api {api}")
     if api == "aio" and uri is not None and isinstance(parse_uri(uri), FileUri | MemoryUri):
@@ -190,7 +194,7 @@ _seconds_option = click.option(
     type=FiniteNumber(0.1),
     default=3.0,
     show_default=True,
-    help="How long each run is measured.",
+    help="How many seconds each run lasts.",
 )
 
 
@@ -200,7 +204,7 @@ def _rate_option(default: int) -> Callable[[F], F]:
         type=FiniteNumber(1),
         default=default,
         show_default=True,
-        help="How many records are written a second.",
+        help="How many records are written per second.",
     )
 
 
@@ -210,7 +214,7 @@ def _size_option(least: int, default: int) -> Callable[[F], F]:
         type=WholeNumber(least, RECORD_BYTES_MAX),
         default=default,
         show_default=True,
-        help="Bytes of a record.",
+        help="Bytes per record.",
     )
 
 
@@ -221,7 +225,7 @@ def _size_option(least: int, default: int) -> Callable[[F], F]:
     default="100,1024,16384",
     show_default=True,
     callback=numbers(1, ENTRY_BYTES_MAX),
-    help="Bytes of an entry, several with commas.",
+    help="Bytes per entry. Separate several sizes with commas.",
 )
 @_seconds_option
 @replication_options
@@ -234,7 +238,7 @@ def bench_lone(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Append one entry after the other; compare with a synced write and a round trip of this machine."""
+    """Append one entry at a time, and compare it with a synced write and a round trip of this machine."""
     plan = WritePlan(
         api="ledger", sizes=sizes, windows=(), seconds=seconds, rate=None, replication=replication
     )
@@ -255,7 +259,11 @@ def bench_lone(
 
 @bench.command("followers")
 @click.option(
-    "--followers", type=WholeNumber(1), default=100, show_default=True, help="How many follow the log."
+    "--followers",
+    type=WholeNumber(1),
+    default=100,
+    show_default=True,
+    help="How many readers follow the log.",
 )
 @_rate_option(100)
 @_size_option(STAMP_BYTES, 100)
@@ -272,7 +280,7 @@ def bench_followers(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Follow one log with many readers of this process while it is written."""
+    """Write to one log while many readers of this process follow it."""
 
     async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
         await follow_runs(
@@ -290,7 +298,7 @@ def bench_followers(
 
 @bench.command("isolation")
 @click.option(
-    "--readers", type=WholeNumber(1), default=1, show_default=True, help="Processes that replay a log."
+    "--readers", type=WholeNumber(1), default=1, show_default=True, help="How many processes replay a log."
 )
 @_rate_option(1000)
 @_size_option(1, 1024)
@@ -307,7 +315,8 @@ def bench_isolation(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Write at a fixed rate, alone and beside readers of a backlog; compare the latencies."""
+    """Write at a fixed rate, first alone and then while other processes read a backlog, and compare the
+    latencies."""
 
     async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
         where = uri if cluster.local is None else cluster.local.uri
@@ -339,7 +348,7 @@ def bench_idle(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Measure the CPU time of a cluster in which nothing happens, without and with open logs."""
+    """Measure the CPU time of an idle cluster, first without and then with open logs."""
 
     async def measure(cluster: BenchCluster, report: Callable[[EdgeRun], None]) -> None:
         await idle_runs(cluster, report, logs=logs, seconds=seconds, replication=replication)
@@ -399,9 +408,15 @@ def _measure_edges(
     default="100,1024",
     show_default=True,
     callback=numbers(1, RECORD_BYTES_MAX),
-    help="Bytes of a record, several with commas.",
+    help="Bytes per record. Separate several sizes with commas.",
 )
-@click.option("--records", type=WholeNumber(1), default=500_000, show_default=True, help="Of each size.")
+@click.option(
+    "--records",
+    type=WholeNumber(1),
+    default=500_000,
+    show_default=True,
+    help="How many records of each size.",
+)
 @replication_options
 @bench_uri_option
 @json_option
@@ -412,7 +427,7 @@ def bench_read(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Write a log and replay it, by the batch and by the record."""
+    """Write a log and replay it, by batches and by records."""
 
     async def body() -> list[ReadRun]:
         with progress_bar("measuring", None):
@@ -450,10 +465,16 @@ def bench_read(
     default="0,100,1000,10000",
     show_default=True,
     callback=numbers(0, 16_000),
-    help="Entries after the LAC, several with commas.",
+    help="Entries after the LAC. Separate several numbers with commas.",
 )
-@click.option("--size", type=WholeNumber(1, 1000), default=100, show_default=True, help="Bytes of an entry.")
-@click.option("--rounds", type=WholeNumber(1), default=7, show_default=True, help="How often each.")
+@click.option("--size", type=WholeNumber(1, 1000), default=100, show_default=True, help="Bytes per entry.")
+@click.option(
+    "--rounds",
+    type=WholeNumber(1),
+    default=7,
+    show_default=True,
+    help="How many times to repeat each takeover.",
+)
 @replication_options
 @bench_uri_option
 @json_option
@@ -465,7 +486,7 @@ def bench_takeover(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Take a log over from a leader that lives, and recover ledgers with entries that nobody confirmed."""
+    """Take over a log from a live leader, and recover ledgers with entries that nobody has confirmed."""
 
     async def body() -> list[TakeoverRun]:
         with progress_bar("measuring", None):
@@ -492,20 +513,24 @@ def bench_takeover(
 
 
 @bench.command("failover")
-@click.option("--rounds", type=WholeNumber(1), default=30, show_default=True, help="How many leaders die.")
+@click.option(
+    "--rounds", type=WholeNumber(1), default=30, show_default=True, help="How many times a leader fails."
+)
 @click.option(
     "--fault",
     type=click.Choice(FAULTS),
     default="kill",
     show_default=True,
-    help="What the leader suffers: kill -9, SIGSTOP, or to be cut off from the bookies or from ZooKeeper.",
+    help="What happens to the leader: kill -9, SIGSTOP, or loss of the network to the bookies or to "
+    "ZooKeeper.",
 )
 @bench_uri_option
 @json_option
 def bench_failover(rounds: int, fault: str, uri: str | None, as_json: bool) -> None:
-    """Let the leader of a log suffer a fault, again and again, until its standby has appended durably.
+    """Make the leader of a log fail, again and again, and wait each time until its standby has appended
+    durably.
 
-    The gap is the time without a durable append. With --fault cut-store, the metadata must be in ZooKeeper.
+    The gap is the time without a durable append. --fault cut-store needs metadata in ZooKeeper.
     """
     done: list[FailoverRound] = []
 

@@ -54,7 +54,7 @@ class BookieState:
 
 @click.group()
 def bookie() -> None:
-    """Look at bookies, restart them gently, and take them out of service."""
+    """Inspect bookies, restart them gently, and take them out of service."""
 
 
 bookie.add_command(bookie_drain)
@@ -64,7 +64,7 @@ bookie.add_command(bookie_drain)
 @uri_option
 @json_option
 def bookie_list(uri: str, as_json: bool) -> None:
-    """Print every bookie that ever served the cluster, where it serves, and whether it does."""
+    """Print every bookie that has ever served the cluster, its address, and whether it serves now."""
 
     async def body() -> list[BookieState]:
         async with connect(uri) as cluster:
@@ -98,10 +98,10 @@ def bookie_list(uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
-    """Print the state and all figures of the bookie ID, with what each means.
+    """Print the state and all figures of the bookie ID, and what each figure means.
 
-    docs/METRICS.md names the metric of each figure. A figure that only a newer bookie has is printed without
-    its meaning."""
+    docs/METRICS.md names the metric of each figure. A figure that only a newer version knows is printed
+    without its meaning."""
 
     async def body() -> tuple[str, str, dict[str, int]]:
         async with connect(uri) as cluster:
@@ -132,16 +132,16 @@ def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
 
 @bookie.command("decommission")
 @click.argument("bookie_id", metavar="ID", callback=parsed(check_bookie_id))
-@click.option("--cancel", is_flag=True, help="Keep the bookie after all: it takes new ledgers again.")
+@click.option("--cancel", is_flag=True, help="Keep the bookie: it takes new ledgers again.")
 @uri_option
 @json_option
 def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -> None:
-    """Take the bookie ID out of service for good: copy all its entries to others, then forget it.
+    """Take the bookie ID out of service for good: copy all its entries to other bookies, then forget it.
 
-    The bookie may be dead, or alive; then it serves its entries until the end. Auto-recovery must run
-    somewhere. The command returns when no ledger refers to the bookie and its cookie is removed. Stop its
-    process then. If you interrupt the command, the bookie goes on being emptied: run the command again to
-    wait on, or with --cancel to keep the bookie."""
+    The bookie may be alive or dead. If it is alive, it serves its entries until the end. Auto-recovery must
+    run somewhere. The command returns when no ledger refers to the bookie and its cookie is removed. Then
+    stop its process. If you interrupt the command, the bookie is still emptied. Run the command again to
+    continue to wait, or with --cancel to keep the bookie."""
 
     async def keep() -> bool:
         async with connect(uri) as cluster:

@@ -47,7 +47,7 @@ def _address(text: str) -> str:
     callback=parsed(_address),
     help="The administration port of the bookie.",
 )
-@click.option("--undo", is_flag=True, help="Have the bookie take adds again.")
+@click.option("--undo", is_flag=True, help="Let the bookie take adds again.")
 @click.option(
     "--within",
     "within_s",
@@ -55,21 +55,21 @@ def _address(text: str) -> str:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait at most.",
+    help="The longest time to wait.",
 )
 @uri_option
 @json_option
 def bookie_drain(bookie_id: str, admin: str, undo: bool, within_s: float, uri: str, as_json: bool) -> None:
-    """Have all writers leave the bookie ID, so that its restart disturbs nobody.
+    """Move all writers away from the bookie ID, so that its restart disturbs nobody.
 
-    The bookie turns read-only, and the command returns when no ledger that is not closed uses it. It goes on
-    serving its entries; nothing is copied. After a restart it is writable again. If writers do not leave in
-    time, the command fails, and the bookie stays read-only: run the command again to wait on, or with --undo.
-    Writers need another writable bookie to go to. A ledger whose writer has died counts until somebody
-    recovers it; a restart disturbs nobody there.
+    The bookie becomes read-only, and the command returns when every ledger that uses it is closed. The bookie
+    still serves its entries, and nothing is copied. After a restart it is writable again. If writers do not
+    leave in time, the command fails, and the bookie stays read-only. Run the command again to continue to
+    wait, or with --undo. Writers need another writable bookie to move to. A ledger whose writer has died
+    counts until somebody recovers it. A restart does not disturb such a ledger.
 
-    The process must prove to be an admin: with a secret (--secret-file), of which the command makes a token,
-    or with a certificate."""
+    You must prove to be an admin: with a secret (--secret-file), from which the command makes a token, or
+    with a certificate."""
 
     async def take_back() -> str:
         async with connect(uri) as cluster:

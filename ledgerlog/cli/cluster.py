@@ -41,40 +41,44 @@ def cluster() -> None:
 @click.option(
     "--bookies",
     type=WholeNumber(1, ENSEMBLE_MAX),
-    help=f"How many bookies.  [default: as many as PATH has, at least {_BOOKIES}]",
+    help=f"How many bookies to run.  [default: as many as PATH has, at least {_BOOKIES}]",
 )
 @click.option(
     "--metadata",
     type=click.Choice(["sqlite", "zookeeper"]),
-    help="Where the metadata is kept.  [default: the same as before in PATH, else sqlite]",
+    help="Where to keep the metadata.  [default: what PATH already uses, otherwise sqlite]",
 )
 @click.option(
     "--zookeepers",
     type=WholeNumber(1, 7),
-    help="How many ZooKeeper servers.  [default: as many as PATH has, else 1]",
+    help="How many ZooKeeper servers to run.  [default: as many as PATH has, otherwise 1]",
 )
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Options of every bookie's storage, a TOML file.",
+    help="A TOML file with storage options for every bookie.",
 )
 @click.option(
     "--index",
     type=click.Choice(["leveldb", "rocksdb"]),
-    help="The store of every bookie's index, as in 'bookie run'.",
+    help="The index store of every bookie, as in 'bookie run'.",
 )
 @click.option(
     "--tls",
     "wants_tls",
     is_flag=True,
-    help="Make certificates below PATH/certificates, and use TLS. If PATH has some, TLS is used anyway.",
+    help="Make certificates in PATH/certificates, and use TLS. If PATH has certificates, TLS is always used.",
 )
-@click.option("--auto-recovery", is_flag=True, help="Have every bookie look after under-replicated ledgers.")
+@click.option(
+    "--auto-recovery",
+    is_flag=True,
+    help="Run auto-recovery in every bookie: it repairs under-replicated ledgers.",
+)
 @click.option(
     "--admin",
     "wants_admin",
     is_flag=True,
-    help="Give every bookie an administration port on this machine, any free one, and print them.",
+    help="Give every bookie an administration port, any free port of this machine, and print the ports.",
 )
 @json_option
 def cluster_run(
@@ -89,15 +93,17 @@ def cluster_run(
     wants_admin: bool,
     as_json: bool,
 ) -> None:
-    """Run a cluster below the directory PATH until interrupted.
+    """Run a cluster in the directory PATH until interrupted.
 
-    Prints 'uri: ...' once all bookies serve; before that, with '--tls', what a client's environment needs,
-    and with '--admin' where each bookie's administration port is. A restarted bookie keeps its port.
-    If a process dies, it is started again. The log of bookie N is PATH/bookie-N.log. SIGINT and SIGTERM stop
-    the whole cluster gracefully. With '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are
-    PATH/zookeeper-N.log; the extra ledgerlog[spark] brings the packages that they need. '--tls' needs the
-    extra ledgerlog[access], and makes new certificates from the same authority at each start. At the first
-    start it grants client/client the role of a writer."""
+    The command prints 'uri: ...' once all bookies serve. With '--tls' it first prints the environment
+    variables that clients need, and with '--admin' the administration port of each bookie. If a process dies,
+    it is started again, and a bookie keeps its port. The log of bookie N is PATH/bookie-N.log. SIGINT and
+    SIGTERM stop the whole cluster gracefully.
+
+    '--metadata zookeeper' runs real ZooKeeper servers, whose logs are PATH/zookeeper-N.log. It needs the
+    packages of the extra ledgerlog[spark]. '--tls' needs the extra ledgerlog[access]. It makes new
+    certificates from the same authority at each start, and at the first start it grants client/client the
+    role of a writer."""
     metadata = metadata or existing_metadata(path) or "sqlite"
     if zookeepers is not None and metadata != "zookeeper":
         raise click.UsageError("--zookeepers needs --metadata zookeeper")

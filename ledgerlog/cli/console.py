@@ -26,24 +26,24 @@ logger = logging.getLogger(__name__)
     default="127.0.0.1:8090",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where browsers reach it; port 0: any free one.",
+    help="The address for browsers. Port 0 picks a free port.",
 )
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name under which browsers reach it, besides localhost and IP addresses. Give it for each name. "
-    "Other names are refused, so that nobody can point a name of theirs at it.",
+    help="A host name that browsers may use, besides localhost and IP addresses. Repeat it for more names. "
+    "Requests for other names are refused, so an attacker cannot point another name at the console.",
 )
 @click.option(
     "--reads",
     type=click.Choice(["open", "proven"]),
-    help="Who may look: everybody, or who logs in with a token of a bookie or an admin. By default "
+    help="Who may look: everybody, or only people who log in with a token of a bookie or an admin. Default: "
     "everybody, unless the cluster is closed.",
 )
-@click.option("--https-cert", type=click.Path(), help="A certificate: serve by HTTPS.")
-@click.option("--https-key", type=click.Path(), help="The key of the certificate.")
+@click.option("--https-cert", type=click.Path(), help="The certificate, to serve HTTPS.")
+@click.option("--https-key", type=click.Path(), help="The private key of the certificate.")
 @uri_option
 @json_option
 def console(
@@ -57,8 +57,8 @@ def console(
 ) -> None:
     """Show the cluster on a web page until interrupted: bookies, logs, ledgers, repair.
 
-    It only reads, unless an admin logs in with a token of 'ledgerlog access token --change'. While no page is
-    open, it asks nobody. docs/CONSOLE.md describes the pages."""
+    The console only reads, unless an admin logs in with a token of 'ledgerlog access token --change'. While
+    no page is open, it sends no requests. docs/CONSOLE.md describes the pages."""
     if (https_cert is None) != (https_key is None):
         raise click.UsageError("--https-cert and --https-key go together")
     host, _ = parse_address(listen)

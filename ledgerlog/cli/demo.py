@@ -31,12 +31,12 @@ _BOOKIES = 4
 
 
 @click.command()
-@click.option("--records", type=WholeNumber(1, 999_999_999), help="How many records.")
+@click.option("--records", type=WholeNumber(1, 999_999_999), help="How many records to send.")
 @click.option(
     "--input",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Text to send, a record a line.  [default: the source files of Python's standard library]",
+    help="Text to send, one record per line.  [default: the source files of Python's standard library]",
 )
 @click.option(
     "--metadata",
@@ -47,15 +47,15 @@ _BOOKIES = 4
 )
 @json_option
 def demo(records: int | None, path: Path | None, metadata: str, as_json: bool) -> None:
-    """Send real text through a log while bookies and leaders fail, and prove that nothing is lost.
+    """Send real text through a log while bookies and leaders fail, and check that nothing is lost.
 
-    Starts four bookie processes, one of them a spare, and two contenders for the lead on a throw-away
-    cluster. A third of the way a bookie is killed (SIGKILL); at two thirds the leader is stopped (SIGSTOP)
-    and the other takes over; the old one is woken and must be refused. Then everything is read back and
-    compared with what was acknowledged. Without --records it sends each line of the --input once, or
-    1,000,000 records.
+    The command starts a temporary cluster: four bookie processes, one of them a spare, and two processes that
+    contend for the lead. After a third of the records it kills a bookie (SIGKILL). After two thirds it stops
+    the leader (SIGSTOP), and the other process takes over. Then it wakes the old leader, whose appends must
+    be refused. At the end it reads everything back and compares it with what was acknowledged. Without
+    --records it sends each line of --input once, or 1,000,000 records.
 
-    Exit code 1 if a record was lost, doubled, out of order or not acknowledged."""
+    Exit code 1 if a record was lost, duplicated, out of order or not acknowledged."""
     if records is None:
         records = RECORDS if path is None else sum(1 for _ in text_lines(path))
     if not records:

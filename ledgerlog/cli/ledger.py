@@ -67,7 +67,7 @@ def _fields_with_labels(metadata: LedgerMetadata) -> dict[str, Any]:
 
 @click.group()
 def ledger() -> None:
-    """Look at ledgers, recover and verify them."""
+    """Inspect, recover and verify ledgers."""
 
 
 @ledger.command("list")
@@ -121,14 +121,14 @@ def _print_ledger(metadata: LedgerMetadata, as_json: bool) -> None:
 @ledger.command("read")
 @ledger_id_argument
 @click.option("--first", type=OFFSET, default=0, show_default=True, help="The first entry to print.")
-@click.option("--last", type=OFFSET, help="The last entry to print.  [default: the last that may be read]")
-@click.option("--raw", is_flag=True, help="Print the entries' bytes and nothing else, nothing in between.")
+@click.option("--last", type=OFFSET, help="The last entry to print.  [default: the last that can be read]")
+@click.option("--raw", is_flag=True, help="Print only the bytes of the entries, with nothing between them.")
 @uri_option
 @json_option
 def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: str, as_json: bool) -> None:
     """Print entries of the ledger ID. This does not disturb its writer.
 
-    The entries of a log's ledger hold a header and packed records; 'log read' prints records."""
+    The entries of a log's ledger consist of a header and packed records. To print records, use 'log read'."""
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
     if last is not None and first > last:
@@ -175,19 +175,20 @@ def _entry_line(entry_id: int, payload: bytes, as_json: bool) -> str:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="If bookies have lost so much that nobody can say whether an entry exists, end the ledger before "
-    "it, and print what is lost. Cannot be undone.",
+    help="If bookies have lost so much that no bookie can say whether an entry exists, end the ledger "
+    "before this entry and print the losses. You cannot undo this.",
 )
 @click.option(
     "--accept-unreachable",
     is_flag=True,
-    help="With --accept-loss: also if bookies that may hold the entry do not answer. Only for bookies "
-    "that are gone for good.",
+    help="With --accept-loss: end the ledger even if bookies that may hold the entry do not answer. Use it "
+    "only if these bookies will never return.",
 )
 def ledger_recover(
     ledger_id: int, uri: str, as_json: bool, accept_loss: bool, accept_unreachable: bool
 ) -> None:
-    """Fence the ledger ID, find its end and close it. A writer that it still has can write no more."""
+    """Fence the ledger ID, find its end and close it. If it still has a writer, that writer can append
+    nothing more."""
     if accept_unreachable and not accept_loss:
         raise click.UsageError("--accept-unreachable extends --accept-loss: give both")
 
@@ -246,8 +247,10 @@ def loss_lines(found: AcceptedLoss) -> list[str]:
 @json_option
 @click.option("--strict", is_flag=True, help="Fail if an entry has fewer copies than its write quorum.")
 def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None:
-    """Look for every copy of every entry of the ledger ID. If the ledger is archived and bookies no longer
-    have it, read its whole file and check it. Exits with 1 if an entry has no readable copy."""
+    """Look for every copy of every entry of the ledger ID.
+
+    If the ledger is archived and bookies no longer have it, read and check its whole file. The exit status is
+    1 if an entry has no readable copy."""
 
     async def body() -> LedgerVerification | ArchivedFile:
         async with connect(uri) as cluster:
@@ -370,7 +373,7 @@ def _entries(entry_ids: list[int]) -> str:
 @uri_option
 @json_option
 def ledger_delete(ledger_id: int, uri: str, as_json: bool) -> None:
-    """Delete the ledger ID, for good. A log that has it in its list can no longer read that part."""
+    """Delete the ledger ID permanently. If a log lists it, the log can no longer read that part."""
 
     async def body() -> None:
         async with connect(uri) as cluster:

@@ -47,7 +47,7 @@ _READS_AT_ONCE = 32
 
 @click.group()
 def log() -> None:
-    """Create, write, read and look after logs."""
+    """Create, write, read and maintain logs."""
 
 
 log.add_command(log_append)
@@ -74,11 +74,11 @@ def log_create(
     as_json: bool,
     **policies: str | None,
 ) -> None:
-    """Make a new, empty log NAME.
+    """Create a new, empty log NAME.
 
-    If you give no numbers, the cluster's defaults hold: 3, 3 and 2; for file: what its bookies allow. If you
-    give some, the write quorum is 3, or the ensemble if that is less, and the ack quorum is a majority of
-    the write quorum."""
+    If you give no numbers, the cluster's defaults apply: ensemble 3, write quorum 3 and ack quorum 2; for
+    file: what its bookies allow. If you give some numbers, the default write quorum is 3, or the ensemble if
+    that is smaller, and the default ack quorum is a majority of the write quorum."""
     replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed)
     has_numbers = any(number is not None for number in (ensemble, write_quorum, ack_quorum))
     roll, retention = policies_of(**policies)
@@ -102,7 +102,7 @@ def log_create(
 
 
 @log.command("list")
-@click.option("--prefix", default="", help="Only logs whose names begin with this.")
+@click.option("--prefix", default="", help="List only logs whose names begin with this.")
 @uri_option
 @json_option
 def log_list(prefix: str, uri: str, as_json: bool) -> None:
@@ -124,7 +124,7 @@ def log_list(prefix: str, uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def log_show(name: str, uri: str, as_json: bool) -> None:
-    """Print what is known of the log NAME and of its ledgers."""
+    """Print the log NAME, its policies and its ledgers."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -255,7 +255,7 @@ def _archive_fields(record: ArchivedFile | None) -> dict[str, Any] | None:
 def log_stats(name: str, uri: str, as_json: bool) -> None:
     """Print how much the log NAME holds, and how fast it grew.
 
-    Bytes and times are of the ledgers that are closed; the open one is counted when it is closed."""
+    Bytes and times cover closed ledgers only. The open ledger is counted when it is closed."""
 
     async def body() -> LogInfo:
         async with connect(uri) as cluster:
@@ -303,12 +303,12 @@ def _stats_of(info: LogInfo) -> dict[str, Any]:
 
 @log.command("truncate")
 @log_name_argument
-@click.option("--before", type=OFFSET, required=True, help="The first offset that stays.")
-@click.option("--ignore-pins", is_flag=True, help="Also give up records that cursors pin.")
+@click.option("--before", type=OFFSET, required=True, help="The first offset to keep.")
+@click.option("--ignore-pins", is_flag=True, help="Also drop records that cursors pin.")
 @uri_option
 @json_option
 def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: bool) -> None:
-    """Give up the records of the log NAME before an offset. The offsets of what stays do not change."""
+    """Drop the records of the log NAME before an offset. The other records keep their offsets."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -329,7 +329,7 @@ def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: b
 @uri_option
 @json_option
 def log_seal(name: str, yes: bool, uri: str, as_json: bool) -> None:
-    """Complete the log NAME: it takes no more records, for ever. A writer that it has now is stopped."""
+    """Seal the log NAME permanently: it takes no more records. If it has a writer, the writer is stopped."""
     confirmed(f"Seal the log {name} permanently", is_sure=yes)
 
     async def body() -> dict[str, Any]:
@@ -350,23 +350,24 @@ def log_seal(name: str, yes: bool, uri: str, as_json: bool) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="If bookies have lost so much that nobody can say where a ledger ends, end it there, and keep "
-    "the records after it at their offsets, after a gap that readers are told of. Cannot be undone.",
+    help="If bookies have lost so much that no bookie can say where a ledger ends, end it before the loss. "
+    "The records after it keep their offsets, after a gap that readers are told about. You cannot undo this.",
 )
 @click.option(
     "--accept-unreachable",
     is_flag=True,
-    help="With --accept-loss: also if bookies that may hold records do not answer. Only for bookies that "
-    "are gone for good.",
+    help="With --accept-loss: end the ledger even if bookies that may hold records do not answer. Use it "
+    "only if these bookies will never return.",
 )
 @uri_option
 @json_option
 def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str, as_json: bool) -> None:
-    """Close what the last writer of the log NAME left open, so that the next writer need not. A writer that
-    it has now is stopped.
+    """Close the ledgers that the last writer of the log NAME left open, so that the next writer does not have
+    to.
 
-    Fails if a loss that was accepted for a ledger ('ledger recover --accept-loss') lies before records that
-    may have been acknowledged. It then says what would be dropped."""
+    If the log has a writer, the writer is stopped. The command fails if an accepted loss in one ledger
+    ('ledger recover --accept-loss') would drop later records that may have been acknowledged. It then says
+    which records."""
     if accept_unreachable and not accept_loss:
         raise click.UsageError("--accept-unreachable extends --accept-loss: give both")
 
@@ -392,13 +393,13 @@ def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str
 @click.option(
     "--damaged",
     is_flag=True,
-    help="Also if its record cannot be read. Its ledgers stay until `ledgerlog log sweep`.",
+    help="Delete the log even if its record cannot be read. Its ledgers stay until `ledgerlog log sweep`.",
 )
 @yes_option
 @uri_option
 @json_option
 def log_delete(name: str, damaged: bool, yes: bool, uri: str, as_json: bool) -> None:
-    """Delete the log NAME and its ledgers, for good. A writer that it has now is stopped."""
+    """Delete the log NAME and its ledgers permanently. If it has a writer, the writer is stopped."""
     confirmed(f"Delete the log {name} with all of its records", is_sure=yes)
 
     async def body() -> bool:

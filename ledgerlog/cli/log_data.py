@@ -129,7 +129,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     "file",
     type=click.File("rb"),
     default="-",
-    help="A file with a record a line; '-' is standard input.  [default: -]",
+    help="A file with one record per line; '-' is standard input.  [default: -]",
 )
 @click.option(
     "--format",
@@ -137,8 +137,8 @@ def _headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     type=click.Choice(list(_CUTTERS)),
     default="lines",
     show_default=True,
-    help="What the input is: a record a line; the objects of 'log read --json'; or the frames of 'log read "
-    "--framed' (a length of four bytes, little endian, before each record).",
+    help="The format of the input: one record per line; the objects of 'log read --json'; or the frames of "
+    "'log read --framed' (before each record its length, four bytes, little endian).",
 )
 @click.option("--key", type=click.UNPROCESSED, callback=_key, help="The key of every record of the input.")
 @click.option(
@@ -147,7 +147,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     metavar="NAME=VALUE",
     multiple=True,
     callback=_headers,
-    help="A header of every record of the input. Give it once for each header.",
+    help="A header of every record of the input. Repeat it for more headers.",
 )
 @click.option(
     "--if-vacant",
@@ -166,10 +166,10 @@ def log_append(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Append the lines of a file, a record each, to the log NAME.
+    """Append the lines of a file to the log NAME, one record per line.
 
-    Takes the log over from the writer that it has now, unless you say --if-vacant. Returns when every record
-    is durable.
+    The command takes over the log from its present writer, unless you give --if-vacant. It returns when every
+    record is durable.
 
     --key and --header give all records the same key and headers. With '--format json' each record has its
     own."""
@@ -281,20 +281,24 @@ async def _append_lines(writer: LogWriter, lines: _Cut, done: Appended) -> None:
     callback=parsed(parse_start),
     default="earliest",
     show_default=True,
-    help="An offset, a position (ledger:entry:slot), a time in ISO 8601 (UTC if it names no zone), "
-    "'earliest' or 'latest'.",
+    help="Where to begin: an offset, a position (ledger:entry:slot), a time in ISO 8601 (UTC if it names no "
+    "zone), 'earliest' or 'latest'.",
 )
 @click.option(
     "--from-time",
     callback=parsed(parse_time),
-    help="Begin at the first record written at this time or later, in ISO 8601. Instead of --start.",
+    help="Begin at the first record written at this time or later, in ISO 8601. Use it instead of --start.",
 )
 @click.option("--until", type=OFFSET, help="Stop before this offset.")
 @click.option(
-    "--follow", is_flag=True, help="Go on with new records until interrupted, or the log is sealed."
+    "--follow",
+    is_flag=True,
+    help="Wait for new records and print them, until you interrupt the command or the log is sealed.",
 )
-@click.option("--raw", is_flag=True, help="Print the records' bytes and nothing else, a record a line.")
-@click.option("--framed", is_flag=True, help="Print each record's length in four bytes, then its bytes.")
+@click.option("--raw", is_flag=True, help="Print only the bytes of the records, one record per line.")
+@click.option(
+    "--framed", is_flag=True, help="Before each record, print its length in four bytes, little endian."
+)
 @uri_option
 @json_option
 def log_read(
@@ -311,10 +315,10 @@ def log_read(
     """Print the records of the log NAME.
 
     If 'log append --input FILE' wrote to an empty log, --raw prints the same bytes. --json and --framed keep
-    every record, also with newlines in it; 'log append' takes both ('--format').
+    every record intact, even one that contains newlines. 'log append --format' reads both.
 
-    If an operator accepted the loss of records ('log recover'), it says so on standard error, goes on after
-    the gap, and exits with 1 at the end."""
+    If an operator accepted the loss of records ('log recover'), the command reports the gap on standard
+    error, continues after it, and exits with 1 at the end."""
     if raw + framed + as_json > 1:
         raise click.UsageError("--raw, --framed and --json exclude each other")
     if from_time is not None:

@@ -81,13 +81,21 @@ def parse_age(text: str) -> float | None:
 def policy_options(function: F) -> F:
     """Add ``--roll-bytes`` and the other policy options; see ``policies_of``."""
     for option in (
-        click.option("--retain-age", help="Keep records at least this long (7d), or 'none': for ever."),
         click.option(
-            "--retain-bytes", help="Keep at least this many bytes of the newest records, or 'none': all."
+            "--retain-age", help="Keep records at least this long (7d). 'none': no limit, keep all."
         ),
-        click.option("--roll-age", help="... at this age of the first record (12h), or 'none'."),
-        click.option("--roll-records", help="... at this many records (500k: 500,000), or 'none'."),
-        click.option("--roll-bytes", help="Go on in a new ledger at this many bytes (500m), or 'none'."),
+        click.option(
+            "--retain-bytes",
+            help="Keep at least this many bytes of the newest records (10g). 'none': no limit, keep all.",
+        ),
+        click.option(
+            "--roll-age",
+            help="Start a new ledger when the first record of the present one has this age (12h), or 'none'.",
+        ),
+        click.option(
+            "--roll-records", help="Start a new ledger after this many records (500k: 500,000), or 'none'."
+        ),
+        click.option("--roll-bytes", help="Start a new ledger after this many bytes (500m), or 'none'."),
     ):
         function = option(function)
     return function
@@ -126,10 +134,10 @@ def policies_of(
 @uri_option
 @json_option
 def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) -> None:
-    """Change the policies of the log NAME; options that you do not give stay. Prints the policies.
+    """Change the policies of the log NAME, and print them. Options that you do not give keep their values.
 
-    If both bounds of retention are set, a ledger is dropped as soon as one of them allows it. A writer of the
-    log goes on undisturbed. The next writer rolls by the new policy."""
+    If you set both bounds of retention, a ledger is dropped as soon as one of them allows it. The present
+    writer of the log is not interrupted. The next writer uses the new roll policy."""
     roll, retention = policies_of(**policies)
 
     async def body() -> tuple[RollPolicy, RetentionPolicy]:
@@ -170,8 +178,8 @@ def _bounds(policy: dict[str, Any]) -> str:
 @uri_option
 @json_option
 def log_retain(name: str, uri: str, as_json: bool) -> None:
-    """Drop the records that the retention of the log NAME lets go, now. While the log has a writer, the
-    writer does this by itself."""
+    """Drop now the records that the log's retention allows to drop. While the log NAME has a writer, the
+    writer does this itself."""
 
     async def body() -> tuple[int, int]:
         async with connect(uri) as cluster:
@@ -192,13 +200,13 @@ def log_retain(name: str, uri: str, as_json: bool) -> None:
     type=FiniteNumber(0),
     default=LOG_SWEEP_AGE_S,
     show_default=True,
-    help="Leave ledgers alone that are younger than this many seconds.",
+    help="Keep ledgers that are younger than this many seconds.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what the command would delete, but delete nothing.")
 @uri_option
 @json_option
 def log_sweep(min_age: float, dry_run: bool, uri: str, as_json: bool) -> None:
-    """Delete ledgers that crashes have left and that no log can name any more."""
+    """Delete ledgers that crashes left behind and that no log can list."""
 
     async def body() -> list[dict[str, Any]]:
         async with connect(uri) as cluster:
@@ -229,7 +237,7 @@ def log_sweep(min_age: float, dry_run: bool, uri: str, as_json: bool) -> None:
 
 @click.group("cursor")
 def cursor() -> None:
-    """Named, durable places in a log, which may pin the records after them."""
+    """Work with cursors: named, durable positions in a log, which can pin the records after them."""
 
 
 _cursor_argument = click.argument("cursor_name", metavar="CURSOR", callback=parsed(check_cursor_name))
@@ -250,7 +258,7 @@ def _fields(state: CursorState) -> dict[str, Any]:
 @uri_option
 @json_option
 def cursor_list(name: str, uri: str, as_json: bool) -> None:
-    """Print the cursors of the log NAME, and their lag: how many records are behind each place."""
+    """Print the cursors of the log NAME, each with its lag: how many records follow its position."""
 
     async def body() -> tuple[list[CursorState], int]:
         async with connect(uri) as cluster:
@@ -282,8 +290,18 @@ def cursor_list(name: str, uri: str, as_json: bool) -> None:
 @log_name_argument
 @_cursor_argument
 @click.argument("offset", type=OFFSET)
-@click.option("--pin/--no-pin", default=None, help="Protect the records from there on from truncation.")
-@click.option("--property", "pairs", multiple=True, metavar="KEY=VALUE", help="Replaces all properties.")
+@click.option(
+    "--pin/--no-pin",
+    default=None,
+    help="Protect the records from OFFSET on from truncation, or stop protecting them.",
+)
+@click.option(
+    "--property",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A property of the cursor. Repeat it for more. The given properties replace all stored ones.",
+)
 @uri_option
 @json_option
 def cursor_set(
@@ -295,7 +313,8 @@ def cursor_set(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Move CURSOR of the log NAME to OFFSET, or make it. A process that uses it notices the move."""
+    """Move CURSOR of the log NAME to OFFSET, or create it there. A process that uses the cursor notices the
+    move."""
     if not all("=" in pair for pair in pairs):
         raise click.UsageError("--property takes KEY=VALUE")
     properties = dict(pair.split("=", 1) for pair in pairs) if pairs else None
@@ -319,7 +338,7 @@ def cursor_set(
 @uri_option
 @json_option
 def cursor_delete(name: str, cursor_name: str, uri: str, as_json: bool) -> None:
-    """Delete CURSOR of the log NAME. It pins nothing any more."""
+    """Delete CURSOR of the log NAME. It no longer pins records."""
 
     async def body() -> bool:
         async with connect(uri) as cluster:

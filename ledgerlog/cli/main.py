@@ -181,16 +181,17 @@ def _discard_stdout() -> None:
 )
 @click.version_option(__version__, prog_name="ledgerlog")
 @click.option("--uri", help="The cluster, for every command that takes --uri.  [env: LEDGERLOG_URI]")
-@click.option("-v", "--verbose", count=True, help="Log progress to standard error; twice for more.")
+@click.option("-v", "--verbose", count=True, help="Log progress to standard error. Give it twice for more.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="How the log is written: for people, or one JSON object a line. With json, warnings are logged "
-    "without -v too.",
+    help="The format of the log: text for people, or one JSON object per line. With json, warnings are "
+    "logged even without -v.",
 )
 def cli(verbose: int, log_format: str, uri: str | None) -> None:
-    """A replicated, durable log: logs, the ledgers below them, bookies, clusters, measurements."""
+    """Work with a replicated, durable log: its logs, the ledgers below them, bookies and clusters; and
+    measure them."""
     del uri  # ``UriOption`` of a command reads it from the context.
     root = logging.getLogger()
     if verbose:

@@ -60,7 +60,7 @@ _SHOWN = 20
 
 @click.group()
 def metadata() -> None:
-    """Look after the metadata store of a cluster."""
+    """Back up, restore, check and protect the metadata store of a cluster."""
 
 
 def _store_of(uri: str) -> ClusterUri:
@@ -80,9 +80,9 @@ def _store_of(uri: str) -> ClusterUri:
 @uri_option
 @json_option
 def metadata_backup(file: str, uri: str, as_json: bool) -> None:
-    """Save all metadata of a cluster, which may be working, in the new file FILE.
+    """Save all metadata of a cluster in the new file FILE. The cluster may be in use.
 
-    The file holds the keys of all ledgers: keep it as safe as the store. Records are not in it."""
+    The file contains the keys of all ledgers: keep it as safe as the store. It does not contain records."""
     where = _store_of(uri)
 
     async def body() -> tuple[str, int]:
@@ -101,16 +101,18 @@ def metadata_backup(file: str, uri: str, as_json: bool) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Let bookies delete the ledgers that the backup lacks. Without FILE: those of the last restore.",
+    help="Let bookies delete the ledgers that the backup lacks. Without FILE: the backup of the last "
+    "restore.",
 )
 @uri_option
 @json_option
 def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: bool) -> None:
-    """Make the metadata store say what the backup FILE says, and print what that loses.
+    """Restore the metadata store from the backup FILE, and print what that loses.
 
-    The store is empty, or is that of the same cluster with every process stopped. Where the command is
-    interrupted the store refuses everybody until it is run again. Bookies keep every ledger from before the
-    restore until --accept-loss is given, now or later without FILE. Run 'ledgerlog metadata check' before."""
+    The store must be empty, or belong to the same cluster with every process stopped. If the command is
+    interrupted, the store refuses everybody until you run the command again. Bookies keep every ledger from
+    before the restore until you give --accept-loss, now or later without FILE. Run 'ledgerlog metadata check'
+    before that."""
     if file is None and not accept_loss:
         raise click.UsageError("give the FILE of a backup, or --accept-loss to accept what the last one lost")
     where = _store_of(uri)
@@ -177,20 +179,21 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
 @click.option(
     "--bring-back",
     is_flag=True,
-    help="First bring back the forgotten ledgers that continue their logs. Do this before any writer starts.",
+    help="First restore the forgotten ledgers that continue their logs. Do this before any writer starts.",
 )
 @click.option(
     "--accept-absent",
     is_flag=True,
-    help="With --bring-back: go on although bookies are not registered or did not answer. What only they "
-    "hold is not brought back, and writers take its offsets.",
+    help="With --bring-back: continue even if bookies are not registered or did not answer. Ledgers that "
+    "only they hold are not restored, and writers reuse their offsets.",
 )
 @uri_option
 @json_option
 def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: bool) -> None:
-    """Compare the metadata with what bookies hold, and print what differs.
+    """Compare the metadata with what bookies hold, and print the differences.
 
-    Exit 0: nothing differs but deleted ledgers, which bookies will collect. Exit 1: something does."""
+    Exit 0: the only differences are deleted ledgers, which bookies will collect. Exit 1: there are other
+    differences."""
     if accept_absent and not bring_back:
         raise click.UsageError("--accept-absent needs --bring-back")
 
@@ -308,7 +311,8 @@ def _now_ms() -> int:
 _min_racks_option = click.option(
     "--min-racks",
     type=click.IntRange(1, ENSEMBLE_MAX),
-    help="In how many racks the copies of each entry must lie ('bookie run --label rack=NAME'); 1: anywhere.",
+    help="The number of racks over which the copies of each entry must be spread ('bookie run --label "
+    "rack=NAME'). 1: no rule.",
 )
 
 
@@ -319,21 +323,22 @@ def _access_options(function: F) -> F:
         click.option(
             "--with-root",
             is_flag=True,
-            help="Also if the cluster lies in ZooKeeper's root: only it uses that.",
+            help="Set the rights even if the cluster is in ZooKeeper's root, because only this cluster uses "
+            "the ensemble.",
         ),
         click.option(
             "--zk-read",
             "zk_read",
             metavar="WHO",
             multiple=True,
-            help=f"Who may read in ZooKeeper: {who}. Several times for several.",
+            help=f"Who may read in ZooKeeper: {who}. Repeat it for more.",
         ),
         click.option(
             "--zk-all",
             "zk_all",
             metavar="WHO",
             multiple=True,
-            help="Who may do everything in ZooKeeper, besides you.",
+            help="Who may do everything in ZooKeeper, in addition to you.",
         ),
     ):
         function = option(function)
@@ -353,10 +358,10 @@ def _access(zk_all: tuple[str, ...], zk_read: tuple[str, ...], with_root: bool) 
 def metadata_secure(
     zk_all: tuple[str, ...], zk_read: tuple[str, ...], with_root: bool, uri: str, as_json: bool
 ) -> None:
-    """Let nobody use the cluster's tree in ZooKeeper but you and those whom you name.
+    """Protect the cluster's tree in ZooKeeper: only you and the users that you name may use it.
 
-    Each znode gets the same list of rights. The cluster may work meanwhile. If the command is interrupted,
-    run it again. Name everybody each time: whoever is not named loses the right. Run it again after the last
+    Each znode gets the same access list. The cluster may be in use. If the command is interrupted, run it
+    again. Name all users each time: a user that you do not name loses the right. Run it again after the last
     process of version 0.1 has ended, because such a process makes open znodes."""
     where = parse_uri(uri)
 
@@ -378,7 +383,7 @@ def metadata_secure(
 @click.argument("file", type=click.Path(dir_okay=False))
 @json_option
 def metadata_principal(file: str, as_json: bool) -> None:
-    """Print how ZooKeeper names the user of the credentials file FILE, for --zk-all and --zk-read."""
+    """Print the ZooKeeper name of the user in the credentials file FILE, for --zk-all and --zk-read."""
 
     async def body() -> str:
         (principal,) = StoreAccess().principals([f"@{file}"])
@@ -393,9 +398,11 @@ def metadata_principal(file: str, as_json: bool) -> None:
 
 @metadata.command("init")
 @_min_racks_option
-@click.option("--strict", is_flag=True, help="Refuse new ledgers that would lie in fewer racks.")
+@click.option("--strict", is_flag=True, help="Refuse new ledgers whose copies would be in fewer racks.")
 @_access_options
-@click.option("--open", "is_open", is_flag=True, help="Make a cluster that serves everybody who reaches it.")
+@click.option(
+    "--open", "is_open", is_flag=True, help="Make an open cluster, which serves everybody who can reach it."
+)
 @uri_option
 @json_option
 def metadata_init(
@@ -408,17 +415,19 @@ def metadata_init(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Make a new, empty cluster in a metadata store.
+    """Create a new, empty cluster in a metadata store.
 
-    For sqlite:PATH it makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start the
-    bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so.
+    For sqlite:PATH the command makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start
+    the bookies with 'bookie run'. If the store already has a cluster, the command changes nothing and says
+    so.
 
-    The cluster is closed: its bookies serve only who proves who it is, with the secret in --secret-file or
-    with a certificate. If the secret file does not exist, it is made. For sqlite:PATH it is PATH.secret by
-    default, where all processes find it. 'access mode' opens or closes a cluster later.
+    The new cluster is closed: its bookies serve only processes that prove who they are, with the secret in
+    --secret-file or with a certificate. If the secret file does not exist, the command makes it. For
+    sqlite:PATH the default is PATH.secret, where all processes find it. 'access mode' opens or closes a
+    cluster later.
 
-    See 'metadata placement' for the options about racks. With credentials for ZooKeeper, only you and those
-    whom you name may use the cluster's tree; see 'metadata secure'."""
+    See 'metadata placement' for the options about racks. With credentials for ZooKeeper, only you and the
+    users that you name may use the cluster's tree; see 'metadata secure'."""
     policy = _policy_with(PlacementPolicy(), min_racks, strict or None)
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri | MemoryUri):
@@ -480,18 +489,18 @@ def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tupl
 @click.option(
     "--strict/--no-strict",
     default=None,
-    help="Refuse new ledgers and replacements that break the rule, or accept them and move copies later.",
+    help="Refuse new ledgers and replacements that break the rule, or accept them and move the copies later.",
 )
-@click.option("--reset", is_flag=True, help="Begin with the defaults instead of the stored policy.")
+@click.option("--reset", is_flag=True, help="Start from the defaults instead of the stored policy.")
 @uri_option
 @json_option
 def metadata_placement(
     min_racks: int | None, strict: bool | None, reset: bool, uri: str, as_json: bool
 ) -> None:
-    """Print in how many racks the copies of each entry must lie, or change it.
+    """Print over how many racks the copies of each entry must be spread, or change that number.
 
-    A change holds for new ledgers at once, everywhere. 'repair audit' reports the ledgers that break it, and
-    workers of auto-recovery move their copies."""
+    A change applies to new ledgers at once, everywhere. 'repair audit' reports the ledgers that break the
+    rule, and workers of auto-recovery move their copies."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:

@@ -185,7 +185,7 @@ _bench_uri = click.option(
     cls=UriOption,
     callback=parsed(check_uri),
     # If LEDGERLOG_URI is set, ignore it: a cluster in service is measured only if you name it.
-    help="Measure on this cluster instead of a throw-away one. LEDGERLOG_URI is not looked at.",
+    help="Measure on this cluster instead of a temporary one. LEDGERLOG_URI is ignored.",
 )
 
 
@@ -199,7 +199,7 @@ def bench_uri_option(function: F) -> F:
     return _bench_uri(credential_options(function))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
 def confirmed(question: str, *, is_sure: bool) -> None:
@@ -217,7 +217,7 @@ def confirmed(question: str, *, is_sure: bool) -> None:
 
 
 yes_option = click.option(
-    "--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked anyway."
+    "--yes", is_flag=True, help="Do not ask for confirmation. Without a terminal, the command never asks."
 )
 
 
@@ -225,11 +225,17 @@ def quorum_options(function: F) -> F:
     """Add ``--ensemble``, ``--write-quorum``, ``--ack-quorum`` and ``--guaranteed``."""
     for option in (
         click.option(
-            "--guaranteed", is_flag=True, help="Bring every entry of a closed ledger to its write quorum."
+            "--guaranteed",
+            is_flag=True,
+            help="Guarantee that every entry of a closed ledger is on its whole write quorum.",
         ),
-        click.option("--ack-quorum", type=WholeNumber(1), help="Synced copies before an acknowledgement."),
-        click.option("--write-quorum", type=WholeNumber(1), help="Copies of each entry."),
-        click.option("--ensemble", type=WholeNumber(1), help="Bookies that each ledger is spread over."),
+        click.option(
+            "--ack-quorum",
+            type=WholeNumber(1),
+            help="How many copies must be synced before an acknowledgement.",
+        ),
+        click.option("--write-quorum", type=WholeNumber(1), help="How many copies of each entry to store."),
+        click.option("--ensemble", type=WholeNumber(1), help="How many bookies each ledger is spread over."),
     ):
         function = option(function)
     return function

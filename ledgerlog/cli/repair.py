@@ -47,7 +47,7 @@ _LOOK_S = 20.0
 
 @click.group()
 def repair() -> None:
-    """Find under-replicated ledgers, and bring them back to their write quorum."""
+    """Find under-replicated ledgers, and copy their entries until each has its write quorum."""
 
 
 @repair.command("run")
@@ -56,10 +56,10 @@ def repair() -> None:
 @uri_option
 @json_option
 def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri: str, as_json: bool) -> None:
-    """Run auto-recovery in a process of its own until interrupted.
+    """Run auto-recovery in this process until interrupted.
 
-    Any number may run, also inside bookies ('bookie run --auto-recovery'): one of them is the auditor,
-    and each works on its share of the tasks."""
+    You can run any number of these processes, also inside bookies ('bookie run --auto-recovery'). One of them
+    is the auditor, and each works on a share of the tasks."""
 
     may_read = reads_are_open(admin, admin_reads)
     if admin is not None:
@@ -89,13 +89,13 @@ def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri
     type=FiniteNumber(0),
     default=_LOOK_S,
     show_default=True,
-    help="Seconds to look at ledgers. If some are left then, the output says so.",
+    help="How many seconds to check ledgers. If some are left after that, the output says so.",
 )
 @uri_option
 @json_option
 def repair_status(within: float, uri: str, as_json: bool) -> None:
-    """Print what is under-replicated at this moment, who works on it, how fast, and why some of it is not
-    done. Works even if no auto-recovery runs."""
+    """Print which ledgers are under-replicated now, which workers repair them, how fast, and why some are not
+    repaired yet. Works even if no auto-recovery runs."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -264,20 +264,26 @@ def _print_status(fields: dict[str, Any]) -> None:
     type=click.Choice(["none", "ends", "all"]),
     default="none",
     show_default=True,
-    help="Also ask bookies for the entries that they should have: the ends of each fragment, or all.",
+    help="Also ask bookies for the entries that they should have: the first and last entry of each "
+    "fragment, or all entries.",
 )
 @click.option(
-    "--per-second", type=click.IntRange(1), default=200, show_default=True, help="Entry requests a second."
+    "--per-second",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="How many entries to ask for per second.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the findings, and make no tasks.")
+@click.option("--dry-run", is_flag=True, help="Print the findings, but make no tasks.")
 @uri_option
 @json_option
 def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json: bool) -> None:
-    """Compare all metadata with the bookies that are there now, and make a task for each ledger that lacks
-    one, or whose copies lie in too few racks ('metadata placement') and can be moved.
+    """Compare all metadata with the registered bookies, and make a repair task for each ledger that needs
+    one.
 
-    Bookies that are not registered count as lost at once, without the delay. Workers look again before they
-    do anything, so a bookie that comes back costs nothing."""
+    That is a ledger that names a lost bookie, or whose copies are in too few racks ('metadata placement') and
+    can be moved. A bookie that is not registered counts as lost at once, without the usual delay. Workers
+    check again before they do anything, so a bookie that comes back costs nothing."""
 
     async def body(bar: Bar) -> list[dict[str, Any]]:
         def on_checked(checked: int, ledgers: int) -> None:
@@ -385,7 +391,9 @@ def settings_fields(settings: RepairSettings) -> dict[str, Any]:
 
 
 _reset_option = click.option(
-    "--reset", is_flag=True, help="Begin with the defaults instead of the stored settings, even damaged ones."
+    "--reset",
+    is_flag=True,
+    help="Start from the defaults instead of the stored settings, which may be damaged.",
 )
 
 
@@ -410,7 +418,7 @@ def _change(uri: str, as_json: bool, reset: bool, **changes: Any) -> None:
 @uri_option
 @json_option
 def repair_pause(reset: bool, uri: str, as_json: bool) -> None:
-    """Let workers copy and recover nothing until 'repair resume'. Tasks are still made."""
+    """Pause repair: workers copy and recover nothing until 'repair resume'. The auditor still makes tasks."""
     _change(uri, as_json, reset, paused=True)
 
 
@@ -419,7 +427,7 @@ def repair_pause(reset: bool, uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def repair_resume(reset: bool, uri: str, as_json: bool) -> None:
-    """Let workers copy and recover again."""
+    """Resume repair: workers copy and recover again."""
     _change(uri, as_json, reset, paused=False)
 
 
@@ -428,19 +436,33 @@ _SECONDS = FiniteNumber(0)
 
 @repair.command("settings")
 @click.option("--lost-after", type=_SECONDS, help="Seconds until an absent bookie counts as lost.")
-@click.option("--grace", type=_SECONDS, help="Seconds that a writer has to replace a lost bookie.")
-@click.option("--bytes-per-second", type=click.IntRange(1), help="Limit of each worker process.")
+@click.option(
+    "--grace",
+    type=_SECONDS,
+    help="Seconds that a writer has to replace a lost bookie, before its ledger is recovered.",
+)
+@click.option(
+    "--bytes-per-second",
+    type=click.IntRange(1),
+    help="How many bytes each worker process may copy per second.",
+)
 @click.option(
     "--cluster-bytes-per-second",
     type=click.IntRange(0),
-    help="Limit of all worker processes together; 0: only the limit of each holds.",
+    help="How many bytes all worker processes together may copy per second. 0: no common limit.",
 )
 @click.option("--bookie-check", type=FiniteNumber(0.001), help="Seconds between checks of all metadata.")
-@click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries; 0: none.")
+@click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries. 0: no checks.")
 @click.option(
-    "--entry-check-of", type=click.Choice(["ends", "all"]), help="Entries of a fragment that a check covers."
+    "--entry-check-of",
+    type=click.Choice(["ends", "all"]),
+    help="What a check of entries covers: the first and last entry of each fragment, or all entries.",
 )
-@click.option("--checks-per-second", type=click.IntRange(1), help="Requests of a check of entries.")
+@click.option(
+    "--checks-per-second",
+    type=click.IntRange(1),
+    help="How many requests a check of entries may send per second.",
+)
 @_reset_option
 @uri_option
 @json_option
@@ -457,8 +479,8 @@ def repair_settings(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Print how repair works, or change it. A change holds at once, everywhere; only a check of entries that
-    is under way ends as it began."""
+    """Print the settings of repair, or change them. A change applies at once, everywhere. Only a check of
+    entries that has begun ends with the old settings."""
     milliseconds = {
         "lost_after_ms": lost_after,
         "grace_ms": grace,

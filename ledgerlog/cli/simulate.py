@@ -72,28 +72,30 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     "--seeds",
     default=None,
     callback=parsed(parse_seeds),
-    help="A:B, from A up to and without B, or one seed; with --hours: the first seed.",
+    help="The seeds A:B, from A up to but not including B, or one seed. With --hours: the first seed.",
 )
-@click.option("--small", is_flag=True, help="Histories of a few seconds and a few dozen records each.")
+@click.option("--small", is_flag=True, help="Short runs: a few seconds and a few dozen records each.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first seed that fails.")
-@click.option("--shrink", "shrinks", is_flag=True, help="Reduce the faults of seeds that fail.")
+@click.option(
+    "--shrink", "shrinks", is_flag=True, help="If a seed fails, find a smaller set of faults that also fails."
+)
 @click.option(
     "--only",
     default=None,
     callback=parsed(parse_numbers),
-    help="Only the faults of the seed with these numbers: 3,17.",
+    help="Inject only the faults of the seed with these numbers, for example 3,17.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, 1024),
     default=None,
-    help="How many processes run seeds at once. Default: 1; with --hours, one for each core.",
+    help="How many processes run seeds at once. Default: 1, or with --hours one per core.",
 )
 @click.option(
     "--hours",
     type=click.FloatRange(0, min_open=True),
     default=None,
-    help="Run seeds for so many hours, or until a signal comes; then print the summary.",
+    help="Run seeds for this many hours, or until a signal arrives. Then print the summary.",
 )
 @json_option
 def simulate(
@@ -106,7 +108,7 @@ def simulate(
     hours: float | None,
     as_json: bool,
 ) -> None:
-    """Run the whole system under seeded faults, and check what it promised."""
+    """Run the whole system under seeded faults, and check that it keeps its promises."""
     if seeds is None:
         if hours is None:
             raise click.UsageError("give --seeds or --hours")

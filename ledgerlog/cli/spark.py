@@ -18,7 +18,7 @@ __all__ = ["spark"]
 
 @click.group()
 def spark() -> None:
-    """Jobs on Spark; they need ledgerlog[spark]."""
+    """Run jobs on Spark. They need the extra ledgerlog[spark]."""
 
 
 spark.add_command(spark_audit)

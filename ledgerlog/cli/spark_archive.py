@@ -35,7 +35,7 @@ _master_option = click.option(
     "--master",
     default=LOCAL_MASTER,
     show_default=True,
-    help="Where Spark runs; 'none': in this process, without Spark.",
+    help="Where Spark runs. 'none': run in this process, without Spark.",
 )
 _to_option = click.option(
     "--destination",
@@ -43,7 +43,7 @@ _to_option = click.option(
     "destination",
     required=True,
     metavar="WHERE",
-    help="The archive: a directory, or a URL that pyarrow knows (s3://bucket/prefix).",
+    help="The archive: a directory, or a URL that pyarrow supports (s3://bucket/prefix).",
 )
 
 
@@ -63,7 +63,9 @@ def _table_options(command: Any) -> Any:
         "--namespace", default=TableOptions().namespace, show_default=True, help="The namespace of the table."
     )
     @click.option(
-        "--new-table", is_flag=True, help="Make the table anew if it is damaged, or others changed it."
+        "--new-table",
+        is_flag=True,
+        help="Make a new table if the present one is damaged, or if another program changed it.",
     )
     @wraps(command)
     def with_table(
@@ -96,20 +98,21 @@ def _age(text: str) -> float | None:
     default=f"{ARCHIVE_KEEP_COPIES_S / 3600:g}h",
     show_default=True,
     callback=parsed(_age),
-    help="Bookies keep copies of a ledger this long after it was archived (7d, 0), or 'none': for ever.",
+    help="How long bookies keep their copies of a ledger after it was archived (7d, 0). 'none': keep them.",
 )
 @click.option(
     "--accept-destination",
     is_flag=True,
-    help="WHERE is the right place, and mounted, even if it lacks the marker of this cluster's archive.",
+    help="Accept WHERE even if it lacks the marker of this cluster's archive. First check that it is the "
+    "right place, and mounted.",
 )
-@click.option("--merge", is_flag=True, help="Make fewer and larger files afterwards.")
+@click.option("--merge", is_flag=True, help="Then merge small files into fewer, larger ones.")
 @click.option(
     "--merge-bytes",
     default=f"{ARCHIVE_MERGE_BYTES // 2**20}m",
     show_default=True,
     callback=parsed(parse_bytes),
-    help="The size of the merged files.",
+    help="The largest size of a merged file.",
 )
 @_table_options
 @_master_option
@@ -127,10 +130,13 @@ def spark_archive(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Copy the closed ledgers of the log NAME to Parquet, and let bookies give up what was archived long
-    enough ago. Run it from time to time: it goes on where it ended. It also removes files of deleted logs.
+    """Copy the closed ledgers of the log NAME to Parquet. Let bookies delete copies that were archived long
+    enough ago.
 
-    An Iceberg table shows the archive to other programs. Give --catalog and --namespace to each run of a log.
+    Run the command from time to time: it continues where it ended. It also removes files of deleted logs.
+
+    An Iceberg table shows the archive to other programs. Give the same --catalog and --namespace to each run
+    for a log.
 
     The exit status is 1 if something failed."""
     check_there(uri)
@@ -197,8 +203,9 @@ def spark_archive(
     default="key",
     show_default=True,
     metavar="RULE",
-    help="What the key of a record is: key (that it was appended with), prefix:N, until:TEXT or json:PATH. A "
-    "record without a key stays.",
+    help="Where the key of a record is: key (the key that it was appended with), prefix:N (its first N "
+    "bytes), until:TEXT (the bytes before TEXT) or json:PATH (a field of a JSON object). A record without a "
+    "key stays.",
 )
 @click.option(
     "--tombstones",
@@ -210,7 +217,7 @@ def spark_archive(
     default="7d",
     show_default=True,
     callback=parsed(_age),
-    help="Age at which these records go as well, or 'none': never.",
+    help="Also drop these records once they have this age. 'none': never drop them.",
 )
 @_table_options
 @_master_option
@@ -227,10 +234,11 @@ def spark_compact(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Keep, of each key, only the latest record in the archived part of the log NAME. Cannot be undone.
+    """Compact the archived part of the log NAME: keep only the latest record of each key. You cannot undo
+    this.
 
-    Only ledgers that bookies have given up are compacted. Records keep their offsets; readers find gaps
-    there. The exit status is 1 if something failed; run it again then."""
+    The command compacts only ledgers whose copies bookies have deleted. Records keep their offsets, and
+    readers find gaps between them. The exit status is 1 if something failed; then run the command again."""
     rule = parse_key_rule(key, tombstones)
     after_s = None if tombstones is None else tombstones_after
     check_there(uri)

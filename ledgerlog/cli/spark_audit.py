@@ -29,21 +29,23 @@ _ROWS_SHOWN = 1000
     type=click.Choice(["index", "scrub"]),
     default="index",
     show_default=True,
-    help="Bookies go by their index, or read and check all that they have.",
+    help="index: bookies answer from their index. scrub: they read and check every entry that they have.",
 )
-@click.option("--logs", help="Only the ledgers of these logs, separated by commas.")
-@click.option("--ledgers", help="Only these ledgers, separated by commas.")
-@click.option("--mark", is_flag=True, help="Make tasks for auto-recovery from the findings.")
+@click.option("--logs", help="Check only the ledgers of these logs, separated by commas.")
+@click.option("--ledgers", help="Check only these ledgers, separated by commas.")
+@click.option("--mark", is_flag=True, help="Make repair tasks for auto-recovery from the findings.")
 @click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 @uri_option
 @json_option
 def spark_audit(
     mode: str, logs: str | None, ledgers: str | None, mark: bool, master: str, uri: str, as_json: bool
 ) -> None:
-    """Check every copy of every ledger. Print copies that are missing, corrupt or diverging, ledgers that are
-    lost, and logs and archived files that cannot be read.
+    """Check every copy of every ledger.
 
-    The exit status is 1 if there is any, or if some could not be checked."""
+    Print copies that are missing, corrupt or different from others, lost ledgers, and logs and archived files
+    that cannot be read.
+
+    The exit status is 1 if the command found any, or if it could not check everything."""
 
     from ledgerlog.spark.options import parse_audit_options
 

@@ -110,7 +110,7 @@ async def sweep(
 
     Args:
         client: The client of the cluster.
-        min_age_s: Leave ledgers alone that are younger than this many seconds.
+        min_age_s: Keep ledgers that are younger than this many seconds.
         delete: Delete the orphans. With False, the call only reports them.
 
     Returns:

@@ -77,7 +77,7 @@ class TLS:
     key: str = attrs.field(converter=_path)
     """The private key of the certificate."""
     ca: str = attrs.field(converter=_path)
-    """The authorities whose certificates are trusted."""
+    """The certificates of the authorities to trust, a PEM file."""
 
 
 def tls_given(*, cert: FilePath | None, key: FilePath | None, ca: FilePath | None) -> TLS | None:
