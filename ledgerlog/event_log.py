@@ -74,13 +74,13 @@ DISK_ROOMY = _event("disk_roomy", logging.INFO, "bookie spaces", "the disks have
 LIMBO_WAITS = _event("limbo_waits", logging.WARNING, "bookie why", "some ledgers stay in limbo, and why")
 LIMBO_OVER = _event("limbo_over", logging.INFO, "bookie copied", "nothing is in limbo now")
 INDEX_HEALS = _event(
-    "index_heals", logging.ERROR, "bookie", "the index is damaged, and the bookie makes it again"
+    "index_heals", logging.ERROR, "bookie", "the index is damaged, and the bookie rebuilds it"
 )
 ADMIN_CHANGE = _event(
     "admin_change",
     logging.WARNING,
     "process what by client",
-    "somebody changed something on the administration port",
+    "somebody used the administration port to change something",
 )
 LEDGER_BOOKIE_FAILED = _event(
     "bookie_failed", logging.WARNING, "ledger bookie why", "a writer gave up a bookie of its ensemble"
