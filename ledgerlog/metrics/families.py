@@ -144,7 +144,7 @@ BOOKIE_DISK_FREE_BYTES = _bookie(
 BOOKIE_REFUSED = _bookie(
     _COUNTER,
     "refused_total",
-    "adds and requests that were refused, by reason, a status of the protocol in lower case",
+    "adds and requests that were refused; the reason is a status of the protocol in lower case",
     "`io_error`, `corrupt` or `disk_full` grows",
     labels=("reason",),
 )
@@ -153,7 +153,9 @@ BOOKIE_FIGURES: dict[str, Family] = {
     # name in INFO: the metric
     "entries": _bookie(_COUNTER, "entries_added_total", "entries that were added"),
     "bytes": _bookie(_COUNTER, "added_bytes_total", "bytes of these entries"),
-    "frames": _bookie(_COUNTER, "adds_total", "frames that brought them; one frame holds many entries"),
+    "frames": _bookie(
+        _COUNTER, "adds_total", "frames that contained these entries; one frame holds many entries"
+    ),
     "syncs": _bookie(_COUNTER, "syncs_total", "syncs of the journal"),
     "journal_bytes_written": _bookie(_COUNTER, "journal_written_bytes_total", "bytes written to the journal"),
     "fences": _bookie(_COUNTER, "fences_total", "fences: each takeover of an open ledger makes one"),
@@ -189,7 +191,7 @@ BOOKIE_FIGURES: dict[str, Family] = {
         _GAUGE,
         "rotten_runs",
         "damaged runs of entries that were not copied again yet",
-        "above 0 for an hour: they cannot be copied from other bookies; look at the log",
+        "above 0 for an hour: they cannot be copied from other bookies; check the log",
     ),
     "runs_restored": _bookie(
         _COUNTER,
@@ -203,7 +205,7 @@ BOOKIE_FIGURES: dict[str, Family] = {
     "cache_bytes": _bookie(_GAUGE, "segment_memory_bytes", "memory of the segments of the journal"),
     "read_cache_bytes": _bookie(_GAUGE, "read_cache_bytes", "memory of the cache for reads"),
     "pending_bytes": _bookie(
-        _GAUGE, "pending_bytes", "the queue of the journal: bytes that were added and are not synced yet"
+        _GAUGE, "pending_bytes", "the queue of the journal: bytes that were added but are not synced yet"
     ),
     "unflushed_bytes": _bookie(
         _GAUGE, "unflushed_bytes", "without the journal's copy: acknowledged bytes that are only in memory"
@@ -232,17 +234,18 @@ BOOKIE_FIGURES: dict[str, Family] = {
     "is_read_only": _bookie(
         _GAUGE,
         "read_only",
-        "1 while ordinary adds are refused: nearly full, being emptied, or wanted by an operator",
+        "1 while ordinary adds are refused: the disk is nearly full, the bookie is being emptied, or an "
+        "operator made it read-only",
         "1, unless you empty the bookie",
     ),
     "fenced_through": _bookie(
-        _GAUGE, "fenced_through", "after a loss: the highest ledger id whose writers are refused; -1: none"
+        _GAUGE, "fenced_through", "after a loss: writers of ledgers up to this id are refused; -1: none"
     ),
     "ledgers_in_limbo": _bookie(
         _GAUGE,
         "ledgers_in_limbo",
         "ledgers that may lack entries here after a loss",
-        "above 0 and does not fall for 30 minutes; the log says what they wait for",
+        "above 0 and does not fall for 30 minutes; the log says what the ledgers wait for",
     ),
     "connections": _bookie(_GAUGE, "connections", "clients that are connected"),
     "connections_accepted": _bookie(_COUNTER, "connections_accepted_total", "connections that were accepted"),
@@ -253,14 +256,17 @@ BOOKIE_FIGURES: dict[str, Family] = {
         "grows",
     ),
     "peers_cut_off": _bookie(
-        _COUNTER, "peers_cut_off_total", "connections that were ended: nonsense, too slow, or not believed"
+        _COUNTER,
+        "peers_cut_off_total",
+        "connections that the bookie cut off: the peer sent nonsense, was "
+        "too slow, or failed to prove who it is",
     ),
     "adds_refused": _bookie(_COUNTER, "adds_refused_total", "adds that were refused, for any reason"),
     "requests_denied": _bookie(
         _COUNTER,
         "requests_denied_total",
-        "requests that their client has no right to",
-        "grows: look at the grants",
+        "requests for which the client does not have the right",
+        "grows: check the grants",
     ),
     "unknown_ledgers_refused": _bookie(
         _COUNTER,
@@ -268,10 +274,12 @@ BOOKIE_FIGURES: dict[str, Family] = {
         "requests for ledgers that the metadata store does not have",
     ),
     "requests_under_way": _bookie(
-        _GAUGE, "requests_under_way", "the queue of requests: those that are not answered yet, long polls too"
+        _GAUGE,
+        "requests_under_way",
+        "the queue of requests: requests that are not answered yet, including long polls",
     ),
     "reply_bytes": _bookie(
-        _GAUGE, "reply_bytes", "the queue of replies: bytes that clients have not taken yet"
+        _GAUGE, "reply_bytes", "the queue of replies: bytes that clients have not received yet"
     ),
 }
 """The figures in a bookie's INFO reply, each with its metric. All figures of refusals share one metric, whose
@@ -297,8 +305,8 @@ def _client(
 CLIENT_APPEND_SECONDS = _client(
     _HISTOGRAM,
     "append_seconds",
-    "from handing an entry to its ledger until an ack quorum has synced it; each ledger times one entry at a "
-    "time",
+    "the time until an ack quorum has synced an entry, from the moment when the ledger got it; each ledger "
+    "times one entry at a time",
     "the 99th percentile is above 1 s",
 )
 CLIENT_RECORDS = _client(_COUNTER, "records_appended_total", "records that were sent to logs")
@@ -313,7 +321,7 @@ CLIENT_UNKNOWN = _client(
 CLIENT_ENSEMBLE_CHANGES = _client(
     _COUNTER,
     "ensemble_changes_total",
-    "how often a writer went on with another bookie",
+    "how often a writer continued with another bookie",
     "more than 10 in an hour",
 )
 CLIENT_BOOKIES_FAILED = _client(_COUNTER, "bookies_failed_total", "how often a writer gave up a bookie")
@@ -329,7 +337,7 @@ CLIENT_RECOVERY_SECONDS = _client(
 CLIENT_RECOVERIES_FAILED = _client(
     _COUNTER,
     "recoveries_failed_total",
-    "recoveries that failed; the next try may end well",
+    "recoveries that failed; a later attempt may succeed",
     "grows for 10 minutes",
 )
 CLIENT_TAKEOVER_SECONDS = _client(
@@ -352,7 +360,7 @@ CLIENT_CONNECTED = _client(
     _GAUGE, "bookie_connected", "1 while the client is connected to the bookie", labels=("bookie",)
 )
 CLIENT_QUEUED_BYTES = _client(
-    _GAUGE, "bookie_queued_bytes", "bytes that wait for the socket to the bookie", labels=("bookie",)
+    _GAUGE, "bookie_queued_bytes", "bytes that wait to be sent to the bookie", labels=("bookie",)
 )
 CLIENT_UNANSWERED = _client(
     _GAUGE, "bookie_unanswered_adds", "adds that the bookie has not answered", labels=("bookie",)
@@ -374,9 +382,9 @@ CLIENT_FAILED_ATTEMPTS = _client(
 CLIENT_CURSOR_OFFSET = _client(
     _GAUGE,
     "cursor_offset",
-    "where the process has moved a cursor to; the leader's `ledgerlog_log_next_offset` less this is the "
-    "cursor's lag. A process shows the 1,000 cursors that it moved last",
-    "the lag is larger than your consumer may have",
+    "the offset to which this process moved the cursor; the leader's `ledgerlog_log_next_offset` minus this "
+    "value is the cursor's lag. A process shows the 1,000 cursors that it moved last",
+    "the lag is larger than you allow for your consumer",
     labels=("log", "cursor"),
 )
 
@@ -407,7 +415,7 @@ LOG_WINDOW = _log(
     "`ledgerlog_log_records_outstanding` stays at it: appends wait for the bookies",
 )
 LOG_WINDOW_BYTES = _log("window_bytes", "how many bytes may be outstanding")
-CLIENT_ROLLS = _client(_COUNTER, "rolls_total", "how often a log went on in a new ledger")
+CLIENT_ROLLS = _client(_COUNTER, "rolls_total", "how often a log continued in a new ledger")
 
 # --- repair ---------------------------------------------------------------------------------------
 
@@ -426,20 +434,22 @@ REPAIR_UNDER_REPLICATED = _repair(
     _GAUGE,
     "under_replicated_ledgers",
     "ledgers that named a lost bookie, or one that is being emptied, at the auditor's last pass; only the "
-    "auditor has it",
+    "auditor has this metric",
     "above 0 for an hour",
 )
 REPAIR_ABSENT = _repair(
     _GAUGE,
     "absent_bookies",
-    "bookies that the auditor misses; only the auditor has it",
+    "bookies that the auditor counts as absent; only the auditor has this metric",
     "above 0 for 5 minutes",
 )
 REPAIR_TASKS = _repair(
     _GAUGE, "tasks", "ledgers that wait for a worker, as this worker last listed them", "above 0 for an hour"
 )
 REPAIR_AT_WORK = _repair(_GAUGE, "ledgers_at_work", "ledgers that this worker works on now")
-REPAIR_PAUSED = _repair(_GAUGE, "paused", "1 while repair is paused", "1 for longer than your work takes")
+REPAIR_PAUSED = _repair(
+    _GAUGE, "paused", "1 while repair is paused", "1 for longer than your maintenance takes"
+)
 REPAIR_REPAIRED = _repair(_COUNTER, "ledgers_repaired_total", "tasks that this worker has finished")
 REPAIR_ENTRIES = _repair(_COUNTER, "entries_copied_total", "entries that this worker has copied")
 REPAIR_BYTES = _repair(
@@ -459,7 +469,7 @@ METADATA_CONNECTED = _metadata(
 METADATA_SESSIONS_LOST = _metadata(
     _COUNTER,
     "sessions_lost_total",
-    "sessions with the metadata store that ended; registrations and locks ended with them",
+    "sessions with the metadata store that ended; their registrations and locks ended, too",
     "grows more than twice in an hour",
 )
 METADATA_SUSPENSIONS = _metadata(

@@ -844,8 +844,10 @@ RECOVERY = (
                 self._end_at(entry_id - 1, recovered)
                 return
             self._write_back(recovered)
-            why = f"no bookie can say whether entry {entry_id} exists ({negatives} absent, {unknowns} "
-            f"unknown)"
+            why = (
+                f"no bookie can say whether entry {entry_id} exists ({negatives} absent, {unknowns} "
+                f"unknown)"
+            )
             if silent:
                 why += f"; no answer from {', '.join(silent)}, which may hold the entry"
             self._fail(RecoveryFailed(self.ledger_id, why))
@@ -869,8 +871,10 @@ RECOVERY = (
                 self._end_at(entry_id - 1, recovered)
                 return
             self._write_back(recovered)
-            why = f"no bookie can say whether entry {entry_id} exists ({negatives} absent, {unknowns} "
-            f"unknown)"
+            why = (
+                f"no bookie can say whether entry {entry_id} exists ({negatives} absent, {unknowns} "
+                f"unknown)"
+            )
             if silent:
                 why += f"; no answer from {', '.join(silent)}, which may hold the entry"
             self._fail(RecoveryFailed(self.ledger_id, why))
