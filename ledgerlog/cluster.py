@@ -168,7 +168,7 @@ class Cluster:
         await logs.delete_log(self._client, name, damaged=damaged)
 
     async def sweep(self, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True) -> list[Orphan]:
-        """Find ledgers that crashes left over and that no log can list any more, and delete them.
+        """Find ledgers that crashes left over and that no log can list, and delete them.
 
         A ledger counts as left over only if the metadata proves that no log can ever list it again.
 

@@ -1,4 +1,4 @@
-"""Gone ledgers: which ledger ids a bookie refuses for ever, kept as a few ranges.
+"""Gone ledgers: which ledger ids a bookie refuses forever, kept as a few ranges.
 
 A deleted ledger must never be taken for a new one (rule 4). A row for each deleted ledger would grow without
 end. So once the bookie has removed everything of a deleted ledger, one value remembers all of them:

@@ -17,8 +17,8 @@ A record is an 8-byte head and a body. All numbers are little endian:
                 sequence. Any bytes between that place and this record are the rest of a write that a crash
                 tore. Nothing in these bytes was ever acknowledged.
     CLOSE  (4)  no body: the bookie was stopped cleanly, and everything before this record is complete.
-    DELETE (5)  ledger ids (i64 each): the metadata store said that these ledgers are gone. Their entries do
-                not count any more, and no add of these ledgers is taken ever again.
+    DELETE (5)  ledger ids (i64 each): the metadata store said that these ledgers are gone. Their entries no
+                longer count, and no add of these ledgers is taken ever again.
 
 Records have no checksum of their own. Each page of their block has one (``bookie.core.block``). If the pages
 pass their checksums but a record does not parse, another version or a bug wrote it. A person must find out

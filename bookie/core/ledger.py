@@ -6,7 +6,7 @@ fence is decided. Every add that was decided before the fence comes before the f
 
 **Key** (rule 10). The first add or fence brings the ledger's key, and every later add or fence must carry the
 same key. A request with another key changes nothing. If a ledger is deleted, its key does not matter: no
-request can change the ledger any more. ``key_sequence`` is the journal block that carries the key. If an add
+request can still change the ledger. ``key_sequence`` is the journal block that carries the key. If an add
 skips the journal, it is acknowledged only after this block is durable.
 
 **Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, and ordinary adds fail from then on.
@@ -155,7 +155,7 @@ class BookieLedger:
     def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
         """Return the reason if an add is refused, or None if it is accepted. Nothing changes."""
         if self.is_deleted:
-            # The key is not compared: nothing can change any more, and the key may be forgotten.
+            # The key is not compared: nothing can change after this, and the key may be forgotten.
             return Status.NO_SUCH_LEDGER if is_recovery else Status.FENCED
         if not compare_digest(key, self.key):
             return Status.UNAUTHORIZED

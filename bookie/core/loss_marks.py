@@ -14,7 +14,7 @@ names the bookie. A ledger may be CLOSED already while its old owner still write
 have replaced the bookie; then only the old owner's view of the ensemble still names the bookie (T30). But all
 ledger ids come from one counter, so one number covers every ledger, deleted ones included:
 
-    fenced_through   ordinary adds of ledgers up to this id are refused, for ever
+    fenced_through   ordinary adds of ledgers up to this id are refused, forever
     limbo            ranges of ledger ids. The bookie gives the entries that it has of these ledgers. An entry
                      that it does not have is *unknown*, never denied. After a loss, the boot puts every id up
                      to the counter into limbo. Repair takes a ledger out of limbo once the ledger is CLOSED
@@ -156,7 +156,7 @@ class LossMarks:
         return attrs.evolve(self, is_unclean=acknowledges_unsynced)
 
     def cleared(self, ledgers: Iterable[Range]) -> LossMarks:
-        """Return the marks without these ledgers in limbo. Their fence stays for ever (rule 4)."""
+        """Return the marks without these ledgers in limbo. Their fence stays forever (rule 4)."""
         return attrs.evolve(self, limbo=tuple(without(self.limbo, joined(ledgers))))
 
     # --- bytes --------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Shares(Generic[T]):
         self._waiting += 1
 
     def leave(self, party: Hashable, who: T) -> None:
-        """Remove a waiting item. If the item does not wait any more, do nothing."""
+        """Remove a waiting item. If the item no longer waits, do nothing."""
         account = self._accounts.get(party)
         if account is None:
             return

@@ -11,7 +11,7 @@ full segment is rewritten.
 
 Later, a file is rewritten, alone or with others, for one of these reasons:
 
-    dead        no ledger with runs in it exists any more. Only fences are carried over
+    dead        no ledger with runs in it exists. Only fences are carried over
     foreign     it is a segment, and the journal has its own device
     sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
     small       its runs are small, or the file is, and there are ``merge_width`` such files of its level.

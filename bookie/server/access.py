@@ -10,7 +10,7 @@ it, so most requests need no question to the store:
 
 Each connection has an ``Access``, which remembers the ledgers that the client may use, so the check of a
 later frame is one look into a set. If the rights of a principal change, the bookie empties the sets of the
-principal's connections, ends the long polls of these connections, and decides about their next frames anew.
+principal's connections, ends the long polls of these connections, and decides about their next frames again.
 
 **Before a refusal**, the bookie looks again, because a replica of the store may have an old state. The bookie
 syncs the store, and reads the grants or the ledger once more. So a refusal is final, and a refused client
@@ -345,7 +345,7 @@ class Access:
         return "anybody" if self.known is None else str(self.known.principal)
 
     def forget(self) -> None:
-        """Decide everything anew, because the rights have changed."""
+        """Decide everything again, because the rights have changed."""
         self.writable.clear()
         self._allowed.clear()
         self._on_change()

@@ -3,7 +3,7 @@
 A ``ByteBudget`` bounds the memory of replies. Before a read, a task takes the bytes that the reply may need.
 It gives them back once the reply is handed to the network. Waiting tasks are served in the order in which
 they came. If a task asks for more than the whole budget, it gets the bytes when no others are in use, so no
-task waits for ever. If a reply is larger than the bytes that were taken, the difference is charged too. So
+task waits forever. If a reply is larger than the bytes that were taken, the difference is charged too. So
 the bytes in use may exceed the bound, by at most one entry for each reply.
 """
 

@@ -19,7 +19,7 @@ does not start. Then a person must check that all other files are there, because
 file is the newest.
 
 If the index is damaged again within an hour, the disk or the memory is bad. The bookie then goes on serving
-until the hour is over. If the bookie cannot write its index any more, it ends with that error.
+until the hour is over. If the bookie can no longer write its index, it ends with that error.
 """
 
 from __future__ import annotations

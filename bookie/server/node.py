@@ -355,7 +355,7 @@ async def open_bookie(
 
 
 async def _drop_when_healed(repair: LimboRepair, directory: StorageDirectory) -> None:
-    """Once no ledger is in limbo any more, remove the files that a repair has set aside."""
+    """Once no ledger is in limbo, remove the files that a repair has set aside."""
     await repair.wait_done()
     if count := await drop_set_aside(directory):
         logger.info("%s: nothing is missing now; set-aside files removed: %d", directory.path, count)

@@ -165,7 +165,7 @@ class Outbox:
         """Send a whole reply.
 
         Args:
-            buffers: The bytes. They must not change any more.
+            buffers: The bytes. They must not change after this.
             on_sent: Called once the bytes are handed to the network. If the connection ends before that, this
                 is not called.
         """

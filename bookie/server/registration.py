@@ -25,7 +25,7 @@ handles a lost session, a node that an operator deleted, and a write whose answe
 
 ``run`` can find a node of another process too, if our session was lost for so long that another process could
 register. ``run`` logs this once and reads again every few seconds. It does not replace the node, because two
-processes that did so would push each other out for ever.
+processes that did so would push each other out forever.
 
 If a node has exactly our value, it is our own node: it belongs to our earlier session, or the answer to a
 write was lost. Then one transaction deletes the node at the version that was read and creates a new node,

@@ -9,7 +9,7 @@
 The order matters. From step 2 on, whatever step 3 finds: if the bookie may have acknowledged an entry, it
 never answers that the entry does not exist. It also takes no add that a lost fence would have refused. While
 the bookie serves, the repair of ledgers in limbo (``bookie.server.limbo``) copies missing entries from other
-bookies. When no ledger is in limbo any more, the files that were set aside are removed.
+bookies. When no ledger is in limbo, the files that were set aside are removed.
 
 **A damaged index** alone loses nothing, because the index can be made again from the files (``heal_index``).
 The steps above are needed only if a file is damaged too.

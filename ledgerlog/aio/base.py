@@ -41,7 +41,7 @@ class AioFace(Generic[A]):
         self._inner = inner
 
     def _check(self) -> None:
-        """If no call is possible any more, raise the reason. Most inner objects raise it themselves."""
+        """If no call is possible, raise the reason. Most inner objects raise it themselves."""
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()

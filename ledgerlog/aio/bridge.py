@@ -212,7 +212,7 @@ class Bridge:
     def _wake_asyncio(self, act: Act) -> None:
         try:
             self._loop.call_soon_threadsafe(act)
-        except RuntimeError:  # The loop is closed, so no task waits for an answer any more.
+        except RuntimeError:  # The loop is closed, so no task waits for an answer.
             if not self._is_orphaned:
                 self._is_orphaned = True
                 logger.error("the asyncio loop ended while a connection was open: leave the connection first")

@@ -301,7 +301,7 @@ class Log(AioFace[AsyncLog]):
         Raises:
             InvalidArgument: An argument is out of range, or you named a producer and switched
                 deduplication off. Raised by the call itself.
-            LogNotFound: Entering: the log does not exist any more.
+            LogNotFound: Entering: the log no longer exists.
             LogSealed: Entering: the log is complete and takes no more records.
             LogListFull: Entering: the log's list of ledgers has no room for another one. Truncate the
                 log first.
@@ -450,7 +450,7 @@ class Log(AioFace[AsyncLog]):
                 the log has no such position.
             Truncated: Entering: the records at ``start`` are truncated; the error's ``first_offset`` is
                 the first offset that you can read.
-            LogNotFound: Entering: the log does not exist any more.
+            LogNotFound: Entering: the log no longer exists.
 
         Entering may also raise any error that iterating raises; see ``LogReader``.
 
@@ -468,7 +468,7 @@ class Log(AioFace[AsyncLog]):
         """Return the state of the log now: its offsets, ledgers, policies and properties.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: No bookie answers for the last entry of an open ledger. Try again.
             EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
             EntryNotFound: Bookies have lost the entry that tells where the log ends."""
@@ -478,7 +478,7 @@ class Log(AioFace[AsyncLog]):
         """Return the log's properties.
 
         Raises:
-            LogNotFound: The log does not exist any more."""
+            LogNotFound: The log no longer exists."""
         return await self._run(self._inner.properties)
 
     async def set_properties(
@@ -495,7 +495,7 @@ class Log(AioFace[AsyncLog]):
         Raises:
             InvalidArgument: The properties are not text, or too large.
             PropertiesConflict: The properties are not the ``expected`` ones; nothing was changed.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this
                 error is also raised if the answer to the write was lost and others have written the
                 log's record since."""
@@ -514,7 +514,7 @@ class Log(AioFace[AsyncLog]):
 
         Raises:
             InvalidArgument: The resulting properties are not text, or too large.
-            LogNotFound: The log does not exist any more."""
+            LogNotFound: The log no longer exists."""
         return await self._run(lambda: self._inner.update_properties(changes))
 
     async def configure(
@@ -538,7 +538,7 @@ class Log(AioFace[AsyncLog]):
             retention: The new retention policy, or such a function. None: keep the current one.
 
         Raises:
-            LogNotFound: The log does not exist any more."""
+            LogNotFound: The log no longer exists."""
         await self._run(lambda: self._inner.configure(roll=roll, retention=retention))
 
     async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
@@ -555,7 +555,7 @@ class Log(AioFace[AsyncLog]):
             InvalidArgument: ``before_offset`` is not an offset, or lies beyond the confirmed end.
                 Nothing was given up.
             TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was
                 given up; try again.
 
@@ -573,7 +573,7 @@ class Log(AioFace[AsyncLog]):
             How many records were dropped.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry
                 that tells where the log ends. Nothing was dropped; try again.
 
@@ -584,7 +584,7 @@ class Log(AioFace[AsyncLog]):
         """Return each ledger of the log, oldest first, with the reasons why it is still there.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry
                 that tells where the log ends. Try again."""
         return await self._run(self._inner.why_kept)
@@ -607,7 +607,7 @@ class Log(AioFace[AsyncLog]):
         """Return the states of all cursors of the log, sorted by name.
 
         Raises:
-            LogNotFound: The log does not exist any more."""
+            LogNotFound: The log no longer exists."""
         return await self._run(self._inner.cursors)
 
     async def seal(self) -> None:
@@ -617,7 +617,7 @@ class Log(AioFace[AsyncLog]):
         is then in the sealed log or surely not. Sealing a sealed log does nothing.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             RecoveryFailed: Too few bookies answer to end the leader's ledgers; the log is not sealed.
                 Try again.
             EntryUnavailable: No bookie answers for an entry that tells where the log ends; the log is
@@ -640,8 +640,8 @@ class Log(AioFace[AsyncLog]):
         counted already, nothing changes.
 
         Args:
-            accept_loss: For an operator who knows that bookies lost data. If the end of a ledger cannot
-                be known any more, end the ledger before the first entry that no bookie has (`ledgerlog
+            accept_loss: For an operator who knows that bookies lost data. If the end of a ledger is no
+                longer known, end the ledger before the first entry that no bookie has (`ledgerlog
                 ledger recover --accept-loss`). Records in later ledgers keep their offsets. So the log
                 has a gap between that end and those records. No other record ever gets an offset in the
                 gap. Readers raise RecordsLost at the gap.
@@ -654,7 +654,7 @@ class Log(AioFace[AsyncLog]):
 
         Raises:
             InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             LogSealed: The log is sealed.
             LossUndecided: Records after an accepted loss would be dropped. Call again with
                 ``accept_loss`` to keep these records, with a gap before them.
@@ -673,12 +673,11 @@ class Log(AioFace[AsyncLog]):
 class Campaign(AioFace[AsyncCampaign]):
     """A process that leads a log whenever its election allows it. Enter ``Log.lead`` to get one.
 
-    The campaign stands for election, takes the log over, leads, and stands again after the leadership
-    has ended, for as long as the body of the ``async with`` runs. Any number of tasks may append
-    through it.
+    The campaign stands for election, takes over the log, leads, and stands again after the leadership
+    has ended, while the body of the ``async with`` runs. Any number of tasks may append through it.
 
-    If bookies or the metadata store are away, or another process leads, the campaign goes on. If no try
-    can succeed any more, it gives up: ``failure`` has the reason, and every call raises that error.
+    If bookies or the metadata store are away, or another process leads, the campaign continues. If no
+    further try can succeed, it gives up: ``failure`` has the reason, and every call raises that error.
     Examples are PermissionDenied, LogSealed, LogNotFound and EntryCorrupt."""
 
     def __repr__(self) -> str:
@@ -879,11 +878,11 @@ class Cursor(AioFace[AsyncCursor]):
             The new state. Pass it as ``expected`` to the next move.
 
         Raises:
-            CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or
+            CursorConflict: The cursor is no longer at ``expected``. This call did not move it, or
                 another client moved it after this call had done so.
             Truncated: The cursor would begin to pin, or move its pin back, at records that are
                 truncated. It was not moved.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor
                 was not moved.
 
@@ -911,7 +910,7 @@ class Cursor(AioFace[AsyncCursor]):
         Raises:
             Truncated: The cursor would begin to pin, or move its pin back, at records that are
                 truncated. It was not moved.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor
                 was not moved.
 
@@ -919,7 +918,7 @@ class Cursor(AioFace[AsyncCursor]):
         return await self._run(lambda: self._inner.set(offset, properties=properties, pins=pins))
 
     async def delete(self, *, expected: CursorState | None = None) -> None:
-        """Delete the cursor. It pins nothing any more.
+        """Delete the cursor. It no longer pins records.
 
         If the cursor does not exist and you give no ``expected``, nothing happens.
 
@@ -1189,12 +1188,12 @@ class LogWriter(AioWriter):
             ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
 
         Raises:
-            LostLeadership: This writer does not lead any more; nothing was given up. LogSealed and
+            LostLeadership: This writer no longer leads; nothing was given up. LogSealed and
                 NotEnoughBookies say the same with another reason.
             InvalidArgument: ``before_offset`` is not an offset, or lies beyond the durable end; nothing
                 was given up.
             TruncationPinned: A cursor pins a record below ``before_offset``; nothing was given up.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             MetadataUnavailable: The metadata store could not be reached; nothing was given up.
             MetadataOutcomeUnknown: The records may or may not be given up.
 
@@ -1244,7 +1243,7 @@ class LogReader(AioRecords):
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
-    - PermissionDenied: this client may not read the log (any more).
+    - PermissionDenied: this client has no right to read the log, or has lost it.
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
     - ArchiveUnavailable: the archive file cannot be read now. Retryable.
@@ -1360,7 +1359,7 @@ class Ledgers(AioFace[AsyncLedgers]):
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, open or closed.
 
-        Readers cannot open the ledger any more, and the bookies free its space later. If the ledger's
+        Readers can no longer open the ledger, and the bookies free its space later. If the ledger's
         writer is still alive, it notices at its next metadata write.
 
         Args:
@@ -1516,7 +1515,7 @@ class LedgerReader(AioEntries):
                 says that there is no such entry.
             EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
             EntryCorrupt: Every copy that was found is damaged.
-            PermissionDenied: This client may not read the ledger (any more).
+            PermissionDenied: This client has no right to read the ledger, or has lost it.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
 

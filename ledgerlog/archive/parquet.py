@@ -38,7 +38,7 @@ does not decode, its pages do not match their checksums, or it is not the file t
 describes. ``ArchiveUnavailable`` means: the bytes of the file cannot be read.
 
 **Damaged or unreadable?** pyarrow raises the same OSError, without an errno, for a page with a wrong checksum
-and for an object store that broke the connection. So if decoding fails, this module opens the file anew and
+and for an object store that broke the connection. So if decoding fails, this module opens the file again and
 decodes a second time. If that fails too, this module reads the bytes that decoding needed. It reads no other
 bytes, because a step has a deadline and a file may be large. The file counts as damaged only if all these
 bytes can be read.
@@ -293,7 +293,7 @@ class ArchiveWriter:
         Raises:
             ArchiveUnavailable: The file system failed. Call ``discard``.
             AttributesFound: A record has a key or headers, and the file has no columns for them. Call
-                ``discard`` and begin anew.
+                ``discard`` and start again.
         """
         for batch in batches:
             if not self._has_attributes and batch.has_attributes:
@@ -510,7 +510,7 @@ class ArchiveFile:
         self._stream = stream
 
     def _decode_again(self, work: Callable[[], T], start: int | None, length: int) -> T:
-        """Do ``work`` a second time, on the file opened anew.
+        """Do ``work`` a second time, on the file opened again.
 
         Args:
             work: Opens the file, and decodes it.
@@ -678,7 +678,7 @@ class ArchiveFile:
         except _UNDECODABLE as cause:
             _raise_unless_decoding(self.url, cause)
         before = self.facts
-        with suppress(OSError):  # The stream may be broken. Only the file opened anew counts.
+        with suppress(OSError):  # The stream may be broken. Only the file opened again counts.
             self._stream.close()
 
         def anew() -> Any:

@@ -120,7 +120,7 @@ _SCHEMA = Schema(
 
 _PROPERTIES = {
     # Do not let pyiceberg try a commit again. If another job committed first, ``archive.jobs.publishing``
-    # decides anew.
+    # decides again.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -154,7 +154,7 @@ class LogTable:
         log: The name of the log.
         incarnation: The incarnation of the log.
         cluster: The cluster's id.
-        is_anew: Whether the first ``commit`` makes the table anew, even if the present table is damaged or
+        is_anew: Whether the first ``commit`` makes a new table, even if the present table is damaged or
             names files that the log does not have.
 
     Raises:
@@ -230,7 +230,7 @@ class LogTable:
 
         Returns:
             The files that the table names, by their URLs as ``by_url`` makes them. Empty if there is no
-            table, or if ``commit`` has to make the table anew.
+            table, or if ``commit`` has to make a new table.
 
         Raises:
             InvalidArgument: The table belongs to another log or another cluster.

@@ -31,7 +31,7 @@ class Face(Generic[A]):
         self._inner = inner
 
     def _check(self) -> None:
-        """Raise the reason if no call is possible any more. Most inner objects raise it themselves."""
+        """Raise the reason if no call is possible. Most inner objects raise it themselves."""
 
     def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()

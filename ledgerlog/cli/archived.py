@@ -13,7 +13,7 @@ __all__ = ["LedgerArchived", "telling_archives"]
 
 
 class LedgerArchived(LedgerLogError):
-    """No bookie has the ledger any more; its log reads the records from an archive file."""
+    """No bookie has the ledger; its log reads the records from an archive file."""
 
 
 @asynccontextmanager

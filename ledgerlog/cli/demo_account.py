@@ -8,10 +8,10 @@ whole log from its first offset on and compares:
     lost           acknowledged, but not at its offset with its bytes
     duplicated     found a second time
     out of order   found after a record with a higher number
-    foreign        found, but no entitled leader got it to append (a deposed leader appended it, or the
-                   record is damaged)
+    foreign        found, but never given to the leader that was entitled to append it (a deposed leader
+                   appended it, or the record is damaged)
 
-This module knows no processes and no clusters. All correctness figures of the demo come from here.
+This module does not deal with processes or clusters. All correctness figures of the demo come from here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Account:
         """Note that records from ``first`` on are at offsets from ``first_offset`` on.
 
         Raises:
-            Contradiction: One of them was noted at another offset before.
+            Contradiction: One of them was noted at another offset earlier.
         """
         for number, offset in zip(
             range(first, first + count), range(first_offset, first_offset + count), strict=True

@@ -14,7 +14,7 @@ acknowledgement of anything else is a ``Contradiction``, or the audit finds it.
 
 **Why the count is exact.** If the leader of a batch is lost, the batch's outcome is unknown. If the driver
 sent it again blindly, it could be doubled; if not, it could be lost. So the driver first reads the log, from
-the offset after the last acknowledgement to the offset at which B begins. This part cannot change any more,
+the offset after the last acknowledgement to the offset at which B begins. This part can no longer change,
 because B has fenced it.
 
 One task decides (``Driver.run``). Each contender has two tasks: one writes the contender's queued frames and

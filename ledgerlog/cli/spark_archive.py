@@ -141,7 +141,7 @@ def spark_archive(
     The exit status is 1 if something failed."""
     check_there(uri)
     _check_master(uri, master)
-    # To keep the copies for ever, use an age that no ledger reaches.
+    # To keep the copies forever, use an age that no ledger reaches.
     keep_copies_s = float(10**12) if keep_copies is None else keep_copies
     if master == _NO_SPARK:
         steps = _here(

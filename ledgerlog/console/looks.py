@@ -65,7 +65,7 @@ class Looking:
             self.tell()
 
     def forget(self, key: str) -> None:
-        """Forget a trouble, because no watcher needs that look any more."""
+        """Forget a trouble, because no watcher needs that look."""
         self.trouble(key, "", None)
 
     def trouble_rows(self) -> dict[str, Row]:

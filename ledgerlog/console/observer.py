@@ -100,7 +100,7 @@ class View:
         }
 
     async def pictures(self, alive_s: float) -> AsyncGenerator[Picture, None]:
-        """Yield pictures for ever: one at once, and one after each change or after ``alive_s`` seconds."""
+        """Yield pictures forever: one at once, and one after each change or after ``alive_s`` seconds."""
         while True:
             change = self._looking.change
             yield self.picture()

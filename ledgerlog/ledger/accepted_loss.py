@@ -37,7 +37,7 @@ class AcceptedLoss:
     """The ledger was ended before this entry, because nobody can say whether the entry existed. None if
     recovery found the end as usual."""
     cut: list[int]
-    """Entries after the new end that were found on a bookie. They are not in the ledger any more."""
+    """Entries after the new end that were found on a bookie. They are no longer in the ledger."""
     unreadable: list[int]
     """Entries of the ledger without any sound copy found."""
     unreachable: list[BookieId]

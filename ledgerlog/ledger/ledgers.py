@@ -211,7 +211,7 @@ class Ledgers:
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, open or closed.
 
-        Readers cannot open the ledger any more, and the bookies free its space later. If the ledger's writer
+        Readers can no longer open the ledger, and the bookies free its space later. If the ledger's writer
         is still alive, it notices at its next metadata write.
 
         Args:

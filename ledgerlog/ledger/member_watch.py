@@ -183,7 +183,7 @@ class MemberWatch:
             self._reach_callback()
 
     def _leave_read_only(self) -> None:
-        """Replace bookies that take no ordinary adds any more, if others are available.
+        """Replace bookies that no longer take ordinary adds, if others are available.
 
         Such a bookie is full, or an operator empties it. A busy writer notices this when the bookie refuses
         an add. An idle writer would keep the bookie in the metadata until the writer's next add, and the

@@ -59,7 +59,7 @@ change. A reader that follows a busy writer wakes far more often, but does not a
 POLLS_ABANDONED_MAX = 32
 """Skip polling a bookie with this many abandoned requests of ours, if other bookies can report as much.
 
-A request is abandoned if it is still under way and no task waits for its answer any more."""
+A request is abandoned if it is still under way and no task waits for its answer."""
 
 _RETRY_S = 0.1
 
@@ -247,7 +247,7 @@ class LedgerReader:
             The last entry that you can read now.
 
         Raises:
-            PermissionDenied: This client may not read the ledger (any more).
+            PermissionDenied: This client has no right to read the ledger, or has lost it.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
         """
@@ -329,7 +329,7 @@ class LedgerReader:
                 there is no such entry.
             EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
             EntryCorrupt: Every copy that was found is damaged.
-            PermissionDenied: This client may not read the ledger (any more).
+            PermissionDenied: This client has no right to read the ledger, or has lost it.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
 

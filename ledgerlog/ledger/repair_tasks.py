@@ -103,7 +103,7 @@ async def post_task(
 ) -> bool:
     """Make sure that the ledger has a task that names all of these bookies.
 
-    A task whose record is damaged is made anew. Nothing is lost by that: a task is only a hint.
+    A task whose record is damaged is replaced by a new one. Nothing is lost by that: a task is only a hint.
 
     Args:
         store: The metadata store.

@@ -9,7 +9,7 @@ all of them, and the others wait for the result (``_Turn``). If the first follow
 attempt fails, the next follower asks. So an error is raised only in the follower whose attempt failed, and
 each of the others makes its own attempt.
 
-If a follower needs entries that are not kept any more, it reads them by itself, as if there were no other
+If a follower needs entries that are no longer kept, it reads them by itself, as if there were no other
 followers, until it has caught up.
 """
 

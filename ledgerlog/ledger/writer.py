@@ -306,7 +306,7 @@ class LedgerWriter:
         Raises:
             LedgerFenced: Another client took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
-            PermissionDenied: The ledger was closed without the entry: this client may not add to it any more.
+            PermissionDenied: The ledger was closed without the entry: this client may no longer add to it.
             LedgerClosed: The ledger was closed without the entry.
             LedgerNotFound: The ledger was deleted.
             AppendUnknown: The outcome could not be determined. The entry may be in the ledger.
@@ -607,7 +607,7 @@ class LedgerWriter:
                 return
             is_troubled = False
             if self._over.is_set():
-                return  # The ledger ended while the write was on its way. Use no connection any more.
+                return  # The ledger ended while the write was on its way. Use no connection from now on.
             before = core.pending.ensemble
             core.on_metadata_read(stored, version)
             after = core.pending.ensemble

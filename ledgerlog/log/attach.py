@@ -190,7 +190,7 @@ async def stage(
         incarnation: The incarnation of the log.
 
     Raises:
-        LogNotFound: The log does not exist any more.
+        LogNotFound: The log no longer exists.
         LogListFull: The log's list may have no room for ``limits.LOG_SPLICE_LEDGERS_MAX`` more ledgers.
             Raised before anything is written.
         MetadataUnavailable: The metadata store cannot be reached. Nothing was written.
@@ -222,7 +222,7 @@ async def splice(
         SpliceRefused: Nothing was spliced, and trying again will not change that.
         LostLeadership: Another run or another writer leads. Nothing was spliced.
         LogSealed: The log is sealed. Nothing was spliced.
-        LogNotFound: The log does not exist any more. Nothing was spliced.
+        LogNotFound: The log no longer exists. Nothing was spliced.
         LogListFull: The log's list has no room for the ledgers. Nothing was spliced.
         InvalidArgument: The producer's id is malformed, or one transaction cannot hold so many ledgers.
             Nothing was spliced.

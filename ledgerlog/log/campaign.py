@@ -5,7 +5,7 @@ One task campaigns beside the caller's body, again and again:
     1. It stands for election, and waits until this process leads.
     2. It takes the log over.
     3. It waits until the leadership ends: the election ends it, the writer ends, or the body is left.
-    4. It steps down, pauses, and begins anew.
+    4. It steps down, pauses, and starts again.
 
 ``log.core.campaign`` decides what a failure means. A failure of this task reaches callers only through their
 own calls: an append raises NotLeader while another process leads, and the permanent error after the campaign
@@ -56,11 +56,11 @@ class LeadElection(NamesLeader, Protocol):
 class Campaign:
     """A process that leads a log whenever its election allows it. Enter ``Log.lead`` to get one.
 
-    The campaign stands for election, takes the log over, leads, and stands again after the leadership has
-    ended, for as long as the body of the ``async with`` runs. Any number of tasks may append through it.
+    The campaign stands for election, takes over the log, leads, and stands again after the leadership has
+    ended, while the body of the ``async with`` runs. Any number of tasks may append through it.
 
-    If bookies or the metadata store are away, or another process leads, the campaign goes on. If no try can
-    succeed any more, it gives up: ``failure`` has the reason, and every call raises that error. Examples are
+    If bookies or the metadata store are away, or another process leads, the campaign continues. If no further
+    try can succeed, it gives up: ``failure`` has the reason, and every call raises that error. Examples are
     PermissionDenied, LogSealed, LogNotFound and EntryCorrupt.
     """
 

@@ -106,11 +106,11 @@ class Cursor:
             The new state. Pass it as ``expected`` to the next move.
 
         Raises:
-            CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or another
+            CursorConflict: The cursor is no longer at ``expected``. This call did not move it, or another
                 client moved it after this call had done so.
             Truncated: The cursor would begin to pin, or move its pin back, at records that are truncated. It
                 was not moved.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor was not
                 moved.
 
@@ -172,7 +172,7 @@ class Cursor:
         Raises:
             Truncated: The cursor would begin to pin, or move its pin back, at records that are truncated. It
                 was not moved.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor was not
                 moved.
 
@@ -183,7 +183,7 @@ class Cursor:
                 return await self.move(offset, expected=await self.get(), properties=properties, pins=pins)
 
     async def delete(self, *, expected: CursorState | None = None) -> None:
-        """Delete the cursor. It pins nothing any more.
+        """Delete the cursor. It no longer pins records.
 
         If the cursor does not exist and you give no ``expected``, nothing happens.
 

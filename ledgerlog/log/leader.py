@@ -24,7 +24,7 @@ which of the sent records are in the log, the leader recovers its own ledgers. T
 ledgers take no more entries. If too few bookies may be left for a recovery, the writer of each ledger first
 tries to close the ledger. The end of each ledger tells the outcome of every entry. The outcome is unknown
 only if the recovery takes longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through
-``_answer_all``, so no append waits for ever.
+``_answer_all``, so no append waits forever.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class LogLeader:
             LostLeadership: Another writer leads, or the user leaves this one.
             LogSealed: The log was sealed.
             NotEnoughBookies: The leadership ended because too few bookies were writable.
-            PermissionDenied: The leadership ended because this client may not write the log any more.
+            PermissionDenied: The leadership ended because this client may no longer write the log.
         """
         core = self.core
         if core.refusal is None:

@@ -159,7 +159,7 @@ class Log:
         Raises:
             InvalidArgument: An argument is out of range, or you named a producer and switched deduplication
                 off. Raised by the call itself.
-            LogNotFound: Entering: the log does not exist any more.
+            LogNotFound: Entering: the log no longer exists.
             LogSealed: Entering: the log is complete and takes no more records.
             LogListFull: Entering: the log's list of ledgers has no room for another one. Truncate the log
                 first.
@@ -300,7 +300,7 @@ class Log:
                 has no such position.
             Truncated: Entering: the records at ``start`` are truncated; the error's ``first_offset`` is the
                 first offset that you can read.
-            LogNotFound: Entering: the log does not exist any more.
+            LogNotFound: Entering: the log no longer exists.
 
         Entering may also raise any error that iterating raises; see ``LogReader``.
 
@@ -327,7 +327,7 @@ class Log:
         """Return the state of the log now: its offsets, ledgers, policies and properties.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: No bookie answers for the last entry of an open ledger. Try again.
             EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
             EntryNotFound: Bookies have lost the entry that tells where the log ends.
@@ -354,7 +354,7 @@ class Log:
         """Return the log's properties.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
         """
         metadata, _ = await self._read()
         return dict(metadata.properties)
@@ -372,7 +372,7 @@ class Log:
         Raises:
             InvalidArgument: The properties are not text, or too large.
             PropertiesConflict: The properties are not the ``expected`` ones; nothing was changed.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this error
                 is also raised if the answer to the write was lost and others have written the log's record
                 since.
@@ -399,7 +399,7 @@ class Log:
 
         Raises:
             InvalidArgument: The resulting properties are not text, or too large.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
         """
         updated: dict[str, str] = {}
 
@@ -433,7 +433,7 @@ class Log:
             retention: The new retention policy, or such a function. None: keep the current one.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
         """
 
         async def change(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
@@ -462,7 +462,7 @@ class Log:
             InvalidArgument: ``before_offset`` is not an offset, or lies beyond the confirmed end. Nothing was
                 given up.
             TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was given
                 up; try again.
 
@@ -498,7 +498,7 @@ class Log:
             How many records were dropped.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
                 tells where the log ends. Nothing was dropped; try again.
 
@@ -517,7 +517,7 @@ class Log:
         """Return each ledger of the log, oldest first, with the reasons why it is still there.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
                 tells where the log ends. Try again.
         """
@@ -553,7 +553,7 @@ class Log:
         """Return the states of all cursors of the log, sorted by name.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
         """
         await self._read()
         return await read_cursors(self._client, self._incarnation)
@@ -565,7 +565,7 @@ class Log:
         then in the sealed log or surely not. Sealing a sealed log does nothing.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             RecoveryFailed: Too few bookies answer to end the leader's ledgers; the log is not sealed. Try
                 again.
             EntryUnavailable: No bookie answers for an entry that tells where the log ends; the log is not
@@ -591,8 +591,8 @@ class Log:
         nothing changes.
 
         Args:
-            accept_loss: For an operator who knows that bookies lost data. If the end of a ledger cannot be
-                known any more, end the ledger before the first entry that no bookie has
+            accept_loss: For an operator who knows that bookies lost data. If the end of a ledger is no longer
+                known, end the ledger before the first entry that no bookie has
                 (``Ledgers.recover_accepting_loss``). Records in later ledgers keep their offsets. So the log
                 has a gap between that end and those records. No other record ever gets an offset in the gap.
                 Readers raise RecordsLost at the gap.
@@ -605,7 +605,7 @@ class Log:
 
         Raises:
             InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             LogSealed: The log is sealed.
             LossUndecided: Records after an accepted loss would be dropped. Call again with ``accept_loss`` to
                 keep these records, with a gap before them.

@@ -133,8 +133,8 @@ class ChainMaintenance:
             self._pause(need, cause)
             return False
         except LedgerLogError as cause:
-            # The ledger was fenced, closed or deleted by somebody else, or is damaged. It is not ours any
-            # more.
+            # The ledger was fenced, closed or deleted by somebody else, or is damaged. It is no longer
+            # ours.
             is_denied = isinstance(cause, PermissionDenied)
             chain.on_lost(cause if is_denied else LostLeadership(chain.metadata.name, None, str(cause)))
         self._backoff.reset()
@@ -142,7 +142,7 @@ class ChainMaintenance:
         return True
 
     async def make_spares(self) -> NoReturn:
-        """Make the ledgers that the chain wants ahead, for ever.
+        """Make the ledgers that the chain wants ahead, forever.
 
         Making a ledger is not one of the steps, because it may take long if bookies are missing. Meanwhile
         the chain may be lost or finished.

@@ -248,7 +248,7 @@ async def find_position(
 async def _find_merged_position(
     archives: ArchiveRegistry, metadata: LogMetadata, position: Position
 ) -> tuple[ReadPosition, int]:
-    """Find a position in a ledger that the list does not name any more: it was truncated, or archived and
+    """Find a position in a ledger that the list no longer names: it was truncated, or archived and
     merged."""
     for record, _ in await archives.of_log(metadata.incarnation):
         is_listed = metadata.index_of(record.ledger_id) is not None

@@ -127,7 +127,7 @@ class LogReader:
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
-    - PermissionDenied: this client may not read the log (any more).
+    - PermissionDenied: this client has no right to read the log, or has lost it.
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
     - ArchiveUnavailable: the archive file cannot be read now. Retryable.

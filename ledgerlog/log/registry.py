@@ -152,7 +152,7 @@ class LogRegistry:
             The record that was written; None if there was nothing to do.
 
         Raises:
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             MetadataOutcomeUnknown: The change may or may not have happened.
         """
         sent: LogMetadata | None = None  # The last record that was sent, which may be stored.

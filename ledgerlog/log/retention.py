@@ -46,7 +46,7 @@ async def truncate(
         epoch: Truncate only while this is the log's epoch. None: truncate in any case.
 
     Raises:
-        LogNotFound: The log does not exist any more.
+        LogNotFound: The log no longer exists.
         TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
         LostLeadership: The log has another epoch than ``epoch``. Nothing was given up.
         MetadataOutcomeUnknown: The records may or may not be given up.
@@ -92,7 +92,7 @@ async def apply_retention(
         How many records were dropped.
 
     Raises:
-        LogNotFound: The log does not exist any more.
+        LogNotFound: The log no longer exists.
     """
     dropped: set[int] = set()
     gone_records = 0

@@ -8,7 +8,7 @@ know that the ledger can never be listed again:
     the log's record is gone                  a log that is created again has another incarnation
     the record has a later epoch              only the leader of the ledger's epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
-    the log is sealed                         nobody lists anything any more
+    the log is sealed                         its list never grows again
     it is staged, and a day old               nobody made it part of the log (``log.attach``); if a splice
                                               comes later, it fails because the ledger is gone
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
@@ -19,14 +19,14 @@ its next roll. Either the leader lists the ledger, or a later epoch makes the le
 **Snapshots** of state machines lie in ledgers too, with labels and a list of their own (``model.snapshots``).
 Replicas prune that list as they go. The sweep finds the rest:
 
-    the log's record is gone                  no replica can follow the log any more
+    the log's record is gone                  no replica can follow the log
     no list names it                          a replica stopped before it listed the snapshot, or between
                                               taking it off the list and deleting it. A replica lists,
                                               writes and closes a snapshot. A replica that lists it after
                                               the sweep cannot close it, and fails
     it is unfinished, and a day old           the replica that wrote it has stopped. The sweep takes it off
-                                              the list first, so the replica, if it still runs, cannot
-                                              finish it any more
+                                              the list first, so the replica, if it still runs, can
+                                              no longer finish it
 
 So the sweep never touches a snapshot that a replica may restore from: a finished one in the list of an
 existing log.
@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class Orphan:
-    """A ledger that no log can list any more."""
+    """A ledger that no log can list."""
 
     ledger_id: int
     """The ledger."""

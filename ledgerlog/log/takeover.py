@@ -61,7 +61,7 @@ async def take_over(
         The log's record with the new epoch, the version of that record, and the writer of the new ledger.
 
     Raises:
-        LogNotFound: The log does not exist any more.
+        LogNotFound: The log no longer exists.
         LogSealed: The log is sealed.
         LogListFull: The log's list has no room for another ledger.
         RecoveryFailed: Too few bookies answer to end the previous leader's ledgers. Try again.
@@ -119,7 +119,7 @@ async def recover(
         registry: The records of the logs.
         name: The name of the log.
         incarnation: The incarnation of the log.
-        accept_loss: Also end ledgers whose end nobody can know any more. Records after such an end stay, and
+        accept_loss: Also end ledgers whose end no bookie can know. Records after such an end stay, and
             the log has a gap before them.
         accept_unreachable: Treat bookies that do not answer as gone for good.
 

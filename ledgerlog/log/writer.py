@@ -515,12 +515,12 @@ class LogWriter:
             ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
 
         Raises:
-            LostLeadership: This writer does not lead any more; nothing was given up. LogSealed and
+            LostLeadership: This writer no longer leads; nothing was given up. LogSealed and
                 NotEnoughBookies say the same with another reason.
             InvalidArgument: ``before_offset`` is not an offset, or lies beyond the durable end; nothing was
                 given up.
             TruncationPinned: A cursor pins a record below ``before_offset``; nothing was given up.
-            LogNotFound: The log does not exist any more.
+            LogNotFound: The log no longer exists.
             MetadataUnavailable: The metadata store could not be reached; nothing was given up.
             MetadataOutcomeUnknown: The records may or may not be given up.
 

@@ -186,7 +186,7 @@ class DirectorySnapshots:
                 self._remove_if_dead(entry.path)
 
     def _remove_if_dead(self, path: str) -> None:
-        """Delete an unfinished file if nobody writes it any more: a writer holds a lock on its file."""
+        """Delete an unfinished file if no process still writes it: a writer holds a lock on its file."""
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

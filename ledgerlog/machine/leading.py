@@ -16,7 +16,7 @@ answers are possible:
 - The record may be in the log: ``AppendUnknown``. Propose it to the new leader with the same request id.
 
 Before a proposal is in the line, only the task that submits it may answer it, because only that task learns
-whether the writer took the record. No proposal waits for ever: a writer that has ended refuses every record.
+whether the writer took the record. No proposal waits forever: a writer that has ended refuses every record.
 
 **Barriers.** A linear read must see every command that was acknowledged before the read began, by any leader.
 So the leader appends a *barrier*, an empty record, after the read has begun. If the barrier is acknowledged,
@@ -123,7 +123,7 @@ class Leading:
         self._is_over = False
         self._is_leaving = False
         self._is_abandoned = False
-        """Whether the replica has stopped: no task applies records any more."""
+        """Whether the replica has stopped: no task applies records."""
         self._forming: _Proposal | None = None
         """A barrier that is not on its way yet. Reads may still join it."""
         self._barrier: _Proposal | None = None
@@ -177,7 +177,7 @@ class Leading:
         """Wait until every command that was acknowledged before the call is applied here.
 
         Raises:
-            NotLeader: This replica does not lead any more. ``not_leading`` may return another error.
+            NotLeader: This replica no longer leads. ``not_leading`` may return another error.
             AppendUnknown: It is unknown whether this replica still led. Ask again.
             LogSealed: The log is sealed.
         """

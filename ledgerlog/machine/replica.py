@@ -17,7 +17,7 @@ replica follows again from the first record that is not applied.
 
 **A gap.** While a replica is away, the log may be truncated beyond the replica's place. Then the replica
 restores the newest snapshot that reaches at least the new beginning of the log. If there is no such snapshot,
-the replica's state would lack commands. So the replica stops with the reason and serves nothing any more.
+the replica's state would lack commands. So the replica stops with the reason and no longer serves.
 
 **Trouble.** The replica waits out temporary trouble, with growing pauses: the store is away, there are too
 few bookies, a leadership is lost. Permanent trouble stops the replica: a record is not a command, the log was

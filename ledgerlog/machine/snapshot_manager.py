@@ -115,7 +115,7 @@ class SnapshotManager:
             self.nursery.start_soon(self._learn, self.store, leader)
 
     def on_following(self) -> None:
-        """Note that this replica does not lead any more."""
+        """Note that this replica no longer leads."""
         self.leader = None
 
     async def _learn(self, store: SnapshotStore, leader: LogWriter) -> None:

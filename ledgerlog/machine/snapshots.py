@@ -17,7 +17,7 @@ snapshots:
 
 So a crash of ``save`` leaves a ledger that is listed as unfinished. The next ``prune`` deletes it. A crash
 between the first two steps of ``save`` leaves an empty ledger that is not listed; its own metadata name the
-log. If the log is gone or takes no snapshots any more, no ``prune`` follows. Then the sweep finds these
+log. If the log is gone or no longer takes snapshots, no ``prune`` follows. Then the sweep finds these
 ledgers (``log.sweep``).
 Several replicas may save at the same time and all succeed, because the list is changed by compare-and-set
 (``log.snapshot_list``)."""
@@ -231,8 +231,8 @@ class LedgerSnapshots:
         finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         kept = {s.ledger_id for s in finished[:keep]}
         newest = finished[0].next_offset if finished else -1
-        # If an unfinished snapshot reaches no further than a finished one, its writer is dead or is not
-        # needed any more.
+        # If an unfinished snapshot reaches no further than a finished one, its writer is dead or is no
+        # longer needed.
         gone = {s.ledger_id for s in listed if s.ledger_id not in kept and s.next_offset <= newest}
         if gone:
             await self._drop(incarnation, gone)

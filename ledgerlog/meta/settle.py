@@ -23,7 +23,7 @@ Sometimes you must act at once when an answer is lost, before the loop goes on. 
 lost. Then the candidate has the node removed.
 
 **Bound.** A store may answer reads but no writes, for example if its file is on a full disk. Without a bound,
-the loop would ask such a store for ever. ``settle`` gives up if no write of the change was answered for
+the loop would ask such a store forever. ``settle`` gives up if no write of the change was answered for
 ``limits.METADATA_TIMEOUT_S``. Then the outcome of the change is unknown, because a lost write may still be
 applied. A refusal counts as an answer. The change also fails after ``limits.METADATA_CONFLICTS_MAX`` attempts
 in each of which the node changed between the read and the write: then another program is at fault.
@@ -176,7 +176,7 @@ async def go_on(
     log: logging.Logger,
     survives: tuple[type[LedgerLogError], ...] = AWAY,
 ) -> bool:
-    """Run one step of a task that goes on for ever.
+    """Run one step of a task that goes on forever.
 
     If ``step`` raises one of ``survives``, log it ("WHAT now: ...") and pause. The first failure of a series
     is a warning, and the others are debug messages.

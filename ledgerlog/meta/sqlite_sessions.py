@@ -109,7 +109,7 @@ os.register_at_fork(after_in_child=SessionLock._drop_all_after_fork)
 
 
 def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
-    """Return the lock; None if another process holds it, or if the file does not exist (any more)."""
+    """Return the lock; None if another process holds it, or if the file does not exist."""
     # Only the owner opens its file for writing. So a process that only tries a lock does not look like an
     # owner that dies (``sqlite_changes``).
     access = os.O_RDWR | os.O_CREAT | os.O_EXCL if create else os.O_RDONLY

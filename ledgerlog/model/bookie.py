@@ -55,7 +55,7 @@ class BookieInfo:
     """The lock file that the bookie holds, and the boot id of its machine; "" if not known. Two processes
     that run at the same time never have the same place, and a copy of a directory has another place."""
     fences_through: int = -1
-    """The bookie refuses ordinary adds to all ledgers up to this id, for ever, because it came back from an
+    """The bookie refuses ordinary adds to all ledgers up to this id, forever, because it came back from an
     unclean stop. -1: it refuses none."""
     speaks: ProtocolSupport = attrs.field(factory=ProtocolSupport)
     """The protocol versions and features that the bookie speaks. If the record does not name them, a bookie

@@ -69,7 +69,7 @@ class CommandOutcome:
     """The name of the exception that ``apply`` raised; None if it returned. With an error, ``result`` is the
     text of the exception."""
     is_expired: bool = False
-    """The command was not executed now, because no replica can tell any more whether it was executed
+    """The command was not executed now, because no replica can tell whether it was executed
     before."""
 
 

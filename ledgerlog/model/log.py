@@ -13,7 +13,7 @@ the rules that must hold before the record is written:
     brought_back a CLOSED ledger that a restore from a backup had forgotten is in the list again
     merged       neighbours whose records lie in one archived file become one segment, named by the first
     recovered    the log has no leader: epoch + 1, everything is counted, the next leader adds a ledger
-    sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added any more
+    sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added after this
 
 **Rules.** No ledger id is listed twice, and a change appends at most one (ListCas). Only a splice appends
 several: closed ledgers, which it lists together with their record counts and sizes. The order of the list
@@ -32,7 +32,7 @@ next leader counts that segment as empty.
 **Gaps.** An accepted loss is the exception: it ends an older ledger early. The lost records may have been
 acknowledged, and so may the records of the newer ledger. If an operator says so, the newer ledger is kept
 (``log.core.chain``). The offsets between the two ledgers are a gap, ``LogSegment.lost_before``. These offsets
-belong to the lost records for ever.
+belong to the lost records forever.
 
 **A loss below a truncation.** A log may be truncated within an open ledger. An accepted loss may then end
 that ledger below ``first_offset``. The offsets between that end and ``first_offset`` belong to truncated

@@ -15,7 +15,7 @@ certificates of peers. So the process does a handshake with itself, in memory, a
 that it presented.
 
 **The rules of a connection**: TLS 1.3 and nothing older; both ends present a certificate and verify the
-other's; no resumption, so each connection is verified anew. Host names do not matter: the identity is the
+other's; no resumption, so each connection is fully verified. Host names do not matter: the identity is the
 principal in the certificate (``model.principal``). If the file of authorities also holds revocation lists,
 each certificate is looked up in these lists.
 """

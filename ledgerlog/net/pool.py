@@ -13,7 +13,7 @@ even if the connection for adds is blocked: a bookie without room reads no adds,
 of new connections.
 
 If you leave the pool, every connection is closed, and waiting requests fail with BookieUnavailable. The
-*sinks* (the senders of adds, ``net.adds``) are not called any more, so end their owners first.
+*sinks* (the senders of adds, ``net.adds``) are no longer called, so end their owners first.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ only queued; at its end they are sent together. The queue is bounded in bytes. I
 session breaks: the bookie is far too slow.
 
 **Breaking.** A session ends only by breaking. It breaks if the peer closes the stream or violates the
-protocol, a deadline passes, the queue is full, or the session is not needed any more. ``break_off`` records
+protocol, a deadline passes, the queue is full, or the session is no longer needed. ``break_off`` records
 the first reason, closes the stream and fails the waiting requests. It calls no sink, so it is safe even
 inside a sink's own call. The receiver notices the break and ends ``run``; the session's owner then notifies
 the sinks.

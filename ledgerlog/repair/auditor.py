@@ -22,7 +22,7 @@ may make one task too many. That is harmless: tasks are hints, and the worker ch
 
 **Registrations are read while a pass runs.** A pass over many ledgers takes a long time. During a pass, a
 bookie may come back, workers may finish the tasks that the pass made for it, and the bookie may be lost
-again. Then the bookie's delay begins anew, and the next pass must look for the bookie again. So reading
+again. Then the bookie's delay starts again, and the next pass must look for the bookie again. So reading
 registrations does not wait for passes.
 
 **Between two passes**, a ledger can come to name a lost bookie only through a writer that chose the bookie

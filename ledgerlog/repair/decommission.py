@@ -72,7 +72,7 @@ async def decommission(
         say: Called with the progress about once a second.
 
     Returns:
-        The fulfilled request. No ledger refers to the bookie any more, and its cookie is gone.
+        The fulfilled request. No ledger refers to the bookie, and its cookie is gone.
 
     Raises:
         InvalidArgument: ``bookie_id`` is malformed, no bookie of this id is known, or the request was taken

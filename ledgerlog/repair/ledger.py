@@ -163,7 +163,7 @@ class LedgerRepair:
         """By ledger and bookie: when the bookie was last asked and did not report a sound copy."""
 
     def keep_only(self, ledger_ids: Collection[int]) -> None:
-        """Forget every ledger that is not in ``ledger_ids``: it has no task any more."""
+        """Forget every ledger that is not in ``ledger_ids``: it no longer has a task."""
         self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
         self._unsound = {key: at for key, at in self._unsound.items() if key[0] in ledger_ids}
 
@@ -227,7 +227,7 @@ class LedgerRepair:
                 continue
             waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
             if not waiting:
-                # If a bookie of the last fragment is lost later, the grace period of the writer begins anew.
+                # If a bookie of the last fragment is lost later, the grace period of the writer starts again.
                 self._seen.pop(task.ledger_id, None)
                 if task.misplaced and await self._move(
                     metadata, version, attempt, barred=barred, serving={*draining, *damaged}, say=say
@@ -264,7 +264,7 @@ class LedgerRepair:
     async def _damaged(self, metadata: LedgerMetadata, task: RepairTask) -> frozenset[BookieId]:
         """Return the damaged bookies of the task that the ledger names.
 
-        A bookie copies damaged entries back by itself. So it is not damaged any more if it has read all its
+        A bookie copies damaged entries back by itself. So it is no longer damaged if it has read all its
         entries of the ledger and reports that they are sound. A bookie that did not report that is asked
         again only after ``_UNSOUND_S``, and not at each try.
         """

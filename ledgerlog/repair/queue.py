@@ -17,8 +17,8 @@ worked on. So the removal is a transaction that also checks the worker's own nod
 its path is never used twice. So the node exists exactly as long as the worker's session, and so does the
 lock. While both exist, no other worker can have removed the task.
 
-**Damaged nodes** are logged once, with their path, and hold up nothing else. A damaged task is made anew. A
-worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps its
+**Damaged nodes** are logged once, with their path, and stop nothing else. A new task replaces a damaged one.
+A worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps its
 entries and gets no new ones (``requests``). For damaged settings see ``repair.settings``.
 
 **Locks** are ephemeral: the locks of a dead process disappear with its session. The value of a lock is the
@@ -373,7 +373,7 @@ class RepairQueue:
     async def draining(self) -> dict[BookieId, Draining]:
         """Return the requests to empty bookies, by bookie.
 
-        If a bookie's data was formatted anew since the request, the request is left out: it was about other
+        If a bookie's data was formatted again since the request, the request is left out: it was about other
         data. A damaged request is left out too.
         """
         return (await self.requests())[0]
@@ -465,7 +465,7 @@ class RepairQueue:
         """Remove requests about bookies that are gone for good.
 
         A bookie is gone for good if it has no cookie, is not registered, and no metadata names it. If the
-        data under a bookie's id was formatted anew, the bookie of the request is gone for good too.
+        data under a bookie's id was formatted again, the bookie of the request is gone for good too.
 
         Args:
             named: The bookies that metadata names.

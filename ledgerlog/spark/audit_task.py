@@ -247,7 +247,7 @@ class _Audit:
         except MetadataCorrupt:
             return False
         if look is None:
-            # If no log lists it any more, it was deleted.
+            # If no log lists it, it was deleted.
             return not ledger.incarnations or await self._is_archived(ledger)
         if look.faults:
             return False

@@ -13,7 +13,7 @@ entries more or less evenly, so two or three reads suffice. From there every ent
 where the previous entry ended. A gap or an overlap is ``EntryCorrupt``, so the table never has a row too few
 or too many.
 
-**Archives.** If a ledger is archived and no bookie has it any more, the task reads the archived file. It also
+**Archives.** If a ledger is archived and no bookie has it, the task reads the archived file. It also
 does so if, after the plan was made, bookies gave the ledger up, did not answer for it or damaged it. A
 compacted file gives the rows that are left; nothing shows that rows are missing.
 

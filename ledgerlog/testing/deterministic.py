@@ -342,7 +342,7 @@ class Simulation:
             The ``Outcome``: the result of ``main``, and the hash of the run.
 
         Raises:
-            Deadlock: Nothing could happen any more.
+            Deadlock: Nothing more could happen.
             SimulatedTimeExceeded: The run exceeded ``simulated_s_max``.
             CpuTimeExceeded: The run exceeded ``cpu_s_max``.
             Exception: ``main`` raised it.
@@ -408,7 +408,7 @@ class Simulation:
         deadline: float = _run_module.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
         when = min(heap[0][0] if heap else math.inf, deadline)
         if when == math.inf:
-            self._fail(Deadlock(f"nothing can happen any more; tasks left: {', '.join(_task_names())}"))
+            self._fail(Deadlock(f"nothing more can happen; tasks left: {', '.join(_task_names())}"))
             return
         if when > self._simulated_s_max and self._failure is None:
             self._fail(SimulatedTimeExceeded(f"the run goes on beyond {self._simulated_s_max:g} s"))

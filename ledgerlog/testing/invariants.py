@@ -129,7 +129,7 @@ class GodView:
         self._fenced: dict[tuple[str, int], int] = {}
         """For each bookie and ledger, the number of the journal record that fenced it."""
         self._gone: dict[str, GoneLedgers] = {}
-        """The ledgers that a bookie refuses for ever, although it may have no record of them."""
+        """The ledgers that a bookie refuses forever, although it may have no record of them."""
         self._records = 0
         self._blocks: dict[tuple[str, int, int], bytes] = {}
         self._logs: dict[int, LogMetadata] = {}

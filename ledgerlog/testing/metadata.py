@@ -1,6 +1,6 @@
 """The metadata store of a simulated cluster: latency, partitions, sessions that end, lost answers.
 
-One ``MemoryTree`` is the store. It is on a host of its own, ``METADATA``, which never fails. Every process
+One ``MemoryTree`` is the store. It is on its own host, ``METADATA``, which never fails. Every process
 has a ``SimStore``, a client of the store across the simulated network. A call travels to the store and takes
 effect, and the answer travels back. If that takes too long, a read raises MetadataUnavailable. A write then
 raises MetadataOutcomeUnknown, whether or not the write took effect. If a process dies while an answer travels
@@ -9,7 +9,7 @@ to it, it never sees the answer.
 **Sessions.** A process loses contact with the store if its link is blocked in either direction, or if the
 process is paused or dead. The process's client suspends the session after ``SUSPECT_S`` without contact.
 After ``SESSION_TIMEOUT_S`` the store ends the session and deletes the session's ephemeral nodes. If the
-process regains contact, it goes on in its old session, or learns that the session was lost.
+process regains contact, it continues in its old session, or learns that the session was lost.
 
 **Replicas that lag.** From ``lag`` on, a process reads the tree as it was at that moment, like a client of a
 replica that does not hear from its leader. ``catch_up`` ends the lag. The lag also ends with anything that
@@ -81,7 +81,7 @@ class SimTree(MemoryTree):
         return None if node is None else node.value
 
     def replica(self) -> MemoryStore:
-        """Return a store that reads the present state of the tree for ever."""
+        """Return a store whose reads always show the present state of the tree, even after later writes."""
         tree = MemoryTree()
         tree._nodes, tree._paths = dict(self._nodes), list(self._paths)
         return _Server(tree)
@@ -215,7 +215,7 @@ class SimStore(CalledStore):
     async def _act(self, call: Call, act: GoOn) -> Any:
         if call.is_write or call.verb == "sync":
             self.catch_up()
-        result = await act()  # The tree refuses as always, for example if the session is suspended.
+        result = await act()  # The tree refuses the write itself, for example if the session is suspended.
         if self._replica is None or call.verb not in ("get", "children"):
             return result
         self.stale_reads += 1

@@ -520,7 +520,7 @@ class _End:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no process will read at this end any more."""
+        """Whether no process will still read at this end."""
         return self._is_closed or self._broken is not None
 
     def _check(self) -> None:

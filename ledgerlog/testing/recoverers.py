@@ -53,7 +53,7 @@ class Book:
     def on_end(self, who: str, last_entry: int | None) -> None:
         """A process learned the ledger's end. Raise Violation if another process learned another end."""
         if last_entry is None:
-            raise Violation(f"CloseAgree: {who} recovered ledger {self.ledger_id}, and it has no end")
+            raise Violation(f"CloseAgree: {who} recovered ledger {self.ledger_id}, but it has no end")
         for other, told in self.ends.items():
             if told != last_entry:
                 raise Violation(
@@ -76,7 +76,7 @@ class Book:
         if len(payloads) != last_entry + 1:
             raise Violation(f"ledger {self.ledger_id} ends at {last_entry} and has {len(payloads)} entries")
         if self.acked > last_entry:
-            raise Violation(f"entry {self.acked} of ledger {self.ledger_id} was acknowledged and is lost")
+            raise Violation(f"entry {self.acked} of ledger {self.ledger_id} was acknowledged, but is lost")
         if self.absent_from is not None and self.absent_from <= last_entry:
             raise Violation(
                 f"the append of entry {self.absent_from} of ledger {self.ledger_id} failed definitely, and "

@@ -154,7 +154,7 @@ def simulate(
         The ``Outcome``: the result of ``scenario``, and the hash of the run.
 
     Raises:
-        Deadlock: Nothing could happen any more.
+        Deadlock: Nothing more could happen.
         SimulatedTimeExceeded: The run took more than 24 simulated hours.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
         InvalidArgument: The seed draws no faults with the numbers ``only``, or ``faults.spare`` names a

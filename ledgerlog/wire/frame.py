@@ -295,7 +295,7 @@ class SpareBuffers:
         return found
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer that is not used any more. If the kept buffers have too many bytes, the smallest are
+        """Keep a buffer that is no longer used. If the kept buffers have too many bytes, the smallest are
         freed."""
         self._kept.append(buffer)
         while self.bytes_held > self._bytes_max:

@@ -152,7 +152,7 @@ def test_a_deadlock_is_found_and_names_who_waits_and_what_is_open_is_closed() ->
         simulation.event("began")
         await wait_for_nothing()
 
-    with pytest.raises(Deadlock, match="nothing can happen any more") as caught:
+    with pytest.raises(Deadlock, match="nothing more can happen") as caught:
         Simulation(5).run(main)
     assert closed
     (note,) = caught.value.__notes__

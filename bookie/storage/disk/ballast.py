@@ -87,7 +87,7 @@ class Ballast:
         self._small = size
 
     async def run(self, changed: Callable[[], trio.Event], *, interval_s: float) -> None:
-        """Take the ballast again when there is room for it, for ever.
+        """Take the ballast again when there is room for it, forever.
 
         Args:
             changed: Returns the event to wait for. ``run`` calls ``changed`` again after each look.

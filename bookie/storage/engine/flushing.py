@@ -41,7 +41,7 @@ class Flusher:
             raise waiter.failure
 
     async def run(self) -> None:
-        """Flush whenever a caller waits, for ever. Raises StorageError if the disk or the index fails."""
+        """Flush whenever a caller waits, forever. Raises StorageError if the disk or the index fails."""
         while True:
             if not self._waiters:
                 await self._wanted.park()

@@ -32,7 +32,7 @@ class Forgetter:
 
     async def forget(self, resident: InMemory) -> None:
         """Make the ledgers forget the runs of a segment or an arena. The index must have these runs. This
-        returns once no read uses them in memory any more."""
+        returns once no read uses them in memory."""
         self.given_up += 1
         await self._ledgers.forget(resident)
         await self._pool.retire(())

@@ -13,7 +13,7 @@ journal is damaged, the bookie notices that only when it reads the damaged entry
     2  write a START block into the new segment. It says where the journal ended, so a later start never
        mistakes the remains of a torn write there for records
     3  move the replay mark in the index (where replay begins) to the new segment
-    4  remove files that neither the index nor the journal needs any more; trim the segments before the new
+    4  remove files that neither the index nor the journal still needs; trim the segments before the new
        one (cut their files after the last block)
     5  set the unclean bit if adds will be acknowledged before they are synced (D27.10)
 

@@ -153,7 +153,7 @@ class WriteCache:
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_flushes(self) -> None:
-        """Flush full and old arenas, for ever. If the disk is full, wait and try again.
+        """Flush full and old arenas, forever. If the disk is full, wait and try again.
 
         Raises:
             StorageError: The disk or the index failed.
@@ -179,7 +179,7 @@ class WriteCache:
                 self._roll()
 
     async def run_supply(self) -> None:
-        """Keep the next arena ready, for ever. Raises StorageError if there is no memory for it."""
+        """Keep the next arena ready, forever. Raises StorageError if there is no memory for it."""
         while True:
             if self._next is None and self._arenas.has_free:
                 self._next = await self._make()

@@ -1,4 +1,4 @@
-"""Open files for reading entries, and waiting until no read uses them any more.
+"""Open files for reading entries, and waiting until no read uses them.
 
 A *run* is a frame of entries of one ledger, stored in one piece. A run names its file by one number: a
 segment of the journal by its own number, an entry log by its negative number. ``FilePool`` opens a file when
@@ -108,7 +108,7 @@ class FilePool:
             self._disk.close(self._open.pop(file).file)
 
     async def retire(self, files: Iterable[int]) -> None:
-        """Wait until no read uses these files, and close them. The index must not name them any more."""
+        """Wait until no read uses these files, and close them. The index must no longer name them."""
         era, self._era = self._era, self._era + 1
         while any(begun <= era for begun in self._readers):
             await self._done.park()

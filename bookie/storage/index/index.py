@@ -83,7 +83,7 @@ class Index(Protocol):
         damage that a start would find. No other task runs for a few milliseconds.
 
         Raises:
-            StorageCorrupt: The index is damaged, and nothing can be read from it any more.
+            StorageCorrupt: The index is damaged, and nothing can be read from it.
             StorageError: The index could not be opened again. Reads raise this too, until a batch is
                 written.
         """

@@ -12,7 +12,7 @@ batches are missing too.
 
 Old tally rows are removed, because a start must not read a row for each batch of the bookie's life. A damaged
 end of a manifest can hide only the newest table, and a table holds at most ``KEPT`` batches: each batch takes
-about ninety bytes, and a table is made from four megabytes. So the tally rows of older batches are of no use.
+about ninety bytes, and a table is made from four megabytes. So older tally rows are not needed.
 The row (0x00, "since") holds the number of the last batch whose tally row is gone. The batch that removes the
 tally rows up to this number also writes this row.
 """

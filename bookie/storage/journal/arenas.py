@@ -42,7 +42,7 @@ class Arenas:
         return await self._disk.make_buffer(size)
 
     def give_back(self, view: memoryview) -> None:
-        """Return an arena that is not read or written any more."""
+        """Return an arena that is no longer read or written."""
         if len(view) == self._size:
             self._free.append(view)
         else:

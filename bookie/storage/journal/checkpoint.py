@@ -76,7 +76,7 @@ class Checkpointer:
         self._lock = trio.Lock()
 
     async def run(self) -> None:
-        """Checkpoint segments as they fill up, for ever.
+        """Checkpoint segments as they fill up, forever.
 
         Raises:
             StorageError: The index failed.
@@ -110,7 +110,7 @@ class Checkpointer:
     async def close(self) -> None:
         """Finish a clean stop: make everything durable, index it, and store the journal's end in the index.
 
-        Nothing may be appended any more.
+        Nothing may be appended.
         """
         journal = self._journal
         await self.flush()

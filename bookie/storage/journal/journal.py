@@ -291,7 +291,7 @@ class Journal:
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_writer(self) -> None:
-        """Write the records that are appended, for ever.
+        """Write the records that are appended, forever.
 
         Raises:
             StorageError: The disk failed a write.
@@ -351,7 +351,7 @@ class Journal:
             event.set()
 
     async def run_supply(self, forgetter: Forgetter) -> None:
-        """Keep the next segment ready, for ever. If the disk is full, wait.
+        """Keep the next segment ready, forever. If the disk is full, wait.
 
         Args:
             forgetter: Makes ledgers forget the runs of a segment that leaves memory.

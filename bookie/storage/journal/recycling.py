@@ -2,7 +2,7 @@
 
 If all blocks of a file were written before, a sync takes half as long as for a file that is only allocated,
 because the file system has no metadata to update. So the recycler keeps up to ``count`` files of segments
-that are not needed any more, for later segments.
+that are no longer needed, for later segments.
 
 The unwritten part of a segment must read as zeros, because zeros distinguish a torn write from damage
 (``bookie.core.block``). So the recycler first overwrites a spare with zeros, durably, at no more than
@@ -41,7 +41,7 @@ class Recycler:
         self._wake = trio.lowlevel.ParkingLot()
 
     async def take_in(self, path: str, used: int) -> bool:
-        """Make a spare of the file of a segment that is not needed any more: rename it durably.
+        """Make a spare of the file of a segment that is no longer needed: rename it durably.
 
         Args:
             path: The segment's file.
@@ -73,7 +73,7 @@ class Recycler:
         return self._ready.popleft()
 
     async def run(self) -> None:
-        """Fill the files that were taken in with zeros, for ever. Raises StorageError if the disk fails."""
+        """Fill the files that were taken in with zeros, forever. Raises StorageError if the disk fails."""
         while True:
             if not self._used:
                 await self._wake.park()

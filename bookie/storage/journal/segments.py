@@ -68,7 +68,7 @@ class SegmentFiles:
         directory: The path of the directory.
         instance: The bookie's instance, which every segment names.
         ballast: Decides whether the disk has room for another segment. None: do not ask.
-        recycler: Takes files that are not needed any more, and provides files for new segments. None: no
+        recycler: Takes files that are no longer needed, and provides files for new segments. None: no
             recycling.
     """
 
@@ -87,7 +87,7 @@ class SegmentFiles:
         self._ballast = ballast
         """Decides whether the disk has room for another segment."""
         self._recycler = recycler
-        """Takes files that are not needed any more, and provides files for new segments."""
+        """Takes files that are no longer needed, and provides files for new segments."""
 
     def path(self, number: int) -> str:
         """Return the path of a segment's file."""

@@ -133,7 +133,7 @@ class Collector:
         self._is_stopped = False
 
     async def run(self, *, interval_s: float) -> None:
-        """Do a pass every ``interval_s`` seconds, for ever. Raises StorageError if the journal or the index
+        """Do a pass every ``interval_s`` seconds, forever. Raises StorageError if the journal or the index
         fails."""
         while True:
             await trio.sleep(interval_s)
@@ -169,7 +169,7 @@ class Collector:
         self._is_stopped = True
         self._passing.cancel()
         async with self._lock:
-            pass  # The pass has ended and appends nothing any more.
+            pass  # The pass has ended and no longer appends.
 
     async def _collect(self) -> int:
         held, gone, begun = await self._find_gone()

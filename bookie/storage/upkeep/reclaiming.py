@@ -40,7 +40,7 @@ class Reclaimer:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Follow prompts, for ever. Raises StorageError if a write to the disk or the index fails."""
+        """Follow prompts, forever. Raises StorageError if a write to the disk or the index fails."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

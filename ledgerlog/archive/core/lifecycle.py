@@ -10,7 +10,7 @@ the facts in the metadata store.
                the file's record exists. Bookies then collect their copies, as for any deleted ledger.
     merged     Neighbouring files whose ledgers are given up become one file. One transaction replaces their
                segments in the log's list by one segment.
-    retired    The list does not name the ledger any more, because of truncation, retention or the deletion of
+    retired    The list no longer names the ledger, because of truncation, retention or the deletion of
                the log. A job deletes the file, then its record.
 
 **Never a gap.** At every moment the ledger's metadata or the file's record exists. A job deletes the file's

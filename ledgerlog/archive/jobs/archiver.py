@@ -629,7 +629,7 @@ class Archiver:
     def is_late(self, record: ArchivedFile) -> bool:
         """Whether a file without a record is so old that a cleaner may be about to delete it.
 
-        Such a file must not get a record any more.
+        Such a file must not get a record after this.
         """
         age_ms = self.client.environment.now_ms() - record.archived_ms
         return age_ms > 1000 * (ARCHIVE_STRAY_AGE_S - _STRAY_MARGIN_S)

@@ -81,7 +81,7 @@ async def archive_log(
     """Do all archive work that is possible now for one log.
 
     Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
-    ``keep_copies_s`` ago. Delete files that are not needed any more. If one ledger fails, its step is
+    ``keep_copies_s`` ago. Delete files that are no longer needed. If one ledger fails, its step is
     ``failed``, and the other ledgers are still archived. You can call this again at any time, also after a
     crash; it goes on with what is left.
 
@@ -177,7 +177,7 @@ async def retire_gone(
         metadata, _ = await LogRegistry(client.store, client.environment).read(incarnation)
         if metadata is not None:
             continue
-        # The log is gone for good, so no record is added to these any more.
+        # The log is gone for good, so no more records are added to these.
         records = await archives.of_log(incarnation)
         if not records:
             continue

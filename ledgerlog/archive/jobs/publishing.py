@@ -54,7 +54,7 @@ class TableOptions:
     namespace: str = "ledgerlog"
     """The namespace of the tables."""
     is_anew: bool = False
-    """Make the log's table anew, even if the table is damaged or another program changed it."""
+    """Make a new table of the log, even if the table is damaged or another program changed it."""
 
 
 def has_default_catalog(destination: str) -> bool:
@@ -97,7 +97,7 @@ class Publisher:
         return True
 
     async def retire(self, records: Sequence[ArchivedFile], tell: OnStep) -> None:
-        """Publish, and then delete the files of records that the log does not name any more.
+        """Publish, and then delete the files of records that the log no longer names.
 
         If publishing fails, the files stay. See ``publish`` and ``Archiver.retire`` for the errors.
         """

@@ -4,7 +4,7 @@ The bucket gains ``rate`` tokens each second, up to ``burst_s`` seconds' worth. 
 ask ``delay`` how long to wait, then take its tokens with ``spend``.
 
 A piece may cost more than a full bucket holds. It may start as soon as the bucket holds any token, and the
-bucket goes into debt. The next caller waits until that debt is paid. So no piece waits for ever. In any time
+bucket goes into debt. The next caller waits until that debt is paid. So no piece waits forever. In any time
 t, the work done costs at most ``rate * t``, plus one burst, plus one piece. For example, with 100 tokens a
 second and a burst of 0.25 s, a piece of 500 tokens starts on a full bucket of 25. The bucket is then at -475,
 and the next piece starts after about 4.76 s.

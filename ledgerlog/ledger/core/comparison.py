@@ -148,7 +148,7 @@ class Holdings:
         self.is_silent = True
 
     def forget_before(self, entry_id: int) -> None:
-        """Drop the ranges that end before ``entry_id``: they are not needed any more."""
+        """Drop the ranges that end before ``entry_id``: they are no longer needed."""
         del self.sound[: bisect_left(self.sound, entry_id, key=lambda pair: pair[1])]
 
     def next_named(self, entry_id: int) -> int | None:

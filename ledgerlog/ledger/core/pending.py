@@ -331,7 +331,7 @@ class PendingAdds:
 
         Args:
             full_pinning: Use the published, stricter rule: do not replace a slot that confirmed one of those
-                acknowledged entries. That rule can block for ever (T29).
+                acknowledged entries. That rule can block forever (T29).
         """
         chosen: list[int] = []
         for slot in self.slots:
@@ -359,7 +359,7 @@ class PendingAdds:
     def strip(self, slots: Collection[int], *, carry: bool = False) -> None:
         """Begin a change of these slots.
 
-        Their confirmations above ``settled`` do not count any more (T14, T15). The LAC never goes back. In
+        Their confirmations above ``settled`` no longer count (T14, T15). The LAC never goes back. In
         guaranteed mode, ``replaceable`` has made sure that every entry up to the LAC keeps an ack quorum.
 
         Args:

@@ -11,7 +11,7 @@ The shell (``ledger.writer``) calls methods and reads its work from the state. N
 **One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version that it
 must replace. After each attempt (done, conflict or no answer), the shell reads the stored value and passes it
 to ``on_metadata_read``. If the stored value has the intended last fragment (only the owner writes one) or the
-intended end, the write took effect. Otherwise the writer decides anew from the stored value (rules 13 and 14,
+intended end, the write took effect. Otherwise the writer decides again by the stored value (rules 13 and 14,
 T22). The writer forms the intent afresh each time. So a new fragment always starts after the newest
 ``settled`` entry (see ``ledger.core.pending``; Apache BookKeeper #4651), and the write keeps the changes that
 repair made to older fragments in the meantime.
@@ -344,7 +344,7 @@ class WriterCore:
             self._begin_close(reason)
 
     def deny(self, denial: LedgerLogError) -> None:
-        """End the ledger because this client may not add to it (any more).
+        """End the ledger because this client has no right to add to it, or has lost it.
 
         The ledger ends as in ``give_up``: in the plain mode the pending adds are certainly not in it."""
         if self.failure is None:

@@ -12,7 +12,7 @@ election for this many seconds, and stand again).
 **Give up or try again.** If waiting may help, or if another process leads, the campaign goes on. If every
 further try would fail in the same way until a person acts, the campaign is over: a right is missing, the log
 is sealed or gone, a record is damaged. The retryable errors are listed here. So an error that is not listed
-ends the campaign instead of repeating for ever.
+ends the campaign instead of repeating forever.
 
 **Step down, then pause.** If a process fails to take the log over, it gives up the lead of the election
 before it pauses. So a candidate that reaches more bookies gets its turn. The pauses grow with each try. So if

@@ -4,8 +4,8 @@ Only this module and ``calls`` know kazoo. A ``KazooLink`` owns one ``KazooClien
 The loop gives it ``ZookeeperCall`` objects. kazoo's connection thread sends them, reads the answers, and
 hands each over with one ``run_sync_soon``. Changes of the connection and watch events come in the same way,
 in the order in which the thread saw them. If the server sent an event before an answer, the loop sees the
-event first. At the moment when kazoo writes a call, the call decides whether it is sent, depending on the
-session (``calls``).
+event first. When kazoo is about to write a call, the call checks the session and decides whether
+it may be sent (``calls``).
 
 **The lease.** The server gives a session up if it has not heard from the client for the negotiated timeout.
 When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.
@@ -25,10 +25,10 @@ from the leader still answers pings for some ticks, so nothing may depend on the
   ensemble was replaced. So the newest transaction of each session is kept here (``zxid_of``), and the store
   compares it after a sync.
 * A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
-  the session's whole life. It would come too late to a live host that is later in the list.
+  the session's whole life, and then the session would be over before it tries the next host.
 * Pauses between attempts stay below half a second; kazoo's own grow to an hour.
-* TLS by a context of our own (``login``). kazoo only asks the socket whether there is something to read. So
-  it would not read data that OpenSSL has decrypted already.
+* TLS through our own context (``login``). kazoo only asks the socket whether there is something to read. So
+  it would not read data that OpenSSL has already decrypted.
 * A login that a server refuses is distinguished from a connection that broke during the login.
 * ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
   that hangs).
@@ -107,7 +107,7 @@ class Expired:
 
 @attrs.frozen
 class Ended:
-    """kazoo's thread has ended; this link connects no more."""
+    """kazoo's thread has ended; this link makes no more connections."""
 
     why: str
 
@@ -306,7 +306,7 @@ class KazooLink:
             self.session_id = None  # ``_Connection`` has reported why.
         elif not self._is_stopping:
             self.session_id = None
-            # If a call's answer made the thread fail, that call is in none of kazoo's queues any more.
+            # If a call's answer made the thread fail, that call is no longer in any of kazoo's queues.
             for call in list(self.outstanding):
                 call.set_exception(kazoo_errors.ConnectionLoss())
             self.post(self._on_event, Ended(f"kazoo ended its connection ({self._client._state})"))

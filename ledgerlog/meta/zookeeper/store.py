@@ -206,7 +206,7 @@ class _Attached:
 class ZooKeeperStore(SingleWrites):
     """The metadata capability (``store.MetadataStore``) on ZooKeeper; see ``open_zookeeper_store``.
 
-    Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again if a path is created anew.
+    Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again if a path is created again.
 
     Cancelling: a call whose request was not sent yet has changed nothing. After that the request goes on, and
     is applied or not.

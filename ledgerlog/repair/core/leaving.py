@@ -41,7 +41,7 @@ class Leaving:
                 registrations is stored.
         """
         self.is_free = False
-        """Whether nobody uses the bookie any more."""
+        """Whether no process still uses the bookie."""
         self.waits_for = "nothing was checked yet"
         """Why the bookie is not free, for a person; empty if it is."""
         self._settled_s = settled_s
