@@ -78,7 +78,7 @@ class Cluster:
                 letter, a digit or ``_`` and has no empty components.
             replication: The ensemble size and the quorums of the log's ledgers, for example ``Replication(3,
                 3, 2)``. The default is the default of the connection, see ``connect``.
-            roll: When the log's leader goes on in a new ledger. The default is ``RollPolicy()``.
+            roll: When the log's leader continues in a new ledger. The default is ``RollPolicy()``.
             retention: Which old ledgers may be dropped. The log's leader drops them while it leads;
                 ``Log.apply_retention`` drops them on demand. The default, ``RetentionPolicy()``, keeps
                 everything.
@@ -184,7 +184,7 @@ class Cluster:
             InvalidArgument: ``min_age_s`` is not a number at or above 0.
             MetadataUnavailable: The metadata store did not answer. No ledger was deleted.
             MetadataOutcomeUnknown: The metadata store failed on the way. Some ledgers are deleted or may be
-                deleted, and others were not checked. Call again to go on.
+                deleted, and others were not checked. Call again to continue.
         """
         return await sweep(self._client, min_age_s=min_age_s, delete=delete)
 

@@ -77,7 +77,7 @@ class ClientCounts:
     entry at a time. So a lone append is always timed; in a stream of entries, about one entry for each round
     trip is timed."""
     ensemble_changes: int = 0
-    """How often a writer went on with another ensemble."""
+    """How often a writer continued with another ensemble."""
     bookies_failed: int = 0
     """How often a writer gave up a bookie of its ensemble."""
     metadata_retries: int = 0

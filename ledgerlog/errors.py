@@ -451,7 +451,7 @@ class Truncated(LedgerLogError):
 class RecordsLost(Truncated):
     """The reader came to a gap: bookies lost these records, and an operator accepted the loss.
 
-    ``Log.recover`` accepts a loss. A reader raises this once for each gap. You can go on with the same
+    ``Log.recover`` accepts a loss. A reader raises this once for each gap. You can continue with the same
     reader: it continues at ``first_offset``, after the gap.
 
     Attributes:
@@ -476,7 +476,7 @@ class LossUndecided(LedgerLogError):
 
     An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while the next ledger,
     ``kept_ledger``, was open. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``,
-    which may have been acknowledged. If the log just went on, these records would be dropped.
+    which may have been acknowledged. If the log just continued, these records would be dropped.
     ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``, keeps them at their
     offsets, after a gap.
 

@@ -100,7 +100,7 @@ TAIL_KEPT_BYTES = 4 * MIB
 them: about this many bytes of each ledger."""
 
 LOG_ROLL_BYTES = 1024 * MIB
-"""A log goes on in a new ledger at about this many bytes of records."""
+"""A log continues in a new ledger at about this many bytes of records."""
 
 LOG_SEGMENTS_ROLL_MAX = 12 * KIB
 """A log with this many ledgers no longer rolls by its policy. The rest of the list is for takeovers."""

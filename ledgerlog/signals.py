@@ -4,8 +4,8 @@ SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the 
 stays ignored. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once. But people send
 these two to get a report or to reopen a log file, not to end the command.
 
-If a bookie has certificates or a secret, it reads these files again at SIGHUP, and goes on. SIGHUP ends such
-a bookie only if its terminal is gone.
+If a bookie has certificates or a secret, it reads these files again at SIGHUP, and continues. SIGHUP ends
+such a bookie only if its terminal is gone.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ the bytes do not matter (``JournalWalk.is_unwritten``). Otherwise the segment is
 
 **Cutting.** The torn block is never overwritten. At each start, the bookie replays the records of the journal
 that the index may lack. It makes them durable in the index, together with the place where the journal ended.
-It then goes on in a segment that was never written to. The first record there is a START record, which names
-the same place again. A rebuild without the index needs this record (``bookie.storage.upkeep.rebuild``). If
-the bookie crashes during this start, it leaves at most a torn START block. The mark in the index already
+It then continues in a segment that was never written to. The first record there is a START record, which
+names the same place again. A rebuild without the index needs this record (``bookie.storage.upkeep.rebuild``).
+If the bookie crashes during this start, it leaves at most a torn START block. The mark in the index already
 excludes everything before that block, including the old torn block.
 
 **The mark** is stored in the index and says where replay begins. The index has everything before the mark's
@@ -152,7 +152,7 @@ class JournalWalk:
             self.next_segment = scan.number + 1
             return
         if scan.is_garbage and self.next_segment == scan.number:
-            self.next_segment = scan.number + 1  # The bookie goes on in a segment of zeros.
+            self.next_segment = scan.number + 1  # The bookie continues in a segment of zeros.
         if scan.is_pristine or scan.is_garbage:
             self._skipped = self._skipped or path
             return

@@ -257,7 +257,7 @@ class Connection:
             self._cut_off(why)
 
     async def _receive_hello(self) -> bool:
-        """Return whether the connection goes on. It ends if the peer closed before its HELLO, or if the
+        """Return whether the connection continues. It ends if the peer closed before its HELLO, or if the
         bookie refused the HELLO."""
         frame = await self._receive_first(Kind.HELLO)
         return frame is not None and await self._on_hello(frame)
@@ -351,8 +351,8 @@ class Connection:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
                     continue
                 while not self._has_room(len(frame.raw)) and await self._wait_room():
-                    # Every task that waited for room goes on now. So wait for a turn again, and check whether
-                    # room is left.
+                    # Every task that waited for room continues now. So wait for a turn again, and check
+                    # whether room is left.
                     await self._take_share(_cost_of_turn(frames, index))
                 self._on_add(frame)
             else:
@@ -474,7 +474,7 @@ class Connection:
         self._requests.begin(frame, self._nursery)
 
     async def _on_hello(self, frame: Frame) -> bool:
-        """Check the HELLO and answer it. Return whether the connection goes on."""
+        """Check the HELLO and answer it. Return whether the connection continues."""
         meant = decode_hello_untrusted(frame)
         shared = self._shared
         identity, prover = shared.identity, shared.prover

@@ -122,9 +122,9 @@ class CorruptionRepair:
                     *(self._bookie_id, run.ledger_id, run.first, run.last),
                 )
             return
-        # Find the entry ids of the run as if the ledger went on to the end of the run. The copies must cover
-        # all of these entries that the ledger has, because the bookie never denies an entry that the index
-        # names.
+        # Find the entry ids of the run as if the ledger continued to the end of the run. The copies must
+        # cover all of these entries that the ledger has, because the bookie never denies an entry that the
+        # index names.
         end = metadata.last_entry
         known = metadata if end is None else attrs.evolve(metadata, last_entry=max(end, run.last))
         held = shares(known, self._bookie_id)

@@ -2,9 +2,9 @@
 
 The operator writes a request into the metadata store (``ledgerlog bookie decommission``), with this bookie's
 id and the instance of its data. While the request is there, the bookie is read-only. It gets no new ledgers,
-and its writers get a refusal and go on with another bookie, without a pause. The bookie still serves reads,
-fences and recovery, so it can be a source of the copies too. Auto-recovery copies the bookie's entries to
-other bookies, and reports when no ledger refers to this bookie.
+and its writers get a refusal and continue with another bookie, without a pause. The bookie still serves
+reads, fences and recovery, so it can be a source of the copies too. Auto-recovery copies the bookie's entries
+to other bookies, and reports when no ledger refers to this bookie.
 
 If the request names another instance, the bookie ignores it, because it is about an earlier bookie with the
 same id.

@@ -168,7 +168,8 @@ class Generations:
         self._random_bytes = random_bytes
 
     async def run(self) -> None:
-        """Count a generation every ten minutes until you cancel this. If counting fails, log it and go on."""
+        """Count a generation every ten minutes until you cancel this. If counting fails, log it and
+        continue."""
         while True:
             await trio.sleep(_INTERVAL_S)
             await self._count()

@@ -11,14 +11,14 @@ bookie needs no operator and no other bookie:
 
 No loss is marked, because nothing is lost. If a segment or an entry log is damaged too, no index can be made
 from the files. Then ``heal_index`` (``repairing``) salvages the directory, if the operator allowed that.
-Otherwise the bookie goes on with the damaged index, answers CORRUPT if it needs a damaged part of the index,
-and logs what to do.
+Otherwise the bookie continues with the damaged index, answers CORRUPT if it needs a damaged part of the
+index, and logs what to do.
 
 The bookie heals only an index that this process has opened. If the index is damaged at a start, the bookie
 does not start. Then a person must check that all other files are there, because only the index knows which
 file is the newest.
 
-If the index is damaged again within an hour, the disk or the memory is bad. The bookie then goes on serving
+If the index is damaged again within an hour, the disk or the memory is bad. The bookie then continues serving
 until the hour is over. If the bookie can no longer write its index, it ends with that error.
 """
 

@@ -13,7 +13,7 @@ equal.
     none, empty    none           format: make a new instance; write the directory's cookie, then the store's
     a cookie, no   none           complete the format: an earlier one stopped between its two writes. The
       journal                     directory was never served, because serving comes after the second write
-    equal          equal          go on, and count a generation (``generations``)
+    equal          equal          continue, and count a generation (``generations``)
     anything else                 CookieMismatch
 
 The files of an interrupted format do not count as data (``StorageDirectory.has_data``). Formatting makes the

@@ -1,7 +1,7 @@
 """Looking into a stopped bookie's directory: its cookie, its journal and its index.
 
 These functions are for people who want to know which files exist and why. If something is damaged, the output
-shows that in its place and goes on. Nothing is changed or repaired. The results are plain data, ready to be
+shows that in its place and continues. Nothing is changed or repaired. The results are plain data, ready to be
 printed or written as JSON. Ledger keys are secrets and are left out.
 """
 

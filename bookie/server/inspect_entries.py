@@ -1,7 +1,7 @@
 """Looking into the entry logs of a stopped bookie: the content of each, and why it is kept.
 
-As in ``bookie.server.inspect``, the output shows damage in its place and goes on, and nothing is changed. If
-the index cannot be read, the reason why a file is kept is left out.
+As in ``bookie.server.inspect``, the output shows damage in its place and continues, and nothing is changed.
+If the index cannot be read, the reason why a file is kept is left out.
 """
 
 from __future__ import annotations

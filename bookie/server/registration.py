@@ -35,7 +35,7 @@ which belongs to our present session.
 list. (If a client reads one list before the move and the other list after it, it may see the bookie in both
 or in neither.)
 
-**Trouble.** If the store cannot be reached, the bookie goes on serving: its clients know its address, and
+**Trouble.** If the store cannot be reached, the bookie continues serving: its clients know its address, and
 only the store decides whether its session survives. The bookie tries again, with growing pauses. It logs one
 line when the trouble begins and one when the trouble ends.
 """

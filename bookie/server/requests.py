@@ -1,8 +1,8 @@
 """The requests of one connection, except adds: they wait in a queue, and a few at a time become tasks.
 
 A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must wait for neither. So
-requests become tasks in the connection's nursery, and the connection goes on reading frames. A reply carries
-the number of its request, and replies leave in any order.
+requests become tasks in the connection's nursery, and the connection continues reading frames. A reply
+carries the number of its request, and replies leave in any order.
 
 **The queue** (``bookie.core.request_queue``). The bookie works on ``limits.BOOKIE_CONNECTION_WORKING``
 requests of a connection at the same time, and begins none while the client leaves more than

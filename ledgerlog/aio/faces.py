@@ -98,7 +98,7 @@ class Cluster(AioCluster):
                 with a letter, a digit or ``_`` and has no empty components.
             replication: The ensemble size and the quorums of the log's ledgers, for example
                 ``Replication(3, 3, 2)``. The default is the default of the connection, see ``connect``.
-            roll: When the log's leader goes on in a new ledger. The default is ``RollPolicy()``.
+            roll: When the log's leader continues in a new ledger. The default is ``RollPolicy()``.
             retention: Which old ledgers may be dropped. The log's leader drops them while it leads;
                 ``Log.apply_retention`` drops them on demand. The default, ``RetentionPolicy()``, keeps
                 everything.
@@ -690,7 +690,7 @@ class Campaign(AioFace[AsyncCampaign]):
 
     @property
     def failure(self) -> LedgerLogError | None:
-        """Why the campaign has given up; None while it goes on."""
+        """Why the campaign has given up; None while it continues."""
         return self._inner.failure
 
     async def writer(self) -> LogWriter:
@@ -706,7 +706,7 @@ class Campaign(AioFace[AsyncCampaign]):
             LedgerLogError: The campaign has given up; this is its ``failure``.
             ConnectionClosed: The ``async with`` of the campaign has ended.
 
-        Cancelling: abandons the wait. The campaign goes on."""
+        Cancelling: abandons the wait. The campaign continues."""
         return LogWriter(self._portal, await self._run(self._inner.writer))
 
     async def append(
@@ -1017,15 +1017,15 @@ class LogWriter(AioWriter):
             NotEnoughBookies: The leadership ended because too few bookies were writable; the record is
                 not in the log.
             OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer
-                goes on.
+                continues.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; this call wrote
-                nothing. The writer goes on.
+                nothing. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
-                The writer goes on.
+                The writer continues.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
-                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer goes on.
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer continues.
             InvalidArgument: An argument is malformed, or arguments exclude each other; the record was
-                not written. The writer goes on.
+                not written. The writer continues.
 
         Cancelling: if the record was not sent yet, it is not written. If it was sent, or if it has a
         sequence, it may or may not be in the log. If it has a sequence, append it again to find out.
@@ -1088,13 +1088,13 @@ class LogWriter(AioWriter):
             LostLeadership: Another writer took the log over, or this one was left; none of the new
                 records is in the log. LogSealed and NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of
-                the atomic group is in the log already; this call wrote nothing. The writer goes on.
+                the atomic group is in the log already; this call wrote nothing. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; nothing was written. The
-                writer goes on.
+                writer continues.
             RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, its key and headers are over
                 ``limits.RECORD_ATTRIBUTES_BYTES_MAX``, or the atomic group is over about
-                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
-            InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
+                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer continues.
+            InvalidArgument: An argument is malformed; nothing was written. The writer continues.
 
         Cancelling: a prefix of the records may be in the log.
 
@@ -1137,12 +1137,12 @@ class LogWriter(AioWriter):
             LostLeadership: The leadership has ended; the record was not taken. LogSealed and
                 NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not
-                taken. The writer goes on.
+                taken. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not taken.
-                The writer goes on.
+                The writer continues.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
-                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer goes on.
-            InvalidArgument: An argument is malformed; the record was not taken. The writer goes on."""
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer continues.
+            InvalidArgument: An argument is malformed; the record was not taken. The writer continues."""
         return Submission(
             self._portal,
             await self._run(
@@ -1167,8 +1167,8 @@ class LogWriter(AioWriter):
     async def roll(self) -> None:
         """Go on in a new ledger.
 
-        Returns once new records go to the new ledger and the ledger before it is closed. Appends go on
-        meanwhile. If the current ledger is empty, nothing happens.
+        Returns once new records go to the new ledger and the ledger before it is closed. Appends
+        continue meanwhile. If the current ledger is empty, nothing happens.
 
         Raises:
             LostLeadership: The leadership ended first. LogSealed and NotEnoughBookies say the same with
@@ -1239,7 +1239,7 @@ class LogReader(AioRecords):
     - Truncated: records that you have not read yet have been truncated. The error's ``first_offset`` is
       the first offset that you can still read.
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for
-      each gap; iterate again to go on after the gap.
+      each gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
@@ -1302,7 +1302,7 @@ class Ledgers(AioFace[AsyncLedgers]):
         Args:
             ledger_id: The ledger.
             recover: Recover the ledger first: fence its writer and fix its end. If False, the writer
-                goes on, and you can read entries up to the LAC (the last add confirmed).
+                continues, and you can read entries up to the LAC (the last add confirmed).
 
         Returns:
             The reader.
@@ -1549,15 +1549,15 @@ class Election(AioFace[AsyncElection]):
         scope does. ``term.why`` has the reason. Call ``leadership()`` again to stand again. If the body
         ends first, the next leader is told at once.
 
-        If the metadata store is away, the leadership goes on: a restart of ZooKeeper costs no failover.
-        If only this process cannot reach the store, the store ends its session after a while. Then
-        another process leads, and this one may notice that later. This is safe if you write only to
-        stores that refuse the older leader. A log does (its writer raises LostLeadership). If a store
-        does not, pass ``strict=True``.
+        If the metadata store is away, the leadership continues: a restart of ZooKeeper costs no
+        failover. If only this process cannot reach the store, the store ends its session after a while.
+        Then another process leads, and this one may notice that later. This is safe if you write only
+        to stores that refuse the older leader. A log does (its writer raises LostLeadership). If a
+        store does not, pass ``strict=True``.
 
         A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a
         second. The leadership then passes to another candidate that reaches enough bookies, if there is
-        one. Without such a candidate the leadership goes on. A strict leadership is never passed on
+        one. Without such a candidate the leadership continues. A strict leadership is never passed on
         like this.
 
             async with cluster.election("scheduler").leadership() as term:

@@ -47,7 +47,7 @@ class AioRecords(AioFace[Fetched]):
             place.begin(batch)
 
     async def batches(self) -> AsyncIterator[RecordBatch]:
-        """Iterate by batches, for replay. If you mix this with iterating by records, each of them goes on
+        """Iterate by batches, for replay. If you mix this with iterating by records, each of them continues
         where the other stopped."""
         while True:
             batch = self._place.take_rest()

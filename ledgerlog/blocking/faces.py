@@ -87,7 +87,7 @@ class Cluster(ConnectedFace):
                 with a letter, a digit or ``_`` and has no empty components.
             replication: The ensemble size and the quorums of the log's ledgers, for example
                 ``Replication(3, 3, 2)``. The default is the default of the connection, see ``connect``.
-            roll: When the log's leader goes on in a new ledger. The default is ``RollPolicy()``.
+            roll: When the log's leader continues in a new ledger. The default is ``RollPolicy()``.
             retention: Which old ledgers may be dropped. The log's leader drops them while it leads;
                 ``Log.apply_retention`` drops them on demand. The default, ``RetentionPolicy()``, keeps
                 everything.
@@ -673,7 +673,7 @@ class Campaign(Face[AsyncCampaign]):
 
     @property
     def failure(self) -> LedgerLogError | None:
-        """Why the campaign has given up; None while it goes on."""
+        """Why the campaign has given up; None while it continues."""
         return self._inner.failure
 
     def writer(self) -> LogWriter:
@@ -689,7 +689,7 @@ class Campaign(Face[AsyncCampaign]):
             LedgerLogError: The campaign has given up; this is its ``failure``.
             ConnectionClosed: The ``with`` of the campaign has ended.
 
-        Interrupting: abandons the wait. The campaign goes on."""
+        Interrupting: abandons the wait. The campaign continues."""
         return LogWriter(self._portal, self._run(self._inner.writer))
 
     def append(
@@ -996,15 +996,15 @@ class LogWriter(Face[AsyncLogWriter]):
             NotEnoughBookies: The leadership ended because too few bookies were writable; the record is
                 not in the log.
             OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer
-                goes on.
+                continues.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; this call wrote
-                nothing. The writer goes on.
+                nothing. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not written.
-                The writer goes on.
+                The writer continues.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
-                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer goes on.
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer continues.
             InvalidArgument: An argument is malformed, or arguments exclude each other; the record was
-                not written. The writer goes on.
+                not written. The writer continues.
 
         Interrupting: if the record was not sent yet, it is not written. If it was sent, or if it has a
         sequence, it may or may not be in the log. If it has a sequence, append it again to find out.
@@ -1067,13 +1067,13 @@ class LogWriter(Face[AsyncLogWriter]):
             LostLeadership: Another writer took the log over, or this one was left; none of the new
                 records is in the log. LogSealed and NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of
-                the atomic group is in the log already; this call wrote nothing. The writer goes on.
+                the atomic group is in the log already; this call wrote nothing. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; nothing was written. The
-                writer goes on.
+                writer continues.
             RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, its key and headers are over
                 ``limits.RECORD_ATTRIBUTES_BYTES_MAX``, or the atomic group is over about
-                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
-            InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
+                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer continues.
+            InvalidArgument: An argument is malformed; nothing was written. The writer continues.
 
         Interrupting: a prefix of the records may be in the log.
 
@@ -1118,12 +1118,12 @@ class LogWriter(Face[AsyncLogWriter]):
             LostLeadership: The leadership has ended; the record was not taken. LogSealed and
                 NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not
-                taken. The writer goes on.
+                taken. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not taken.
-                The writer goes on.
+                The writer continues.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are
-                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer goes on.
-            InvalidArgument: An argument is malformed; the record was not taken. The writer goes on."""
+                over ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer continues.
+            InvalidArgument: An argument is malformed; the record was not taken. The writer continues."""
         return Submission(
             self._portal,
             self._run(
@@ -1148,8 +1148,8 @@ class LogWriter(Face[AsyncLogWriter]):
     def roll(self) -> None:
         """Go on in a new ledger.
 
-        Returns once new records go to the new ledger and the ledger before it is closed. Appends go on
-        meanwhile. If the current ledger is empty, nothing happens.
+        Returns once new records go to the new ledger and the ledger before it is closed. Appends
+        continue meanwhile. If the current ledger is empty, nothing happens.
 
         Raises:
             LostLeadership: The leadership ended first. LogSealed and NotEnoughBookies say the same with
@@ -1220,7 +1220,7 @@ class LogReader(RecordsFace):
     - Truncated: records that you have not read yet have been truncated. The error's ``first_offset`` is
       the first offset that you can still read.
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for
-      each gap; iterate again to go on after the gap.
+      each gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
@@ -1283,7 +1283,7 @@ class Ledgers(Face[AsyncLedgers]):
         Args:
             ledger_id: The ledger.
             recover: Recover the ledger first: fence its writer and fix its end. If False, the writer
-                goes on, and you can read entries up to the LAC (the last add confirmed).
+                continues, and you can read entries up to the LAC (the last add confirmed).
 
         Returns:
             The reader.

@@ -7,7 +7,7 @@ standby, kills the old leader, and starts a new standby. The faults:
 kill             SIGKILL
 stop             SIGSTOP: the leader hangs
 cut-bookies      nothing passes between the leader and the bookies (``cli.bench_cut``)
-cut-store        nothing passes between the leader and ZooKeeper. The leader goes on appending until its
+cut-store        nothing passes between the leader and ZooKeeper. The leader continues appending until its
                  session has ended and the standby has fenced it
 
 The *gap* is the time without a durable append. It begins with the fault; with ``cut-store``, it begins with

@@ -346,7 +346,7 @@ class Driver:
         batch = DemoBatch(next(self._numbers), self._total, [line], digest_of([line]))
         self._challenge = batch.number
         old.send(RECORDS, batch)
-        self._bar.say(f"{old.name} woken (SIGCONT); it goes on appending")
+        self._bar.say(f"{old.name} woken (SIGCONT); it continues appending")
 
     def _on_refused(self, who: _Contender, event: dict[str, Any]) -> None:
         batch = who.unanswered.pop(event["batch"])

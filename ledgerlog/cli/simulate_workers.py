@@ -58,7 +58,7 @@ async def run_in_processes(
 
 
 async def _run_batch(seeds: range, options: Sequence[str], on_seed: Callable[[dict[str, Any]], bool]) -> bool:
-    """Run one batch. Return whether to go on."""
+    """Run one batch. Return whether to continue."""
     command = python_command(
         "ledgerlog", "simulate", "--json", *options, "--seeds", f"{seeds.start}:{seeds.stop}"
     )

@@ -54,7 +54,7 @@ async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
 async def background(task: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[None]:
     """Run ``task`` while the body runs.
 
-    The task is cancelled when the body ends. If the task returns first, the body goes on.
+    The task is cancelled when the body ends. If the task returns first, the body continues.
 
     Args:
         task: The async function to run. If it raises, the exception comes out in a group, as in

@@ -39,7 +39,7 @@ async def change(client: LedgerClient, what: str, bookie_id: str) -> str:
                 return attrs.evolve(settings, paused=is_paused)
 
             await queue.change_settings(set_pause)
-            return "repair is paused" if is_paused else "repair goes on"
+            return "repair is paused" if is_paused else "repair continues"
         case "empty":
             await queue.drain(check_bookie_id(bookie_id))
             return f"bookie {bookie_id} is being emptied; 'ledgerlog bookie decommission' ends its service"

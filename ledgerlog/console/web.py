@@ -193,7 +193,7 @@ class _Console:
                         if refused.status in (401, 403):
                             yield f"event: refused\ndata: {json.dumps(str(refused))}\n\n"
                             return
-                        # The store is out of reach. A person who was allowed to look goes on looking, and
+                        # The store is out of reach. A person who was allowed to look continues looking, and
                         # sees that.
                 found = difference(told, picture)
                 told = picture

@@ -2,7 +2,7 @@
 
 A face offers the library outside of trio's loop (``crossing.loop``). It gets lists of batches from
 ``crossing.fetching``, and its caller iterates over them record by record, or batch by batch. If a caller
-mixes the two ways, each goes on where the other stopped.
+mixes the two ways, each continues where the other stopped.
 """
 
 from __future__ import annotations

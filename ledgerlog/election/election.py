@@ -187,7 +187,7 @@ class Election:
         ``term.why`` has the reason. Call ``leadership()`` again to stand again. If the body ends first, the
         next leader is told at once.
 
-        If the metadata store is away, the leadership goes on: a restart of ZooKeeper costs no failover. If
+        If the metadata store is away, the leadership continues: a restart of ZooKeeper costs no failover. If
         only this process cannot reach the store, the store ends its session after a while. Then another
         process leads, and this one may notice that later. This is safe if you write only to stores that
         refuse the older leader. A log does (its writer raises LostLeadership). If a store does not, pass
@@ -195,7 +195,7 @@ class Election:
 
         A log writer that you enter in the body notices if it reaches no ack quorum of bookies for a second.
         The leadership then passes to another candidate that reaches enough bookies, if there is one. Without
-        such a candidate the leadership goes on. A strict leadership is never passed on like this.
+        such a candidate the leadership continues. A strict leadership is never passed on like this.
 
             async with cluster.election("scheduler").leadership() as term:
                 await schedule(term.number)  # cancelled if this process stops leading
@@ -585,8 +585,8 @@ class _Stand:
     async def _withdraw(self, session: MetadataSession, me: str, node_version: int | None) -> None:
         """Delete our node once the store is reachable again.
 
-        If the session is lost, the store has deleted our node already. If the session goes on, the node must
-        be deleted. Otherwise we would look like a leader for as long as this process lives.
+        If the session is lost, the store has deleted our node already. If the session continues, the node
+        must be deleted. Otherwise we would look like a leader for as long as this process lives.
         """
         store = self._client.store
         while store.session is session:

@@ -8,7 +8,7 @@ what is left.
 
 A bookie in limbo reports by itself that it may have lost entries. A bookie that only does not answer may have
 lost nothing: if it comes back, the loss was accepted needlessly. So it takes a second decision,
-``accept_unreachable``, to go on without such a bookie: the operator says that the bookie is gone for good,
+``accept_unreachable``, to continue without such a bookie: the operator says that the bookie is gone for good,
 with everything that it held.
 """
 

@@ -1,8 +1,8 @@
 """Finding the bookies of an open ledger whose metadata come from a backup.
 
-For example, a backup names the ensemble ``{a, b, c}`` for an open ledger, but later the ledger's writer went
-on with ``{a, d, e}``. A recovery that asks only a, b and c hears from b and c that an entry does not exist.
-It then closes the ledger before that entry, although a, d and e have stored the entry and it was
+For example, a backup names the ensemble ``{a, b, c}`` for an open ledger, but later the ledger's writer
+continued with ``{a, d, e}``. A recovery that asks only a, b and c hears from b and c that an entry does not
+exist. It then closes the ledger before that entry, although a, d and e have stored the entry and it was
 acknowledged. So a restore marks each open ledger (``model.restoration.AS_IN_BACKUP_LABEL``), and a recovery
 of a marked ledger begins here:
 

@@ -95,8 +95,8 @@ class Ledgers:
 
         Args:
             ledger_id: The ledger.
-            recover: Recover the ledger first: fence its writer and fix its end. If False, the writer goes on,
-                and you can read entries up to the LAC (the last add confirmed).
+            recover: Recover the ledger first: fence its writer and fix its end. If False, the writer
+                continues, and you can read entries up to the LAC (the last add confirmed).
 
         Returns:
             The reader.

@@ -91,7 +91,7 @@ logger = logging.getLogger(__name__)
 class BookiesUnauthenticated(NotEnoughBookies, Unauthenticated):
     """This process and the bookies of a new ledger could not authenticate each other: not one bookie could.
 
-    A caller that waits for bookies goes on waiting, as if the bookies were down."""
+    A caller that waits for bookies continues waiting, as if the bookies were down."""
 
 
 class LedgerWriter:
@@ -682,7 +682,7 @@ class LedgerWriter:
         """Introduce a ledger without entries to its bookies: send each a frame without entries.
 
         A bookie asks the metadata store about a ledger that it has never seen. With this frame it asks now,
-        and not at the first entry. A log creates its next ledger ahead of time, so that it can go on while
+        and not at the first entry. A log creates its next ledger ahead of time, so that it can continue while
         the store is away.
         """
         if self._core.last_add_pushed != NO_ENTRY:

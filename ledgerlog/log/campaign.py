@@ -97,7 +97,7 @@ class Campaign:
 
     @property
     def failure(self) -> LedgerLogError | None:
-        """Why the campaign has given up; None while it goes on."""
+        """Why the campaign has given up; None while it continues."""
         return self._core.failure
 
     async def writer(self) -> LogWriter:
@@ -113,7 +113,7 @@ class Campaign:
             LedgerLogError: The campaign has given up; this is its ``failure``.
             ConnectionClosed: The ``async with`` of the campaign has ended.
 
-        Cancelling: abandons the wait. The campaign goes on.
+        Cancelling: abandons the wait. The campaign continues.
         """
         while True:
             await trio.lowlevel.checkpoint()

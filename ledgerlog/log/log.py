@@ -68,7 +68,7 @@ class LogInfo:
     replication: Replication
     """How each new ledger of the log is replicated."""
     roll: RollPolicy
-    """When the log goes on in a new ledger."""
+    """When the log continues in a new ledger."""
     retention: RetentionPolicy
     """Which old ledgers of the log may go."""
     properties: dict[str, str]
@@ -690,7 +690,7 @@ async def create_log(
         client: The client of the cluster.
         name: The name of the log.
         replication: How the log's ledgers are replicated. None: the cluster's default.
-        roll: When the log goes on in a new ledger. None: the default policy.
+        roll: When the log continues in a new ledger. None: the default policy.
         retention: Which old ledgers may go. None: no ledger may go.
         properties: The log's properties. None: no properties.
         exist_ok: If the log exists already, return it as it is.

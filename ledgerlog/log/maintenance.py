@@ -226,7 +226,7 @@ class ChainMaintenance:
             assert self._spare.ledger_id == chain.current
             self.draining, self.current, self._spare = self.current, self._spare, None
             logger.info(
-                "log=%s epoch=%d goes on in ledger=%d after ledger=%d",
+                "log=%s epoch=%d continues in ledger=%d after ledger=%d",
                 chain.metadata.name,
                 chain.epoch,
                 self.current.ledger_id,

@@ -6,7 +6,7 @@ its first offset and its time. In a segment that is not counted, only the confir
 and a ``LedgerReader`` tells which entries are confirmed. A newer open segment belongs to the log only if its
 first entry continues the older segment (``log.core.chain``).
 
-A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search goes on in
+A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search continues in
 the archive file. A file can be read from any offset on, so a ``ReadPosition`` in a file is the offset itself,
 with entry 0.
 
@@ -46,7 +46,7 @@ from ledgerlog.wire.records import EntryHeader, decode_header
 
 @attrs.frozen
 class ReadPosition:
-    """A place where reading starts or goes on."""
+    """A place where reading starts or continues."""
 
     segment: LogSegment | None
     """The segment to read. None: the place is before the first ledger of the list, even if that ledger is

@@ -17,8 +17,8 @@ acknowledged, and the next leader counts the newer ledger as empty. So the reade
 their write quorum, or until the metadata store is back. Meanwhile the leader acknowledges records in the
 newer ledger. The reader need not wait for the close, because a leader sends nothing to the older ledger once
 it has sent to the newer one. If the newer ledger begins with the offset at which the confirmed records of the
-older one end, no record lies between them, and the reader goes on in the newer ledger. For example, the older
-ledger is confirmed up to offset 99 and the newer one begins with offset 100.
+older one end, no record lies between them, and the reader continues in the newer ledger. For example, the
+older ledger is confirmed up to offset 99 and the newer one begins with offset 100.
 
 **Archives.** If no bookie serves a ledger, the reader reads its archive file instead (``archive.reader``),
 from the offset that it has reached. That happens if the bookies' copies were deleted after archiving, if no
@@ -28,7 +28,7 @@ raises Truncated instead.
 
 **Lost records.** If an operator accepted a loss in the middle of a log, the segment after the gap says how
 many offsets were lost (``model.log``). Every reader raises ``RecordsLost`` once when it comes to such a gap.
-If you iterate again, it goes on after the gap. Until the operator has decided, no reader shows the records
+If you iterate again, it continues after the gap. Until the operator has decided, no reader shows the records
 after the loss. A reader that would end there raises ``LossUndecided``.
 """
 
@@ -123,7 +123,7 @@ class LogReader:
     - Truncated: records that you have not read yet have been truncated. The error's ``first_offset`` is the
       first offset that you can still read.
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for each
-      gap; iterate again to go on after the gap.
+      gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
@@ -348,7 +348,7 @@ class LogReader:
             raise EntryCorrupt(
                 segment.ledger_id,
                 entry_id,
-                f"its first offset is {header.first_offset}, but log {self._metadata.name!r} goes on at "
+                f"its first offset is {header.first_offset}, but log {self._metadata.name!r} continues at "
                 f"{self._offset}",
             )
         self._offset = header.end_offset
@@ -400,8 +400,8 @@ class LogReader:
             raise failure  # A segment that is not counted is not archived.
         record = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
         if record is None and index is None:
-            # The ledger's file was merged with others. All its records are read, so a listed segment goes on
-            # here.
+            # The ledger's file was merged with others. All its records are read, so a listed segment
+            # continues here.
             return True
         if record is None:
             raise failure

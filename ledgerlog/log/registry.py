@@ -119,7 +119,7 @@ class LogRegistry:
             VersionConflict: The record has another version.
             NodeMissing: The log is gone.
             LogListFull: The record is too large. Nothing was written.
-            MetadataOutcomeUnknown: The answer was lost; see ``log.core.chain`` for how to go on.
+            MetadataOutcomeUnknown: The answer was lost; see ``log.core.chain`` for how to continue.
         """
         return await self._store.set(
             log_record_path(metadata.incarnation), metadata.encode(), version=version
@@ -209,7 +209,7 @@ class LogRegistry:
         Args:
             name: The name of the log.
             replication: How the log's ledgers are replicated.
-            roll: When the log goes on in a new ledger. None: the default policy.
+            roll: When the log continues in a new ledger. None: the default policy.
             retention: Which old ledgers may go. None: no ledger may go.
             properties: The log's properties. None: no properties.
 

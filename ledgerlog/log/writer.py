@@ -251,16 +251,16 @@ class LogWriter:
             LogSealed: The log was sealed; the record is not in the log.
             NotEnoughBookies: The leadership ended because too few bookies were writable; the record is not in
                 the log.
-            OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer goes
-                on.
+            OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer
+                continues.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; this call wrote nothing.
-                The writer goes on.
+                The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not written. The
-                writer goes on.
+                writer continues.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
-                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer goes on.
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not written. The writer continues.
             InvalidArgument: An argument is malformed, or arguments exclude each other; the record was not
-                written. The writer goes on.
+                written. The writer continues.
 
         Cancelling: if the record was not sent yet, it is not written. If it was sent, or if it has a
         sequence, it may or may not be in the log. If it has a sequence, append it again to find out. The
@@ -352,13 +352,13 @@ class LogWriter:
             LostLeadership: Another writer took the log over, or this one was left; none of the new records is
                 in the log. LogSealed and NotEnoughBookies say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of the
-                atomic group is in the log already; this call wrote nothing. The writer goes on.
+                atomic group is in the log already; this call wrote nothing. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; nothing was written. The writer
-                goes on.
+                continues.
             RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, its key and headers are over
                 ``limits.RECORD_ATTRIBUTES_BYTES_MAX``, or the atomic group is over about
-                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
-            InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
+                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer continues.
+            InvalidArgument: An argument is malformed; nothing was written. The writer continues.
 
         Cancelling: a prefix of the records may be in the log.
 
@@ -429,12 +429,12 @@ class LogWriter:
             LostLeadership: The leadership has ended; the record was not taken. LogSealed and NotEnoughBookies
                 say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not taken.
-                The writer goes on.
+                The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not taken. The
-                writer goes on.
+                writer continues.
             RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``, or its key and headers are over
-                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer goes on.
-            InvalidArgument: An argument is malformed; the record was not taken. The writer goes on.
+                ``limits.RECORD_ATTRIBUTES_BYTES_MAX``; it was not taken. The writer continues.
+            InvalidArgument: An argument is malformed; the record was not taken. The writer continues.
         """
         if type(data) is not bytes:
             data = _as_bytes(data)
@@ -492,7 +492,7 @@ class LogWriter:
     async def roll(self) -> None:
         """Go on in a new ledger.
 
-        Returns once new records go to the new ledger and the ledger before it is closed. Appends go on
+        Returns once new records go to the new ledger and the ledger before it is closed. Appends continue
         meanwhile. If the current ledger is empty, nothing happens.
 
         Raises:

@@ -21,7 +21,7 @@ the replica's state would lack commands. So the replica stops with the reason an
 
 **Trouble.** The replica waits out temporary trouble, with growing pauses: the store is away, there are too
 few bookies, a leadership is lost. Permanent trouble stops the replica: a record is not a command, the log was
-deleted, the machine cannot go on. Then proposals, reads, waits and ``snapshot`` raise
+deleted, the machine cannot continue. Then proposals, reads, waits and ``snapshot`` raise
 ``ReplicaStopped`` with the reason."""
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Replica(Generic[M]):
         self._epoch: int | None = None
         self._failure: ReplicaStopped | None = None
         self._refusal: LedgerLogError | None = None
-        """The reason that proposals are refused although the replica goes on: the log is sealed."""
+        """The reason that proposals are refused although the replica continues: the log is sealed."""
         self._leaving = trio.Event()
         self._passed_on: LostLeadership | None = None
         """Why this replica will never lead again: another replica leads, and there is no election."""

@@ -16,7 +16,7 @@ This module compares the ids and makes the messages. Each kind of store decides 
 different mark for each restore. The cluster is still the same. But if the store was emptied before, versions
 of nodes may begin at 0 again. A process from before the restore holds versions and records of the lost state,
 and its compare-and-set could succeed by accident: a deposed leader would write its own list of ledgers. So
-such a process is refused until it is restarted. Bookies only register and read, so they go on
+such a process is refused until it is restarted. Bookies only register and read, so they continue
 (``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right,
 because bookies of version 0.1 would delete all ledgers that the backup lacks.
 """

@@ -18,7 +18,7 @@ reads before each write, so it does not matter whether its last write took effec
 such a task, with pauses that grow while the store is away. ``follow`` is a task that reads the watched nodes
 again after every change.
 
-Sometimes you must act at once when an answer is lost, before the loop goes on. ``on_lost_answer`` and
+Sometimes you must act at once when an answer is lost, before the loop continues. ``on_lost_answer`` and
 ``on_unsettled`` do that. For example, the node of a candidate may have been made although the answer was
 lost. Then the candidate has the node removed.
 
@@ -159,7 +159,7 @@ def on_lost_answer(act: Callable[[], object], *, is_cancelled_too: bool = False)
 def on_unsettled(act: Callable[[], object]) -> Iterator[None]:
     """Call ``act`` if a rival was faster than the body's write, or if the answer is lost.
 
-    The exception goes on to ``settle``, which calls the attempt again.
+    The exception is passed on to ``settle``, which calls the attempt again.
     """
     try:
         yield
@@ -176,7 +176,7 @@ async def go_on(
     log: logging.Logger,
     survives: tuple[type[LedgerLogError], ...] = AWAY,
 ) -> bool:
-    """Run one step of a task that goes on forever.
+    """Run one step of a task that continues forever.
 
     If ``step`` raises one of ``survives``, log it ("WHAT now: ...") and pause. The first failure of a series
     is a warning, and the others are debug messages.

@@ -444,7 +444,7 @@ class SqliteStore(SingleWrites):
                 self._watches.changed(changed)
 
     async def _adopt(self, displaced: MetadataFile, why: Displaced) -> None:
-        """Open the file that replaced a displaced one, and go on with it in a new session.
+        """Open the file that replaced a displaced one, and continue with it in a new session.
 
         Raises:
             MetadataUnavailable: The file cannot be opened now; nothing was done. A later call tries again.

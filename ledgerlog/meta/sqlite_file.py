@@ -38,7 +38,7 @@ file is reported as ``StorageCorrupt`` and never repaired here. If a row were lo
 believe that its ledger does not exist, and would collect the ledger's entries.
 
 **Belonging** (``belonging``) is checked in each transaction that writes, and after each read. Before that,
-each operation checks that the name still leads to the open file (``Displaced``): SQLite itself would go on
+each operation checks that the name still leads to the open file (``Displaced``): SQLite itself would continue
 with a file that was renamed or deleted. If another file is copied over ours in place, our cache still holds
 the old pages. So ``refresh`` drops the cache before it checks.
 

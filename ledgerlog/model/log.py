@@ -5,7 +5,7 @@ says who leads. Each legal change of the record is a method that returns the nex
 the rules that must hold before the record is written:
 
     taken_over   a new leader: epoch + 1, everything before is counted, one new ledger at the end
-    rolled       the leader goes on in a new ledger: same epoch, one new ledger at the end
+    rolled       the leader continues in a new ledger: same epoch, one new ledger at the end
     counted      the ledger before the current one (or the last one) is closed: its size is written down
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
     touched      only the version changes: a writer that read the record before must read it again
@@ -36,7 +36,7 @@ belong to the lost records forever.
 
 **A loss below a truncation.** A log may be truncated within an open ledger. An accepted loss may then end
 that ledger below ``first_offset``. The offsets between that end and ``first_offset`` belong to truncated
-records, so the log goes on at ``first_offset``. No segment can store this jump, because an open segment
+records, so the log continues at ``first_offset``. No segment can store this jump, because an open segment
 starts where the one before it ends. So ``before`` moves forward, and all listed segments move with it. Nobody
 reads the moved records, because all of them are truncated.
 
@@ -326,7 +326,7 @@ class LogMetadata:
         )
 
     def rolled(self, ledger_id: int, token: bytes) -> LogMetadata:
-        """Return the record after the leader went on in the new ledger ``ledger_id``."""
+        """Return the record after the leader continued in the new ledger ``ledger_id``."""
         assert not self.sealed, "a sealed log takes no ledger"
         assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"
         segment = LogSegment(ledger_id, self.epoch, None)
@@ -500,7 +500,7 @@ class LogMetadata:
     def _moved_on(self, by: int) -> LogMetadata:
         """Return the record with every listed ledger moved ``by`` offsets forward, if ``by`` is positive.
 
-        All records in these ledgers are truncated, and the log goes on at ``first_offset``."""
+        All records in these ledgers are truncated, and the log continues at ``first_offset``."""
         if by <= 0:
             return self
         assert not self.open_segments, "the entries of an open segment say where it starts"

@@ -1,4 +1,4 @@
-"""Policies of a log: when it goes on in a new ledger, and which old ledgers it may drop.
+"""Policies of a log: when it continues in a new ledger, and which old ledgers it may drop.
 
 Both policies are part of the log's own record. Every leader follows them, and you can change them by
 compare-and-set while a leader runs. This module only holds the values: ``log.core.chain`` rolls the log, and
@@ -46,7 +46,7 @@ def _is_age(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class RollPolicy:
-    """When a log goes on in a new ledger: as soon as it reaches one of these bounds.
+    """When a log continues in a new ledger: as soon as it reaches one of these bounds.
 
         RollPolicy(max_bytes=256 * 1024**2, max_age_s=3600)
 

@@ -18,7 +18,7 @@ gap before it (``LogSegment.lost_before``). It is written only if there are gaps
 A segment takes about 10 bytes packed and at worst 48. Format 1, which had the columns as CBOR lists (22 bytes
 a segment, and 40 ms to read 10,000), is read and never written. Encoding and decoding work column by column,
 never segment by segment, because they must be fast with ten thousand segments: each roll writes the list
-while appends go on, and each takeover reads it.
+while appends continue, and each takeover reads it.
 
 **Bounds.** A list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well they are packed. Encoding
 and decoding check the same rules (``_check``), so every written list can be read.
@@ -219,7 +219,7 @@ def segment_columns(
     Raises:
         InvalidArgument: The list could not be read again.
     """
-    # Work by the column, as decoding does: a roll may write ten thousand segments while appends go on.
+    # Work by the column, as decoding does: a roll may write ten thousand segments while appends continue.
     counted = len(segments) - uncounted
     ledgers, epochs, _, counts, sizes, firsts, lasts, gaps = (
         zip(*segments, strict=True) if segments else [()] * 8

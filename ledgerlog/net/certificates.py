@@ -1,9 +1,9 @@
 """The certificate of this process and the authorities that it trusts, as contexts of ``ssl``.
 
 ``Certificates`` reads the three files of a ``TLS`` identity, and reads them again if they change. A new
-connection uses the newest files; an open connection goes on with those that it began with. When a connection
-begins, this module checks whether the files have changed, at most once in ``_LOOK_S``. So a renewed
-certificate needs no signal. ``reload`` reads the files at once; commands call it on SIGHUP.
+connection uses the newest files; an open connection continues with those that it began with. When a
+connection begins, this module checks whether the files have changed, at most once in ``_LOOK_S``. So a
+renewed certificate needs no signal. ``reload`` reads the files at once; commands call it on SIGHUP.
 
 **A bad change is not taken.** If the new files do not fit together, or name another principal, the process
 keeps the old ones and logs one warning for each state of the files. A program that renews certificates

@@ -213,7 +213,7 @@ class BookieConnection:
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
         """Send an ADD of an attached sink. The sink is notified of the outcome later (see ``AddSink``).
 
-        This never waits and never calls a sink. Call it only if ``is_connected`` is true, but go on if the
+        This never waits and never calls a sink. Call it only if ``is_connected`` is true, but continue if the
         connection breaks during a series of calls: all these adds are lost, and one ``on_bookie_lost``
         reports them. A connection with more than CONNECTION_SEND_QUEUE_BYTES unsent breaks.
 

@@ -5,9 +5,10 @@ Only the owner of the file may have access to it, and the owner must be this use
 can read is refused: anyone who knows a cluster's secret can act as any principal.
 
 When a secret is needed, ``SecretFile`` checks whether the file has changed, at most once in ``_LOOK_S``. So a
-new file is used by the next connection, without a signal; open connections go on. ``reload`` reads the file
-at once; ``bookie run`` calls it on SIGHUP. If the new file is bad, or has another holder (the principal whose
-secret it is), the process keeps the secrets that it has, and logs one warning for each state of the file.
+new file is used by the next connection, without a signal; open connections continue. ``reload`` reads the
+file at once; ``bookie run`` calls it on SIGHUP. If the new file is bad, or has another holder (the principal
+whose secret it is), the process keeps the secrets that it has, and logs one warning for each state of the
+file.
 """
 
 from __future__ import annotations

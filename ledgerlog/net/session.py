@@ -85,7 +85,7 @@ class BookieBusy(BookieUnavailable):
 class BookieUnauthenticated(BookieUnavailable, Unauthenticated):
     """The bookie answers, but the bookie or this process did not prove who it is.
 
-    A caller that knows other bookies goes on with those, as if this bookie were down."""
+    A caller that knows other bookies continues with those, as if this bookie were down."""
 
 
 async def handshake(

@@ -9,7 +9,7 @@ for a small frame. ``net.certificates`` makes the contexts of ``ssl`` and descri
 ``connect`` and ``accept`` do no cryptography, and a slow peer does not keep a listener from accepting other
 connections. Until the handshake is over, ``send_nowait`` takes nothing. The handshake must be over
 ``HANDSHAKE_TIMEOUT_S`` after the stream was made. If two tasks need the handshake, one does it and the other
-waits. If the first task is cancelled, the other goes on at the same point.
+waits. If the first task is cancelled, the other continues at the same point.
 
 **Refusals** raise Unauthenticated: at the end that refuses and, if that end's alert arrives, at the other
 end. In TLS 1.3, a client finishes the handshake before the bookie has seen the client's certificate. So a

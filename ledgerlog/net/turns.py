@@ -2,7 +2,7 @@
 
 A call that need not wait is cheapest if it returns at once. But if the peer always sends more, the task would
 never let another task run. So after it has handled ``limits.TURN_BYTES`` without waiting, which is one
-*turn*, the task lets the other tasks run before it goes on. Until then, it only checks for a cancellation.
+*turn*, the task lets the other tasks run before it continues. Until then, it only checks for a cancellation.
 
 Bytes alone do not measure the work: a frame of a hundred bytes takes as long as one of a few thousand. So
 each item counts for at least ``least`` bytes. For a task that handles frames, an item is a frame, and a turn

@@ -17,7 +17,7 @@
                         is unknown what the bookie has
 
 ``LedgerRepair`` repeats these steps on fresh metadata until nothing is left to do. So the next round handles
-every change in between: a writer went on in another ledger, a second bookie died, an operator deleted the
+every change in between: a writer continued in another ledger, a second bookie died, an operator deleted the
 ledger, a bookie returned. Between tries at a task, ``LedgerRepair`` remembers only two times: when it first
 saw a lost bookie in an open last fragment, and when a bookie last reported damage.
 
@@ -432,9 +432,9 @@ class LedgerRepair:
 
         There are three reasons:
 
-        *No bookie can replace the lost one.* Then the writer cannot replace the lost bookie either and goes
-        on with an ack quorum. A recovery would stop the writer for nothing, and the writer could not create
-        its next ledger.
+        *No bookie can replace the lost one.* Then the writer cannot replace the lost bookie either and
+        continues with an ack quorum. A recovery would stop the writer for nothing, and the writer could not
+        create its next ledger.
 
         *Too few bookies of the last ensemble are registered to fence the ledger.* Only the missing bookies
         know whether they store any entry of the last fragment. The metadata says where the fragment begins,

@@ -1,15 +1,15 @@
 """The settings that one process of auto-recovery uses, even if the stored settings are damaged.
 
 If the stored settings can be read, they apply. If they are damaged (the record does not decode, or a later
-version of ledgerlog wrote it), repair must go on, because another bookie may be lost at any time. But repair
-must also not surprise the operator. So the process uses the first of these that exists:
+version of ledgerlog wrote it), repair must continue, because another bookie may be lost at any time. But
+repair must also not surprise the operator. So the process uses the first of these that exists:
 
     the last settings that this process has read    rate, delays and pause stay as they were
     the settings that the auditor last read         the auditor notes them in its record
     the defaults, but paused                        an operator may have paused repair
 
 An operator pauses repair before work on racks or networks and ends the pause afterwards. So if repair may be
-paused, the process assumes that it is. Only workers pause: the auditor, for example, goes on making tasks.
+paused, the process assumes that it is. Only workers pause: the auditor, for example, continues making tasks.
 The damage is logged once, with the path of the node, and ``repair status`` shows it.
 """
 

@@ -172,7 +172,7 @@ def archive_on_spark(
             ``accept_destination`` is not set.
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
-        PySparkException: A task failed. Run it again; it goes on from there.
+        PySparkException: A task failed. Run it again; it continues from there.
     """
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 

@@ -422,6 +422,6 @@ def _check_place(piece: Piece, entry_id: int, header: EntryHeader, offset: int |
         raise EntryCorrupt(
             piece.stretch.ledger_id,
             entry_id,
-            f"its first offset is {header.first_offset}, but log {piece.log!r} goes on at "
+            f"its first offset is {header.first_offset}, but log {piece.log!r} continues at "
             f"{piece.start if offset is None else offset}",
         )

@@ -478,7 +478,7 @@ class SimulatedCluster:
     def start(self, name: str, main: Main) -> None:
         """Start a client process that runs ``main(client)``, now and at every ``restart``.
 
-        The process ends when ``main`` returns. If ``main`` raises a LedgerLogError, the run goes on, and
+        The process ends when ``main`` returns. If ``main`` raises a LedgerLogError, the run continues, and
         ``process(name).failure`` has the error.
 
         Args:
@@ -586,7 +586,7 @@ class SimulatedCluster:
             process.store.look()
 
     def resume(self, name: str) -> None:
-        """Let a paused process go on.
+        """Let a paused process continue.
 
         Args:
             name: The name of the process.

@@ -411,7 +411,7 @@ class Simulation:
             self._fail(Deadlock(f"nothing more can happen; tasks left: {', '.join(_task_names())}"))
             return
         if when > self._simulated_s_max and self._failure is None:
-            self._fail(SimulatedTimeExceeded(f"the run goes on beyond {self._simulated_s_max:g} s"))
+            self._fail(SimulatedTimeExceeded(f"the run continues beyond {self._simulated_s_max:g} s"))
             return
         clock: Any = self._clock
         clock._virtual_base = max(when, clock._virtual_base)
@@ -585,8 +585,8 @@ _CHANCE = (
 def _forbidden(simulation: Simulation) -> Iterator[None]:
     """Make the real world raise Nondeterminism during the body. Log records get simulated time.
 
-    Only this thread simulates. Threads that existed before the run, for example those of a JVM gateway, go on
-    using the real world. The run itself cannot start a thread.
+    Only this thread simulates. Threads that existed before the run, for example those of a JVM gateway,
+    continue using the real world. The run itself cannot start a thread.
     """
     replaced: list[tuple[Any, str, Any]] = []
     simulating = threading.get_ident()

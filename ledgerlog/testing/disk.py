@@ -18,7 +18,7 @@ The model keeps the promises of those contracts, and breaks everything that they
 Faults, which the cluster injects:
 
 * ``fail_syncs(n)``: the n-th write from now on fails with an error, and its data is dropped. Reads may still
-  see the data, but no later sync makes it durable, as in real kernels. If a bookie goes on after that, it
+  see the data, but no later sync makes it durable, as in real kernels. If a bookie continues after that, it
   loses the data.
 * ``stall(seconds)``, ``is_full``, ``slow``: latency and space.
 * ``rot``: flip one bit of a page that was written, but not of the last write of its file. Damage to the very

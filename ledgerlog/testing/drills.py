@@ -20,7 +20,7 @@ builds:
     close              the owner closes the ledger while entries are on their way. It waits for them for a
                        short time or not at all
 
-The faults of a drill end with it. The nemesis adds its own. A task that waits for an entry goes on waiting
+The faults of a drill end with it. The nemesis adds its own. A task that waits for an entry continues waiting
 while the ledger is closed, recovered or given up. So the task also notices a late acknowledgement.
 ``recoverers`` checks the outcome.
 """

@@ -109,7 +109,7 @@ class Gate:
         self._changed = trio.Event()
 
     def shut(self) -> None:
-        """Let no more calls through. Waiting calls go on waiting."""
+        """Let no more calls through. Waiting calls continue waiting."""
         self._is_open = False
         self._permits = 0
 

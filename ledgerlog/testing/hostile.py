@@ -17,7 +17,7 @@ do not form a frame.
 
 **What must hold** (``HostileRefused``): no add of a hostile peer is acknowledged, and no request of it is
 answered with OK, except reads of the reader. The judges of the run check the rest: hostile peers change no
-entry, no fence and no end of a ledger, and the cluster goes on working.
+entry, no fence and no end of a ledger, and the cluster continues working.
 
 Hostility is drawn from a random stream of its own, so the rest of the run is the same with and without it.
 """

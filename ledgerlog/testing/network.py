@@ -180,7 +180,7 @@ class SimNetwork:
             self._on_change()
 
     def on_resume(self) -> None:
-        """A paused process goes on."""
+        """A paused process continues."""
         self._on_change()
 
     def is_down(self, host: str) -> bool:

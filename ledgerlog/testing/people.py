@@ -86,7 +86,7 @@ DISK_BYTES = 400 * MIB
 """The capacity of disks that people fill."""
 
 SEGMENT_BYTES = 128 * KIB
-"""About the disk space that a bookie needs to go on. Filling a disk leaves a few times as much free."""
+"""About the disk space that a bookie needs to continue. Filling a disk leaves a few times as much free."""
 
 FIRST_NUMBER = 1000
 """The number of the first fault of people in a plan."""

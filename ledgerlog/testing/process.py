@@ -12,7 +12,7 @@ The simulation cannot interrupt Python between two awaits, but a real kill can c
 ``crash_at_door`` makes up for that: the process dies at its n-th effect, just before or just after it.
 
 A **paused** process (SIGSTOP) gets no answer from any door. Messages to it and from it are held back until it
-is resumed. Its own timers fire meanwhile; a real stopped process would see them only after it goes on.
+is resumed. Its own timers fire meanwhile; a real stopped process would see them only after it continues.
 """
 
 from __future__ import annotations

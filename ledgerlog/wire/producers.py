@@ -97,7 +97,8 @@ def encode_table(states: Sequence[ProducerState]) -> bytes:
     """Encode the table of producers.
 
     If many producers have many runs, only the newest runs of each are written, at least one. This keeps the
-    table at about a megabyte. Appends go on while the table is written, and a larger table would delay them.
+    table at about a megabyte. Appends continue while the table is written, and a larger table would delay
+    them.
 
     Raises:
         InvalidArgument: No table can hold these producers.

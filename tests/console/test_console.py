@@ -411,7 +411,7 @@ async def test_an_admin_pauses_and_resumes_repair_and_has_a_bookie_emptied(clock
         async with watching(stage.app, "kind=repair") as stream:
             assert await change("pause") == "repair is paused"
             await eventually(lambda: rows(stream, "repair").get("", {}).get("paused") is True)
-            assert await change("resume") == "repair goes on"
+            assert await change("resume") == "repair continues"
             await eventually(lambda: rows(stream, "repair")[""]["paused"] is False)
             assert "is being emptied" in await change("empty", "b2")
             await eventually(lambda: rows(stream, "bookies")["b2"]["is_draining"])

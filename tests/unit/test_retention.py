@@ -94,13 +94,13 @@ def test_an_operator_is_told_why_each_ledger_is_there() -> None:
         "new records go there",
     ]
     assert why_kept(log_of(RetentionPolicy(max_age_s=110)), [], later) == [
-        *["retention allows to drop it: the leader does that, or 'log retain'"] * 2,
+        *["retention lets it be dropped: by the leader, or by 'log retain'"] * 2,
         "retention keeps 110 s",
         "new records go there",
     ]
     pin = CursorState(name="billing", offset=15, pins=True)
     assert why_kept(log_of(RetentionPolicy(max_bytes=100)), [pin], later) == [
-        "retention allows to drop it: the leader does that, or 'log retain'",
+        "retention lets it be dropped: by the leader, or by 'log retain'",
         "cursor 'billing' pins the records from offset 15 on",
         "retention keeps 100 bytes; cursor 'billing' pins the records from offset 15 on",
         "new records go there",
@@ -144,10 +144,12 @@ def test_the_first_ledger_of_a_list_that_deduplication_holds_says_so() -> None:
     shorter, _ = log.truncated(20, 30, b"")
     assert shorter.dedupe_index == 0
     assert let_go(shorter, None, later) == 0
-    assert why_kept(shorter, [], later)[0] == "deduplication needs it to know which producer appended which "
-    "record"
-    assert why_kept(log, [], later)[2] == "deduplication needs it to know which producer appended which "
-    "record"
+    assert why_kept(shorter, [], later)[0] == (
+        "deduplication needs it to know which producer appended which record"
+    )
+    assert why_kept(log, [], later)[2] == (
+        "deduplication needs it to know which producer appended which record"
+    )
 
 
 def test_a_ledger_that_nothing_holds_is_there_for_one_before_it() -> None:
@@ -155,7 +157,7 @@ def test_a_ledger_that_nothing_holds_is_there_for_one_before_it() -> None:
     # There are 300 bytes. Dropping the first ledger leaves 200, dropping the second leaves 100, below the
     # bound.
     assert why_kept(log, [], NOW)[:3] == [
-        "retention allows to drop it: the leader does that, or 'log retain'",
+        "retention lets it be dropped: by the leader, or by 'log retain'",
         "retention keeps 150 bytes",
         "retention keeps 150 bytes",
     ]
@@ -218,7 +220,7 @@ def test_whatever_holds_a_ledger_alone_keeps_it_and_without_all_that_it_goes(
     removable = {Hold.DEDUPE, Hold.RETENTION, Hold.PIN}
     for index, here in enumerate(found):
         is_dropped = index < count
-        assert is_dropped == whys[index].startswith("retention allows to drop it")
+        assert is_dropped == whys[index].startswith("retention lets it be dropped")
         assert is_dropped == (not here and not any(found[:index]))
         if not here:
             continue

@@ -3,7 +3,7 @@
 Checkpoints and the write cache flush on their own. Use this if you must know that a flush has happened. For
 example, repair flushes before it takes ledgers out of limbo. A task of the engine does the work, with one
 flush for all callers that wait at that moment. If a caller is cancelled, only its wait ends and the flush
-goes on.
+continues.
 """
 
 from __future__ import annotations

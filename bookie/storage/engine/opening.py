@@ -1,10 +1,10 @@
 """Opening a bookie's storage: replay the journal, start a segment, build the parts and run their tasks.
 
-``open_engine`` replays the part of the journal that the index does not have yet and goes on in a new segment.
-It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work. If the
-body of ``open_engine`` ends without an exception, the engine stops cleanly. A clean stop brings everything
-into the index and notes the journal's end there. The next start then does not read the journal. If the
-journal is damaged, the bookie notices that only when it reads the damaged entry.
+``open_engine`` replays the part of the journal that the index does not have yet and continues in a new
+segment. It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work.
+If the body of ``open_engine`` ends without an exception, the engine stops cleanly. A clean stop brings
+everything into the index and notes the journal's end there. The next start then does not read the journal. If
+the journal is damaged, the bookie notices that only when it reads the damaged entry.
 
 **The order of a start**, each step durable before the next:
 
@@ -228,7 +228,7 @@ async def _open_ground(
 
 
 async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Journal:
-    """Do steps 1 to 4 of a start. Returns the journal, which goes on where it ended."""
+    """Do steps 1 to 4 of a start. Returns the journal, which continues where it ended."""
     segments, catalogue = ground.files.segments, ground.catalogue
     try:
         replaced = await take_over_logs(ground.files.logs, catalogue)
@@ -430,7 +430,7 @@ async def _sound_marks(directory: StorageDirectory) -> LossMarkStore:
 async def _next_segment(
     files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
 ) -> JournalSegment:
-    """Return the segment to go on in: a prepared one that was never written to, or a new one of ``size``
+    """Return the segment to continue in: a prepared one that was never written to, or a new one of ``size``
     bytes. On a full disk a new segment is smaller, because a bookie that cannot start can neither serve reads
     nor free space."""
     number = replayed.next_segment

@@ -25,7 +25,7 @@ while it marks ledgers as deleted.
 **Ledger states are copied too.** A replaced file may hold the only record of a fence besides the index, and a
 rebuild of the index must find it. So each log has a LEDGER record for every ledger that has a record in a
 file that it replaces. Deleted ledgers are included until they are among the gone ledgers
-(``bookie.core.gone_ledgers``), because the bookie must go on refusing them.
+(``bookie.core.gone_ledgers``), because the bookie must continue refusing them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 **Damage.** Reads verify the checksums of blocks (``verify_checksums``). ``paranoid_checks`` makes opening
 fail if the log or the manifest is damaged.
 
-If an iterator meets a damaged block, LevelDB goes on after the block and remembers the error, and plyvel
+If an iterator meets a damaged block, LevelDB continues after the block and remembers the error, and plyvel
 raises the error at the next row. If no row follows, plyvel ends the iteration as if the range were sound. So
 every iteration here must end at a row. Therefore the row with the key ``_END_KEY`` comes after all other
 rows, and the rows of the tally come before all others. An index of version 0.1 has no row at the end; the

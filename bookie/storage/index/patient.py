@@ -3,8 +3,8 @@
 If there is no room for another file, such as a segment or an entry log, the bookie can write it again later.
 Index writes are different: the index must not fall behind the other files, and the caller is in the middle of
 a larger step. So while the bookie serves, a batch waits for room (``bookie.storage.disk.ballast``). The
-checkpoint, flush or collection that writes the batch waits too. Fences and recovery go on while the journal
-has room. Ordinary adds are refused at once (``on_stuck``).
+checkpoint, flush or collection that writes the batch waits too. Fences and recovery continue while the
+journal has room. Ordinary adds are refused at once (``on_stuck``).
 
 A start and a stop do not wait for room. The batch is tried once. If it finds no room, the bookie removes the
 ballast and tries the batch once more. If it still finds no room, it fails. If a stop fails in this way, it is

@@ -41,7 +41,7 @@ _NOTHING = FileSet()
 
 @attrs.frozen
 class Replayed:
-    """The result of a replay: the place at which the journal goes on, and counts."""
+    """The result of a replay: the place at which the journal continues, and counts."""
 
     end: JournalPosition
     """The end of the journal."""

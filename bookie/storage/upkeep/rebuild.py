@@ -15,7 +15,7 @@ and LAFRs that came without an entry, after the last entry. That is safe, becaus
        (``bookie.storage.upkeep.doubles``)
     5  replace the old index by the new one
 
-**Corruption.** If a payload is corrupted but the heads around it are valid, the rebuild goes on, because
+**Corruption.** If a payload is corrupted but the heads around it are valid, the rebuild continues, because
 these heads say which entries exist. A run with a corrupted payload gets a row like any other. So the bookie
 still does not deny the damaged entries, and scrubbing restores them. If an entry was stored again already,
 the index names the copy. Corruption in a head, or in a record that is not an ADD, hides which entries
@@ -186,7 +186,7 @@ async def _follow(
     *,
     on_read: Callable[[], None],
 ) -> tuple[int, ReplayStart]:
-    """Add the segments' records to the index. Return the number of runs, and where the journal goes on.
+    """Add the segments' records to the index. Return the number of runs, and where the journal continues.
 
     ``on_read`` is called after each segment.
     """

@@ -11,7 +11,7 @@ If the index alone is damaged, ``rebuild_index`` makes a new one, and no file mo
        entry log that replaces it. Then set a damaged file aside, and remove a sound one
     3  write one more entry log, without entries. It lists as replaced every file number that is gone, even
        the numbers of files that were missing before
-    4  make a new index from the entry logs. The journal goes on after the last number
+    4  make a new index from the entry logs. The journal continues after the last number
 
 The segments go into entry logs so that nothing depends on the chain of blocks, which the damage has broken.
 Each log is as large as its contents, and a sound segment is removed as soon as its log is durable. So the

@@ -28,8 +28,8 @@ marker is there. "Copy" checks the marker after step 4. "Give up" checks the mar
 "Retire" checks the marker before it deletes the file, and again if there is no file to delete.
 
 A crash before step 5 of "copy" leaves a file that no record names; "clean" deletes this file. After a crash
-at any other moment, the next plan goes on from the state that is left. Two jobs at the same time do some work
-twice. If both copy one ledger, the first record stands, and the second job deletes its own file.
+at any other moment, the next plan continues from the state that is left. Two jobs at the same time do some
+work twice. If both copy one ledger, the first record stands, and the second job deletes its own file.
 
 Each step reports its progress to ``environment.mark``, under names that begin with "archive:". Tests inject
 faults there.
@@ -326,7 +326,7 @@ class Archiver:
                     raise EntryCorrupt(
                         segment.ledger_id,
                         entry_id,
-                        f"its first offset is {header.first_offset}, but log {self.name!r} goes on at "
+                        f"its first offset is {header.first_offset}, but log {self.name!r} continues at "
                         f"{offset}",
                     )
                 offset = header.end_offset

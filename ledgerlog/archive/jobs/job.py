@@ -83,7 +83,7 @@ async def archive_log(
     Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
     ``keep_copies_s`` ago. Delete files that are no longer needed. If one ledger fails, its step is
     ``failed``, and the other ledgers are still archived. You can call this again at any time, also after a
-    crash; it goes on with what is left.
+    crash; it continues with what is left.
 
     Args:
         client: The cluster, for example ``cluster.client``.
@@ -112,7 +112,7 @@ async def archive_log(
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
 
-    Cancelling: harmless. The next run goes on from there.
+    Cancelling: harmless. The next run continues from there.
 
     Example:
         ```python

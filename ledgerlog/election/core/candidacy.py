@@ -34,11 +34,11 @@ must fence them. A log does so by itself, with its takeover.
 
 **Offers.** A leader that is cut off from the bookies does not know which bookies a standby reaches. It must
 not just give up: if the bookies themselves are down, the lead would only move from one helpless candidate to
-the next. So it keeps the lead, goes on trying and *offers* the term, if another candidate is registered. If a
-candidate reaches enough of the missing bookies, it claims the next term. If the leader reaches an ack quorum
-again, it withdraws the offer. A deposed leader cannot win back the lead in this way, because the new term is
-not offered. A strict leader offers nothing: otherwise a standby would claim before the strict leader has
-stopped.
+the next. So it keeps the lead, continues trying and *offers* the term, if another candidate is registered. If
+a candidate reaches enough of the missing bookies, it claims the next term. If the leader reaches an ack
+quorum again, it withdraws the offer. A deposed leader cannot win back the lead in this way, because the new
+term is not offered. A strict leader offers nothing: otherwise a standby would claim before the strict leader
+has stopped.
 
 **Duels.** If the connection between two candidates breaks again and again, they would depose each other
 forever. The *tenure* is the time for which others may not claim a term on suspicion. If a candidate was
@@ -52,10 +52,10 @@ our claim in the record. It is cleared as soon as one of these is seen: the sess
 another term or holder, or our node is gone. Then ``lost`` is the reason, and ``leave`` makes the candidacy
 ready to stand again.
 
-**The store is away.** If the session is not connected, it may be over or still go on; this process cannot
-know. A leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions go on and so
-does the leader. If only this process is cut off, the store ends its session and another candidate claims the
-next term. Until this process learns that, two processes act as the leader. So the store that gets their
+**The store is away.** If the session is not connected, it may be over or still continue; this process cannot
+know. A leader keeps its lead then. For example, if all of ZooKeeper is restarted, its sessions continue and
+so does the leader. If only this process is cut off, the store ends its session and another candidate claims
+the next term. Until this process learns that, two processes act as the leader. So the store that gets their
 writes must fence the older leader, as a log does. If your store does not fence, ask for the strict kind
 (``is_strict``): then ``leading`` is also cleared as soon as the session is not connected.
 

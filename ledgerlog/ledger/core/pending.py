@@ -29,7 +29,7 @@ as the same add, rule 6). A replacement starts with nothing confirmed and nothin
 pending entries (queue rule 3).
 
 **Carried entries.** While the metadata write of an ensemble change is under way, the slots that are not
-replaced go on confirming. So an entry of the new fragment may settle before the fragment is in force. The
+replaced continue confirming. So an entry of the new fragment may settle before the fragment is in force. The
 entry then has its quorum, but the fragment would name a bookie that lacks the entry (Apache BookKeeper
 #4651). Therefore the batches that were not settled when the change began are *carried*: kept until they are
 handed to the replacement. If the settled ones among them exceed ``CARRIED_BYTES_MAX``, they are dropped, so

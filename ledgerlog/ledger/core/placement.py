@@ -24,7 +24,7 @@ so that the write sets of an ensemble lack fewer racks. Auto-recovery then moves
 
 The search fills one slot after the other with the best candidate. It then exchanges bookies, with unused
 candidates or between slots, as long as that makes the arrangement better. If write sets still lie in one
-place, it makes one exchange that does not help, and goes on from there. If write sets are still narrow, it
+place, it makes one exchange that does not help, and continues from there. If write sets are still narrow, it
 tries all ways to assign racks to the slots, up to a bound. A test compares the result with the best possible
 one, for up to seven slots.
 """

@@ -446,7 +446,9 @@ class LedgerRecovery:
         elif stored.state is LedgerState.CLOSED:
             self._finish(stored)  # We closed it, or the recoverer that won the race did (T20).
         elif self.phase is Phase.ANNOUNCING:
-            self._begin(stored, version)  # We or another client set IN_RECOVERY: go on without a write (D9).
+            self._begin(
+                stored, version
+            )  # We or another client set IN_RECOVERY: continue without a write (D9).
         elif stored.state is LedgerState.IN_RECOVERY and stored.last_fragment == self.frozen:
             self.metadata, self.version = stored, version
             self._maybe_close()

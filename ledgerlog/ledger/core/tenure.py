@@ -3,7 +3,7 @@ some.
 
 In the plain mode (without guaranteed write quorum), the protocol machine (``ledger.core.pending``) is done
 with an entry at the ack quorum, and then forgets which bookies confirmed the entry. A copy that is on its way
-at that moment may arrive later, or never. A ``Tenure`` goes on counting: *every* confirmation of the bookie
+at that moment may arrive later, or never. A ``Tenure`` continues counting: *every* confirmation of the bookie
 counts, no matter how late, and even while the slot is being replaced. It records which entries the bookie
 has, not which entries may be acknowledged.
 

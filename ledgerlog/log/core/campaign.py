@@ -9,7 +9,7 @@ the core how each try went:
 Then it reads what to do: ``failure`` (give up; every call raises this error) or ``pause_s`` (stay out of the
 election for this many seconds, and stand again).
 
-**Give up or try again.** If waiting may help, or if another process leads, the campaign goes on. If every
+**Give up or try again.** If waiting may help, or if another process leads, the campaign continues. If every
 further try would fail in the same way until a person acts, the campaign is over: a right is missing, the log
 is sealed or gone, a record is damaged. The retryable errors are listed here. So an error that is not listed
 ends the campaign instead of repeating forever.
@@ -47,7 +47,7 @@ _RETRYABLE: tuple[type[LedgerLogError], ...] = (
 
 
 def is_retryable(error: LedgerLogError) -> bool:
-    """Return whether a campaign goes on after ``error``."""
+    """Return whether a campaign continues after ``error``."""
     return isinstance(error, _RETRYABLE)
 
 
@@ -72,7 +72,7 @@ class CampaignCore:
 
     def __init__(self) -> None:
         self.failure: LedgerLogError | None = None
-        """Why the campaign is over; None while it goes on."""
+        """Why the campaign is over; None while it continues."""
         self.pause_s = 0.0
         """How long to stay out of the election before the next try."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)

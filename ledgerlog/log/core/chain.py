@@ -126,7 +126,7 @@ def count_segment(
 
     Args:
         ledger_id: The ledger, for errors.
-        start_offset: The offset at which the log goes on.
+        start_offset: The offset at which the log continues.
         contents: What the ledger's entries say; None if the ledger is empty.
         follows_open: Whether the previous ledger of the list was open at the same time. Only then may this
             ledger begin after ``start_offset``.
@@ -152,7 +152,7 @@ def count_segment(
             ledger_id,
             0,
             f"its records have the offsets {contents.first_offset} to {contents.end_offset - 1} "
-            f"but the log goes on at {start_offset}",
+            f"but the log continues at {start_offset}",
         )
     return SegmentCounts(
         contents.end_offset - contents.first_offset,
@@ -587,7 +587,7 @@ class LeaderChain:
         self._spare_wanted = True
 
     def want_roll(self) -> None:
-        """Ask to go on in a new ledger, as soon as the roll before it has ended."""
+        """Ask to continue in a new ledger, as soon as the roll before it has ended."""
         assert not self._finishing
         self._spare_wanted = self._roll_wanted = True
 

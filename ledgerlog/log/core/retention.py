@@ -131,7 +131,7 @@ def why_kept(
             goes = False
             whys.append("; ".join(_why(hold, metadata, segment, pins) for hold in Hold if hold in found))
         elif goes:
-            whys.append("retention allows to drop it: the leader does that, or 'log retain'")
+            whys.append("retention lets it be dropped: by the leader, or by 'log retain'")
         else:
             whys.append("a ledger before it is kept")
     return whys

@@ -232,7 +232,7 @@ class ReplicaCore:
         return CommandOutcome(command.offset, result or b"")
 
     def chunks(self) -> Iterable[bytes]:
-        """Return the machine's present state, in chunks that you may read while the machine goes on.
+        """Return the machine's present state, in chunks that you may read while the machine continues.
 
         This call takes the first chunk at once. So if ``snapshot`` is a generator, it runs up to its first
         ``yield`` here, and can copy the state before the next command changes the state.

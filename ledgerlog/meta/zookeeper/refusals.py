@@ -1,7 +1,7 @@
 """The errors that say that ZooKeeper does not let this process do something.
 
 Each is also a ``MetadataUnavailable``, as ``WrongCluster`` is: the operation did not happen, and a task that
-goes on forever, such as a bookie's registration, waits until an operator has corrected the list or the
+continues forever, such as a bookie's registration, waits until an operator has corrected the list or the
 credentials. No call is repeated because of them.
 """
 

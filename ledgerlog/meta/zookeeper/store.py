@@ -13,8 +13,8 @@ time, not even from one session to the next. After ``sync`` they see at least ev
 it.
 
 **The session** is SUSPENDED if the connection is lost or the lease has run out. It is CONNECTED again if the
-same session goes on, and LOST if a server says that it is over. kazoo then opens a new session by itself, and
-the store shows it as a new object. An ephemeral node is created in the session that the store had at the
+same session continues, and LOST if a server says that it is over. kazoo then opens a new session by itself,
+and the store shows it as a new object. An ephemeral node is created in the session that the store had at the
 call, or not at all: the link sends such a transaction in no other session. While no server answers, it is
 unknown whether the session is over, so it stays SUSPENDED.
 
@@ -208,8 +208,8 @@ class ZooKeeperStore(SingleWrites):
 
     Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again if a path is created again.
 
-    Cancelling: a call whose request was not sent yet has changed nothing. After that the request goes on, and
-    is applied or not.
+    Cancelling: a call whose request was not sent yet has changed nothing. After that the request continues,
+    and is applied or not.
     """
 
     def __init__(
