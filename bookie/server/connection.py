@@ -521,7 +521,7 @@ class Connection:
         False."""
         self._shared.counts["connections_refused"] += 1
         self._outbox.reply([answer])
-        return await self._turn_away(WireError("its party already has the most connections that it may have"))
+        return await self._turn_away(WireError("its party already has as many connections as it may have"))
 
     async def _turn_away(self, why: Exception) -> bool:
         """Count and log that the client is refused, wait until the answer is sent, and return False."""

@@ -83,7 +83,7 @@ def _table_options(command: Any) -> Any:
 def _check_master(uri: str, master: str) -> None:
     """Raise UsageError if tasks could not reach the cluster. Tasks are separate processes."""
     if master != _NO_SPARK and isinstance(parse_uri(uri), MemoryUri | FileUri):
-        raise click.UsageError(f"{uri} is a cluster inside of one process: give --master none")
+        raise click.UsageError(f"{uri} is a cluster inside one process: give --master none")
 
 
 def _age(text: str) -> float | None:

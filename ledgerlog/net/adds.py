@@ -169,7 +169,7 @@ class UnansweredAdds:
         if count <= 0:
             return
         if through > self.sent:
-            raise WireError(f"it acknowledged add {through} but only {self.sent} were sent")
+            raise WireError(f"it acknowledged add {through}, but only {self.sent} were sent")
         self.answered = through
         popleft = self._queue.popleft
         current: Attachment | None = None

@@ -149,7 +149,7 @@ async def handshake(
         if frame.header.status == Status.UNAUTHORIZED:
             raise Unauthenticated(prover.why_refused())
         if frame.header.status == Status.TOO_MANY_REQUESTS:
-            raise BookieBusy("we already have the most connections to it that it allows")
+            raise BookieBusy("we already have as many connections to it as it allows")
         proof.on_proof(decode_proof_untrusted(frame))
     return answer, buffer
 

@@ -104,7 +104,7 @@ def test_keys_and_headers_are_appended_shown_and_copied(commands: Commands) -> N
 def test_a_key_or_a_header_that_is_none_in_json_is_named(bad: bytes) -> None:
     cutter = JsonCutter()
     assert cutter.cut(b'{"data": "a", "key": "k"}\n' + bad + b"\n") == [InputRecord(b"a", b"k")]
-    assert "line 2 is no record in JSON" in str(cutter.failure)
+    assert "line 2 is not a record in JSON" in str(cutter.failure)
 
 
 def test_a_line_that_is_no_record_is_named_and_those_before_it_are_in_the_log(commands: Commands) -> None:
@@ -119,7 +119,7 @@ def test_a_line_that_is_no_record_is_named_and_those_before_it_are_in_the_log(co
         said = commands.fails(
             "log", "append", "orders", "--format", "json", stdin=b'{"data": "a"}\n' + bad + b"\n"
         )
-        assert "line 2 is no record in JSON" in said
+        assert "line 2 is not a record in JSON" in said
         assert "1 record is in the log" in said
 
 

@@ -76,7 +76,7 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
         os.rename(secret, kept)
         refused = await ledgerlog("log", "append", "orders", uri=uri, stdin=b"two\n")
         assert refused.status == 1
-        assert "this cluster is closed by a secret, and this process has none: give --secret-file" in (
+        assert "this cluster is closed by a secret, but this process has none: give --secret-file" in (
             refused.stderr
         )
         await ledgerlog_ok("log", "append", "orders", "--secret-file", str(kept), uri=uri, stdin=b"two\n")

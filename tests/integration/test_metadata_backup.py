@@ -220,7 +220,7 @@ async def test_what_is_no_backup_of_this_cluster_is_refused_in_one_line_and_chan
     bad = {
         "cut": (sound[: len(sound) // 2], "cut short"),
         "flipped": (bytes(flipped), "checksum"),
-        "text": (b"hello, this is no backup\n", "no backup"),
+        "text": (b"hello, this is no backup\n", "not a backup"),
         "newer": (head + zlib.crc32(head).to_bytes(4, "little") + sound[16:], "has format 2"),
         "of another cluster": ((tmp_path / "other.backup").read_bytes(), "a backup of cluster"),
     }
@@ -235,7 +235,7 @@ async def test_what_is_no_backup_of_this_cluster_is_refused_in_one_line_and_chan
     assert "cannot be read" in await refused("metadata", "restore", str(tmp_path / "typo"), uri=uri)
     assert nodes(uri) == before
     none = f"sqlite:{tmp_path / 'none'}"
-    assert "no backup" in await refused("metadata", "restore", str(tmp_path / "text"), uri=none)
+    assert "not a backup" in await refused("metadata", "restore", str(tmp_path / "text"), uri=none)
     assert not (tmp_path / "none").exists()
     assert "there is no cluster" in await refused("metadata", "backup", str(tmp_path / "new"), uri=none)
     assert not (tmp_path / "none").exists()

@@ -244,5 +244,5 @@ async def test_the_command_makes_certificates_that_only_their_owner_reads_and_ma
     (where / "ca.key").unlink()
     status, _, complaint = await access_certificates(str(where), "client/more")
     assert status == 1
-    assert "ca.pem is there and" in complaint
+    assert "ca.pem exists but" in complaint
     assert (where / "ca.pem").read_bytes() == content[where / "ca.pem"]

@@ -210,7 +210,7 @@ async def test_a_store_closes_in_time_without_a_server_and_leaves_no_thread(
 async def test_no_thread_is_left_where_no_server_ever_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _kazoo_threads()
     monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.3)
-    with pytest.raises(MetadataUnavailable, match="does it run"):
+    with pytest.raises(MetadataUnavailable, match="is it running"):
         async with open_zookeeper_store("127.0.0.1:1"):
             pass
     assert _kazoo_threads() - before == set()

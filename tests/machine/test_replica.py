@@ -491,7 +491,7 @@ async def test_a_record_that_is_no_command_stops_the_replica(clock: MockClock) -
         node = await s.join()
         events = node.replica.events()
         await eventually(lambda: node.replica.failure is not None)
-        with pytest.raises(ReplicaStopped, match="record 0 of log 'log' is no command"):
+        with pytest.raises(ReplicaStopped, match="record 0 of log 'log' is not a command"):
             await node.replica.wait_leading()
         assert [event.kind async for event in events][-1] is EventKind.STOPPED
 

@@ -79,7 +79,7 @@ async def test_t04_a_recovery_read_that_is_not_answered_is_unknown_and_cuts_noth
         async with trio.open_nursery() as nursery:
 
             async def recover() -> None:
-                with pytest.raises(RecoveryFailed, match="nobody can say whether entry 0 exists"):
+                with pytest.raises(RecoveryFailed, match="no bookie can say whether entry 0 exists"):
                     await recoverer.ledgers.recover(writer.ledger_id)
 
             nursery.start_soon(recover)

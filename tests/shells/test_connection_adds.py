@@ -165,7 +165,7 @@ async def test_a_bookie_that_refuses_everything_acknowledges_nothing_and_leaves_
 @pytest.mark.parametrize(
     ("lies", "why"),
     [
-        ([acknowledgement(4)], "acknowledged add 4 where 3 were sent"),
+        ([acknowledgement(4)], "acknowledged add 4, but only 3 were sent"),
         ([acknowledgement(2**64 - 1)], "acknowledged add"),
         ([refusal(4)], "refused add 4"),
         ([refusal(0)], "refused add 0"),
@@ -453,7 +453,7 @@ async def test_a_message_that_never_gets_finished_breaks_the_connection(
         nursery.start_soon(trickle)
         await sink.until("lost")
         nursery.cancel_scope.cancel()
-    assert "half sent" in sink.calls[0][1]
+    assert "in the middle of a message" in sink.calls[0][1]
     late = trio.current_time() - started - FRAME_PROGRESS_TIMEOUT_S
     assert 0 <= late <= 0.75
 

@@ -63,9 +63,12 @@ async def test_the_client_says_whom_it_means(over: str) -> None:
         ),
         (
             encode_hello_reply(Status.OK, attrs.evolve(ME, instance="instance-2")),
-            "b1 instance 'instance-2', where b1 instance 'instance-1' was expected",
+            "b1 instance 'instance-2', but b1 instance 'instance-1' was expected",
         ),
-        (encode_hello_reply(Status.WRONG_BOOKIE, attrs.evolve(ME, bookie_id="b3")), "serves there: b3"),
+        (
+            encode_hello_reply(Status.WRONG_BOOKIE, attrs.evolve(ME, bookie_id="b3")),
+            "serves at that address: b3",
+        ),
         (
             encode_hello_reply(Status.OK, attrs.evolve(ME, protocol=2, protocol_max=2)),
             "it speaks protocol 2; this version of ledgerlog speaks 1",

@@ -173,7 +173,7 @@ async def test_a_second_reply_to_a_request_breaks_the_connection(scene: Scene) -
         waiting = Ask(scene, nursery)
         await peer.next_frame()
         await peer.reply(request)
-        assert "answers request 1, unknown" in await waiting.failure()
+        assert "answers the unknown request 1" in await waiting.failure()
 
 
 async def test_a_cancelled_request_drops_its_reply_once(scene: Scene) -> None:
@@ -202,8 +202,8 @@ async def test_a_cancelled_request_drops_its_reply_once(scene: Scene) -> None:
         ({"kind": Kind.READ_LAC}, "a message of kind 6 about ledger 7 answers request 1"),
         ({"kind": Kind.HELLO | REPLY}, "a message of kind 129"),
         ({"ledger_id": 8}, "about ledger 8 answers request 1, of kind 6 about ledger 7"),
-        ({"request": 2}, "answers request 2, unknown"),
-        ({"request": 0}, "answers request 0, unknown"),
+        ({"request": 2}, "answers the unknown request 2"),
+        ({"request": 0}, "answers the unknown request 0"),
     ],
 )
 async def test_a_reply_that_does_not_fit_breaks_the_connection(

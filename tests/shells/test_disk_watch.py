@@ -157,4 +157,6 @@ async def test_a_disk_that_cannot_be_asked_changes_nothing_and_is_said_once(
         bookie.disk.space = fail
         await trio.sleep(5 * CONFIG.disk_watch_interval_s)
         assert not bookie.node.is_read_only
-        assert [record.message.count("cannot be told") for record in caplog.records].count(1) == 1
+        assert [
+            record.message.count("the space on its disk cannot be read") for record in caplog.records
+        ].count(1) == 1

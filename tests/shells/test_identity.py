@@ -377,7 +377,7 @@ async def test_who_does_not_send_its_proof_in_time_is_a_stranger_and_cut_off(
         assert len(server._shared.strangers) == 1
         await stranger.ended()
         assert trio.current_time() - began == pytest.approx(limits.HANDSHAKE_TIMEOUT_S, abs=0.1)
-        assert "it did not say PROOF within" in caplog.text
+        assert "it did not send PROOF within" in caplog.text
         assert not len(server._shared.strangers)
 
 

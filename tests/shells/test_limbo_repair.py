@@ -395,7 +395,7 @@ async def test_an_operator_closes_a_ledger_that_lost_too_much_and_is_told_what_i
             await cluster.bookies[bookie_id].lose_disk()
         for bookie_id in (first, second):
             await cluster.bookies[bookie_id].start()
-        with pytest.raises(RecoveryFailed, match="nobody can say whether entry"):
+        with pytest.raises(RecoveryFailed, match="no bookie can say whether entry"):
             await client.ledgers.recover(writer.ledger_id)
         found = await client.ledgers.recover_accepting_loss(writer.ledger_id)
         end = found.metadata.last_entry

@@ -276,7 +276,9 @@ async def test_what_a_deposed_leader_has_made_ahead_is_swept(
     assert await sweep(client.opened) == [], "nobody has taken over: the leader may come back"
     async with log.writer() as writer:
         found = await sweep(client.opened)
-        assert [orphan.why for orphan in found] == ["its leader of epoch 1 is gone, the log is at epoch 2"]
+        assert [orphan.why for orphan in found] == [
+            "its leader of epoch 1 is gone, and the log is at epoch 2"
+        ]
         await writer.append(b"x")
     assert await client.ledgers.list() == await listed(log)
 

@@ -110,7 +110,7 @@ async def test_who_does_not_say_hello_in_time_is_cut_off(
         await silent.ended()
         await slow.ended()
         assert trio.current_time() - begun == pytest.approx(limits.HANDSHAKE_TIMEOUT_S)
-        assert caplog.text.count("did not say HELLO within 5 s") == 2
+        assert caplog.text.count("did not send HELLO within 5 s") == 2
 
 
 async def test_a_second_hello_ends_the_connection(machine: Machine) -> None:

@@ -102,7 +102,7 @@ async def test_a_copy_that_is_started_while_its_original_serves_does_the_origina
 ) -> None:
     async with machine.bookie():
         copy = copied(machine)
-        with pytest.raises(CookieMismatch, match="by another process, which lives"):
+        with pytest.raises(CookieMismatch, match="by another process, which is alive"):
             async with copy.bookie():
                 raise AssertionError("it serves")
         assert await generation(machine) == 1

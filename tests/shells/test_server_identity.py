@@ -147,7 +147,7 @@ async def test_a_directory_whose_cookie_could_not_be_written_is_unknown_to_the_s
 
 async def test_an_emptied_directory_is_refused(store: MemoryStore) -> None:
     await formatted(store)
-    with pytest.raises(CookieMismatch, match=r"/data/b1 is empty, and .* knows bookie b1.*bookie cookie fix"):
+    with pytest.raises(CookieMismatch, match=r"/data/b1 is empty, but .* knows bookie b1.*bookie cookie fix"):
         await establish(store, Machine())
 
 
@@ -394,7 +394,7 @@ async def test_the_directory_of_a_bookie_that_is_registered_is_not_replaced(cloc
     await formatted(store)
     await store.create(layout.writable_path("b1"), b"whoever", ephemeral=True)
     machine = Machine()
-    with pytest.raises(CookieMismatch, match="by another process, which lives"):
+    with pytest.raises(CookieMismatch, match="by another process, which is alive"):
         await fix(store, machine)
     assert await machine.cookie() is None
     await store.delete(layout.writable_path("b1"))
@@ -629,7 +629,7 @@ async def test_a_rolled_back_directory_is_not_taken_while_another_process_is_reg
     old = copied(machine)
     await establish(store, machine)
     await store.create(layout.writable_path("b1"), b"alive")
-    with pytest.raises(CookieMismatch, match="by another process, which lives"):
+    with pytest.raises(CookieMismatch, match="by another process, which is alive"):
         await establish(store, old)
     assert await generation_in(store) == 2
     assert await marks_of(old) == LossMarks()

@@ -253,7 +253,7 @@ async def test_what_cannot_be_unregistered_goes_with_the_session(
     await registration.register()
     store.disconnect()
     await registration.unregister()
-    assert "goes with the session" in caplog.text
+    assert "ends with the session" in caplog.text
     store.close()
     assert await Observer(tree).lists() == ([], [])
 

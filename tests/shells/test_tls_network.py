@@ -189,7 +189,7 @@ async def test_a_certificate_for_another_cluster_proves_nothing() -> None:
     async with ends(lambda inner: tls(theirs, inner, cluster="c2"), as_bookie) as pair:
         client, server = await outcomes(pair)
     # The bookie's certificate is for any cluster; the client's is for another one than the bookie's.
-    check_refused(server, "is for cluster c2, and this is cluster c1")
+    check_refused(server, "is for cluster c2, but this is cluster c1")
     assert isinstance(client, ConnectionLost)
 
 
@@ -395,7 +395,7 @@ def test_a_process_refuses_its_own_certificate_before_its_peers_do(
 ) -> None:
     with pytest.raises(Unauthenticated, match=r"billing.pem expired at .* clock says"):
         Certificates(certificates.files("client/billing", days=-0.01), "c1")
-    with pytest.raises(Unauthenticated, match=r"is for cluster c2, and this is cluster c1"):
+    with pytest.raises(Unauthenticated, match=r"is for cluster c2, but this is cluster c1"):
         Certificates(certificates.files("client/billing", cluster="c2"), "c1")
     with pytest.raises(Unauthenticated, match=r"is not valid before .* is the clock wrong"):
         Certificates(not_yet_valid(tmp_path, monkeypatch), "c1")
@@ -491,7 +491,7 @@ def test_a_bookie_has_the_id_of_its_certificate() -> None:
     assert bookie_of(LocalNetwork(), expected=None) is None
     network = tls(BOOKIE, LocalNetwork())
     assert bookie_of(network, expected=None) == bookie_of(network, expected="b1") == "b1"
-    with pytest.raises(Unauthenticated, match=r"b1.pem names bookie/b1, and .* bookie/b2"):
+    with pytest.raises(Unauthenticated, match=r"b1.pem names bookie/b1, but .* bookie/b2"):
         bookie_of(network, expected="b2")
-    with pytest.raises(Unauthenticated, match=r"names client/billing, and .* bookie/ID"):
+    with pytest.raises(Unauthenticated, match=r"names client/billing, but .* bookie/ID"):
         bookie_of(tls(CLIENT, LocalNetwork()), expected=None)

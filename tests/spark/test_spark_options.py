@@ -80,8 +80,8 @@ def test_a_pattern_selects_whole_names() -> None:
         ({"startingOffsets": '{"orders": -3}'}, "-3 is no offset"),
         ({"startingOffsets": '{"orders": true}'}, "True is no offset"),
         ({"startingOffsets": '{"other": 3}'}, "other"),
-        ({"startingOffsets": "3", "startingTimestamp": "4"}, "give one"),
-        ({"endingOffsets": "3", "endingTimestamp": "4"}, "give one"),
+        ({"startingOffsets": "3", "startingTimestamp": "4"}, "give only one"),
+        ({"endingOffsets": "3", "endingTimestamp": "4"}, "give only one"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"minPartitions": "0"}, "positive"),
@@ -93,8 +93,8 @@ def test_a_pattern_selects_whole_names() -> None:
         ({"startingOffsets": '{"orders": 9223372036854775808}'}, "is no offset"),
         ({"endingTimestamp": "\u00b2"}, "milliseconds since 1970"),
         ({"maxBytesPerPartition": "64m"}, "positive"),
-        ({"uri": "memory:"}, "inside of one process"),
-        ({"uri": "file:x"}, "inside of one process"),
+        ({"uri": "memory:"}, "inside one process"),
+        ({"uri": "file:x"}, "inside one process"),
         ({"uri": "nowhere"}, "nowhere"),
     ],
 )
@@ -189,7 +189,7 @@ def test_an_audit_goes_over_everything_by_the_index_unless_told_otherwise() -> N
         ({"settleSeconds": "nan"}, "from 0 to"),
         ({"settleSeconds": "soon"}, "from 0 to"),
         ({"settleSeconds": "1e9"}, "from 0 to"),
-        ({"uri": "memory:"}, "inside of one process"),
+        ({"uri": "memory:"}, "inside one process"),
     ],
 )
 def test_what_is_wrong_with_an_audit_is_said(options: dict[str, str], words: str) -> None:

@@ -224,7 +224,7 @@ async def test_no_truncated_segment_leads_to_a_wrong_answer(is_clean: bool) -> N
 
 async def test_a_lost_index_is_noticed_and_the_message_names_the_remedy() -> None:
     disk, _ = await memory_image(is_clean=True)
-    with pytest.raises(StorageCorrupt, match="the index again from the journal"):
+    with pytest.raises(StorageCorrupt, match="rebuilds the index from the journal"):
         async with running("b", TINY, disk=disk, indexes=MemoryIndexes()):
             pass
 

@@ -174,7 +174,7 @@ async def test_an_index_without_descriptors_is_written_again_when_there_are_some
 
     with no_descriptors():
         nursery.start_soon(write)
-        await until_logged(caplog, "nothing can be written for now")
+        await until_logged(caplog, "the index cannot be written for now")
         assert not done.is_set()
     with trio.fail_after(PATIENCE_S):
         await done.wait()

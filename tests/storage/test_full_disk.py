@@ -208,7 +208,7 @@ async def test_large_files_leave_what_the_index_needs() -> None:
     await ballast.restore()
     disk.files["others"] = bytearray(MIB - 3 * BALLAST)  # Two ballasts are free.
     await ballast.check(BALLAST)
-    with pytest.raises(DiskFull, match="are kept for the index"):
+    with pytest.raises(DiskFull, match="are reserved for the index"):
         await ballast.check(BALLAST + 1)
     await ballast.check(BALLAST // 16)
     # Room for three ballasts is free, and the bookie takes one again.

@@ -41,7 +41,7 @@ async def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> No
 async def test_a_formatted_directory_is_not_formatted_again(tmp_path: Path) -> None:
     async with open_directory(str(tmp_path / "b")) as directory:
         await directory.format(COOKIE)
-        with pytest.raises(StorageError, match="formatted already"):
+        with pytest.raises(StorageError, match="already formatted"):
             await directory.format(COOKIE)
 
 

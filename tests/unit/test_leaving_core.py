@@ -22,7 +22,7 @@ def test_a_bookie_is_free_when_no_ledger_uses_it_and_older_views_of_it_are_over(
     leaving = Leaving(settled_s=2.0)
     leaving.on_look(10.0, is_read_only=True, used_by=())
     assert not leaving.is_free, "a client with an older view may choose it now"
-    assert "clients learn" in leaving.waits_for
+    assert "clients are learning" in leaving.waits_for
     leaving.on_look(11.9, is_read_only=True, used_by=())
     assert not leaving.is_free
     leaving.on_look(12.0, is_read_only=True, used_by=())

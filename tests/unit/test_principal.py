@@ -40,7 +40,7 @@ def test_every_bookie_id_names_a_principal() -> None:
 
 
 def test_a_certificate_for_another_cluster_names_nobody_here() -> None:
-    with pytest.raises(Unauthenticated, match="for cluster c2, and this is cluster c1"):
+    with pytest.raises(Unauthenticated, match="for cluster c2, but this is cluster c1"):
         named_in_certificate([BILLING.certificate_uri("c2")], "c1")
     with pytest.raises(Unauthenticated, match="for cluster c1"):
         named_in_certificate([BILLING.certificate_uri("c1")], None)

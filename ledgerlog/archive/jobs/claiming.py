@@ -198,9 +198,8 @@ class Markers:
             lacks = f"its marker, {self._marker.marker_name(self.cluster, known.marker)}, is not there"
         return ArchiveUnavailable(
             file,
-            f"its destination is {destination.url}, and {lacks}. Is this the right place, and is it "
-            f"mounted? If the destination was restored without its marker, accept it once: "
-            f"{_HOW_TO_ACCEPT}",
+            f"its destination is {destination.url}, but {lacks}. Mount it, or give the right destination. If "
+            f"the destination was restored without its marker, accept it once: {_HOW_TO_ACCEPT}",
         )
 
     async def _file_below(self, destination: Destination) -> str | None:
