@@ -255,7 +255,7 @@ class SimNetwork:
         listener = self._listeners.get(address)
         refusal = None
         if listener is None:
-            refusal = "nobody listens"
+            refusal = "nothing listens there"
         elif len(listener.waiting) >= _BACKLOG:
             refusal = "too many connections wait there"
         if listener is None or refusal is not None:

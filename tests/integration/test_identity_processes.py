@@ -82,7 +82,7 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
         await ledgerlog_ok("log", "append", "orders", "--secret-file", str(kept), uri=uri, stdin=b"two\n")
         kept.chmod(0o644)
         refused = await ledgerlog("log", "read", "orders", "--secret-file", str(kept), uri=uri)
-        assert "other users can read the secret file" in refused.stderr
+        assert "other users can access the secret file" in refused.stderr
         strange = tmp_path / "strange"
         await access("new-secret", str(strange))
         refused = await ledgerlog(

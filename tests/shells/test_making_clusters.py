@@ -104,7 +104,7 @@ async def test_a_cluster_of_one_machine_names_the_file_of_its_secret_and_process
         async with open_prover(store, NO_CREDENTIALS) as prover:
             assert prover.begin() is not None
         file.chmod(0o644)
-        with pytest.raises(InvalidArgument, match="other users can read the secret file"):
+        with pytest.raises(InvalidArgument, match="other users can access the secret file"):
             async with open_prover(store, NO_CREDENTIALS):
                 pass
         file.unlink()

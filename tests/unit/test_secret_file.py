@@ -53,7 +53,7 @@ def test_a_file_is_made_for_its_owner_only_and_never_over_another(path: Path) ->
 def test_a_file_that_others_may_use_is_refused(path: Path, mode: int) -> None:
     make_secret_file(str(path), SECRETS)
     path.chmod(mode)
-    with pytest.raises(InvalidArgument, match=f"other users can read the secret file {path}.*chmod 600"):
+    with pytest.raises(InvalidArgument, match=f"other users can access the secret file {path}.*chmod 600"):
         read_secret_file(str(path))
 
 
