@@ -403,7 +403,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert audited == {"under_replicated": 1, "misplaced": 0, "found": [lost]}
         plain = await ledgerlog_ok("repair", "status", uri=uri)
         assert b"under-replicated now: 1 of " in plain
-        assert b"1 ledger to be looked after, and repair is paused" in plain
+        assert b"1 ledger to repair, and repair is paused" in plain
         assert (await said("repair", "resume"))["paused"] is False
         await wait_repaired(cluster, RepairQueue(cluster.client), {dead})
         await verify_all(cluster)

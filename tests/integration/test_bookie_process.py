@@ -533,7 +533,7 @@ async def test_a_bookie_finds_damage_in_its_index_and_makes_the_index_again(plac
         assert tables
         for table in tables:
             overwrite(table, 20, b"damage")
-        await bookie.logged(b"the index was made again; runs=50")
+        await bookie.logged(b"the index was rebuilt; runs=50")
         await bookie.logged(b"it serves again")
         await check_filled(address)
         bookie.process.terminate()
