@@ -413,7 +413,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert await said("repair", "audit") == {"under_replicated": 0, "misplaced": 0, "found": []}
         ran = await ledgerlog("bookie", "decommission", "nobody", uri=uri)
         assert ran.status == 1
-        assert "no bookie nobody ever served this cluster" in ran.stderr
+        assert "no bookie nobody has ever served this cluster" in ran.stderr
         # The error names the damaged settings. An operator can make them anew.
         stored = await cluster.store.get(REPAIR_SETTINGS)
         assert stored is not None
