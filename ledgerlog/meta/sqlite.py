@@ -76,7 +76,7 @@ __all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store", "save_sqlite"]
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 0.5
+LOOK_INTERVAL_S = 1.0
 """The longest pause between two looks for changes of other processes, while a watch is open."""
 
 FIRST_PAUSE_S = 0.002

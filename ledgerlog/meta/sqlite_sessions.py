@@ -3,29 +3,42 @@
 A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock``. Two things keep a session
 alive. The session ends if it loses either of them:
 
-* **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. All processes
-  see the same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner
-  renews the lease at a third of the timeout. If a process was stopped for longer than its lease, the others
-  treat it as dead. A reboot ends every session.
+* **The lease**: a time on the machine's boot-time clock, together with the boot id. All processes see the
+  same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner renews
+  the lease at a third of the timeout. If a process was stopped for longer than its lease, the others treat it
+  as dead. A reboot ends every session.
 * **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops the lock when
   the process dies for any reason. So if another process gets the lock, it knows at once that the owner is
   dead.
+
+**The lease lies in the lock file**: eight bytes, little-endian. A renewal is one small write there. It syncs
+nothing, takes no lock of the metadata file, and wakes no process that waits for changes. The row says with
+``_IN_THE_FILE`` that the lease lies there, and how long it is. Version 0.1 kept the lease in the row, and
+both versions may share a file: this one accepts a lease in a row. To version 0.1, the value in our rows is a
+lease that does not run out; it still notices by the lock that the owner is dead.
 
 **Expiry is strict.** A lease that has lapsed is never renewed, even if it is not reaped yet. Otherwise chance
 would decide whether an owner that overslept has lost its session. The owner treats its session as alive only
 until the end of the last lease that it knows to be written. Only after that can another process reap the
 session because of its lease.
 
+**Claims.** The owner looks at the clock and writes the new lease under a claim, a second lock on the lock
+file. A process that ends the session because of its lease reads the lease under a claim too, and keeps the
+claim until the end is committed. Otherwise an owner that was stopped between its look at the clock and its
+write could renew a lease that has ended the session.
+
 **Reaping** is one ordinary transaction. It removes the session's nodes together with its row, and watchers
-everywhere see the changes. The reaper checks the row again inside the transaction, because the owner may have
-renewed the lease meanwhile. The reaper holds the dead session's lock until it has committed.
+everywhere see the changes. The reaper checks the session again inside the transaction, because the owner may
+have renewed the lease meanwhile. If the session is dead by its lock, the reaper holds that lock until it has
+committed.
 
 **Lock files and races.** The owner makes and locks its file before it inserts its row. So a row whose lock is
 not held always means a dead owner. A file without a row is left over if a process died between these two
 steps, or if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeping
 process may lock a new file before the file's owner does. The owner then finds the file locked, or finds that
 the name no longer leads to the locked file. Then it starts again under another name. If an operator has
-removed a session's file by hand, only the lease decides whether the session is alive.
+removed a session's file by hand, the owner notices at the next renewal and opens a new session. The others
+wait for the length of a lease, because the owner may believe in the old session that long.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
@@ -38,6 +51,7 @@ import fcntl
 import logging
 import os
 import secrets
+import struct
 import time
 import weakref
 from collections.abc import Iterator
@@ -58,6 +72,14 @@ REAP_INTERVAL_NS = NS // 10
 
 REAP_PAUSE_NS = 5 * NS
 """If dead sessions could not be removed, an additional pause before the next try."""
+
+_IN_THE_FILE = 1 << 62
+"""If ``lease_until_ns`` in a row is at least this, the lease lies in the lock file, and the rest is its
+length. No clock shows so much: it is 146 years."""
+
+_LEASE = struct.Struct("<q")
+_FLOCK = struct.Struct("@hhqqi4x")
+"""The kernel's ``struct flock`` on 64-bit Linux: type, whence, start, length, pid."""
 
 
 def boot_clock_ns() -> int:
@@ -97,6 +119,19 @@ class SessionLock:
         os.close(self._descriptor)
         self._descriptor = -1
 
+    def write_lease(self, until_ns: int) -> None:
+        """Write the end of the lease into the file. If the session has a row, call it under a claim."""
+        os.pwrite(self._descriptor, _LEASE.pack(until_ns), 0)
+
+    def claimed(self) -> contextlib.AbstractContextManager[None]:
+        """Claim the lease for the owner. Raises ``Busy`` if a process is about to end the session."""
+        return _claimed(self._descriptor, fcntl.F_WRLCK)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file still has its name."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
     @classmethod
     def _drop_all_after_fork(cls) -> None:
         for lock in list(cls._held):
@@ -134,6 +169,36 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
     return None
 
 
+@contextlib.contextmanager
+def _claimed(descriptor: int, kind: int) -> Iterator[None]:
+    """Hold a claim on a lease for the body: ``F_WRLCK`` by the owner, ``F_RDLCK`` by all others.
+
+    The lock belongs to the open file, so it works between two stores of one process too. ``flock`` does not
+    see it.
+
+    Raises:
+        Busy: Another process holds a claim.
+    """
+
+    def lock(kind: int) -> None:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, _LEASE.size, 0))
+
+    try:
+        lock(kind)
+    except (BlockingIOError, PermissionError) as held:  # EAGAIN or EACCES, as fcntl(2) says.
+        raise Busy from held
+    try:
+        yield
+    finally:
+        lock(fcntl.F_UNLCK)
+
+
+def _read_lease(descriptor: int) -> int | None:
+    """Return the end of the lease; None if the file holds none."""
+    content = os.pread(descriptor, _LEASE.size, 0)
+    return _LEASE.unpack(content)[0] if len(content) == _LEASE.size else None
+
+
 @attrs.frozen
 class Lease:
     """A lease that is known to be written: the session lives until ``until_ns`` on the boot-time clock."""
@@ -159,6 +224,8 @@ class Sessions:
         self._directory = Path(file.path + "-sessions")
         self._boot_id = read_boot_id()
         self._reaped_at_ns = 0
+        self._missed_since_ns: dict[str, int] = {}
+        """For each live session whose lock file has no lease or is missing: when that was noticed."""
         with _os_translated(self._directory):
             self._directory.mkdir(mode=0o700, exist_ok=True)
 
@@ -179,13 +246,15 @@ class Sessions:
         while lock is None:
             session_id = secrets.token_hex(8)
             with _os_translated(self._directory):
-                lock = _try_lock(self._directory / f"{session_id}.lock", create=True)
+                lock = _try_lock(self._path_of(session_id), create=True)
         try:
             until_ns = boot_clock_ns() + self._timeout_ns
+            with _os_translated(self._directory):
+                lock.write_lease(until_ns)
             with self._file.writing():
                 self._file.execute(
                     "INSERT INTO sessions (session_id, pid, boot_id, lease_until_ns) VALUES (?, ?, ?, ?)",
-                    (session_id, os.getpid(), self._boot_id, until_ns),
+                    (session_id, os.getpid(), self._boot_id, _IN_THE_FILE + self._timeout_ns),
                 )
         except BaseException:
             lock.release()
@@ -193,14 +262,21 @@ class Sessions:
         return Lease(session_id, until_ns, lock)
 
     def renew(self, lease: Lease) -> Lease | None:
-        """Return the lease with a later end; None if the session is over."""
-        with self._file.writing():
-            if not self._is_alive(lease.session_id):
+        """Return the lease with a later end; None if the session is over.
+
+        Raises:
+            Busy: Another process is about to end the session.
+        """
+        with self._file.reading():
+            is_listed = self._is_alive(lease.session_id)
+        if not is_listed:
+            return None
+        with _os_translated(self._directory), lease.lock.claimed():
+            now_ns = boot_clock_ns()
+            if lease.until_ns <= now_ns or not lease.lock.is_in_place:
                 return None
-            until_ns = boot_clock_ns() + self._timeout_ns
-            self._file.execute(
-                "UPDATE sessions SET lease_until_ns = ? WHERE session_id = ?", (until_ns, lease.session_id)
-            )
+            until_ns = now_ns + self._timeout_ns
+            lease.lock.write_lease(until_ns)
         return attrs.evolve(lease, until_ns=until_ns)
 
     def require(self, session_id: str) -> None:
@@ -241,10 +317,10 @@ class Sessions:
         try:
             for session_id, boot_id, until_ns in rows:
                 with _os_translated(self._directory):
-                    lock = _try_lock(self._directory / f"{session_id}.lock", create=False)
+                    lock = _try_lock(self._path_of(session_id), create=False)
                 if lock is not None:
                     locks[session_id] = lock
-                if lock is not None or not self._is_current(boot_id, until_ns, now):
+                if lock is not None or not self._is_current(session_id, boot_id, until_ns):
                     suspects.append(session_id)
             return self._remove_dead(suspects, locks) if suspects else []
         except Busy:
@@ -259,9 +335,9 @@ class Sessions:
         gone: list[str] = []
         over = []
         try:
-            with self._file.writing():
+            with contextlib.ExitStack() as claims, self._file.writing():
                 for session_id in suspects:
-                    if session_id in locks or not self._is_alive(session_id):
+                    if session_id in locks or self._has_lapsed(session_id, claims):
                         gone += self._remove(session_id)
                         over.append(session_id)
         except MetadataError as failure:
@@ -269,9 +345,25 @@ class Sessions:
             self._reaped_at_ns = boot_clock_ns() + REAP_PAUSE_NS
             return gone
         for session_id in over:
+            self._missed_since_ns.pop(session_id, None)
             with _os_translated(self._directory), contextlib.suppress(FileNotFoundError):
-                (self._directory / f"{session_id}.lock").unlink()
+                self._path_of(session_id).unlink()
         return gone
+
+    def _has_lapsed(self, session_id: str, claims: contextlib.ExitStack) -> bool:
+        """Whether the session is over by its lease. If so, its owner cannot renew it until ``claims`` end."""
+        with contextlib.ExitStack() as ours:
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(self._path_of(session_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                ours.callback(os.close, descriptor)
+                try:
+                    ours.enter_context(_claimed(descriptor, fcntl.F_RDLCK))
+                except Busy:
+                    return False  # Its owner is renewing it.
+            if self._is_alive(session_id):
+                return False
+            claims.enter_context(ours.pop_all())
+            return True
 
     def sweep(self) -> None:
         """Remove lock files that belong to no session."""
@@ -285,16 +377,37 @@ class Sessions:
                     if lock is not None:
                         lock.release()
 
+    def _path_of(self, session_id: str) -> Path:
+        return self._directory / f"{session_id}.lock"
+
     def _is_alive(self, session_id: str) -> bool:
         row = self._file.execute(
             "SELECT boot_id, lease_until_ns FROM sessions WHERE session_id = ?", (session_id,)
         ).fetchone()
-        return row is not None and self._is_current(row[0], row[1], boot_clock_ns())
+        return row is not None and self._is_current(session_id, row[0], row[1])
 
-    def _is_current(self, boot_id: str, until_ns: int, now_ns: int) -> bool:
+    def _is_current(self, session_id: str, boot_id: str, until_ns: int) -> bool:
         if not isinstance(until_ns, int):
             raise StorageCorrupt(self._file.path, None, "a session's lease is not a number")
-        return boot_id == self._boot_id and until_ns > now_ns
+        if boot_id != self._boot_id:
+            return False
+        now_ns = boot_clock_ns()
+        if until_ns < _IN_THE_FILE:  # As version 0.1 writes it.
+            return until_ns > now_ns
+        in_the_file = self._lease_in_file(session_id)
+        if in_the_file is None:
+            return now_ns < self._missed_since_ns.setdefault(session_id, now_ns) + until_ns - _IN_THE_FILE
+        return in_the_file > now_ns
+
+    def _lease_in_file(self, session_id: str) -> int | None:
+        """Return the end of the lease in the session's lock file; None if the file is gone or holds none."""
+        with _os_translated(self._directory), contextlib.ExitStack() as opened:
+            try:
+                descriptor = os.open(self._path_of(session_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return None
+            opened.callback(os.close, descriptor)
+            return _read_lease(descriptor)
 
     def _remove(self, session_id: str) -> list[str]:
         rows = self._file.execute(

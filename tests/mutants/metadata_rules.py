@@ -12,6 +12,7 @@ _TEST_ACCESS = "tests/contract/test_zookeeper_access.py"
 _TEST_BELONGING = "tests/contract/test_belonging.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
+_TEST_LEASES = "tests/integration/test_sqlite_sessions.py"
 _TEST_SQLITE = "tests/integration/test_sqlite_processes.py"
 _TEST_LOST = "tests/shells/test_lost_answers.py"
 _TEST_PATIENCE = "tests/shells/test_log_retry_budget.py"
@@ -268,6 +269,65 @@ MUTANTS = (
         "os.O_RDONLY",
         "os.O_RDWR",
         f"{_TEST_SQLITE}::test_whoever_tries_a_lock_gives_no_hint",
+    ),
+    mutant(
+        "an_owner_renews_without_a_claim",
+        "a lease that ends a session is not renewed meanwhile",
+        "sqlite_sessions.Sessions.renew",
+        "lease.lock.claimed()",
+        "contextlib.nullcontext()",
+        f"{_TEST_LEASES}::test_a_lease_is_not_renewed_while_another_process_ends_its_session",
+    ),
+    mutant(
+        "a_claim_ends_before_the_end_of_the_session_is_committed",
+        "a lease that ends a session is not renewed meanwhile",
+        "sqlite_sessions.Sessions._has_lapsed",
+        "claims.enter_context(ours.pop_all())",
+        "",
+        f"{_TEST_LEASES}::test_a_lease_is_not_renewed_while_another_process_ends_its_session",
+    ),
+    mutant(
+        "a_session_is_ended_without_a_claim",
+        "a lease that ends a session is not renewed meanwhile",
+        "sqlite_sessions.Sessions._has_lapsed",
+        "ours.enter_context(_claimed(descriptor, fcntl.F_RDLCK))",
+        "pass",
+        f"{_TEST_LEASES}::test_a_session_is_not_ended_while_its_owner_renews_the_lease",
+    ),
+    mutant(
+        "a_lapsed_lease_is_renewed",
+        "expiry is strict",
+        "sqlite_sessions.Sessions.renew",
+        "lease.until_ns <= now_ns or not lease.lock.is_in_place",
+        "not lease.lock.is_in_place",
+        f"{_TEST_LEASES}::test_a_lapsed_lease_is_not_renewed",
+    ),
+    mutant(
+        "a_session_ends_by_an_old_look_at_its_lease",
+        "expiry is strict",
+        "sqlite_sessions.Sessions._has_lapsed",
+        """
+        if self._is_alive(session_id):
+            return False
+        """,
+        "",
+        f"{_TEST_LEASES}::test_a_lease_that_was_renewed_in_time_ends_no_session",
+    ),
+    mutant(
+        "an_owner_goes_on_without_its_lock_file",
+        "the owner of a session treats it as over before others do",
+        "sqlite_sessions.Sessions.renew",
+        "lease.until_ns <= now_ns or not lease.lock.is_in_place",
+        "lease.until_ns <= now_ns",
+        f"{_TEST_LEASES}::test_a_session_whose_lock_file_was_removed_ends_for_its_owner_before_it_ends_for_others",
+    ),
+    mutant(
+        "the_lease_in_a_row_of_version_0_1_is_not_looked_at",
+        "processes of two versions share a file",
+        "sqlite_sessions.Sessions._is_current",
+        "return until_ns > now_ns",
+        "return True",
+        f"{_TEST_LEASES}::test_a_session_of_version_0_1_lives_by_the_lease_in_its_row",
     ),
     mutant(
         "znodes_are_made_open",

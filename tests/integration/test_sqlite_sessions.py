@@ -1,0 +1,128 @@
+"""Leases of the sessions of a SQLite metadata file: beside it, strict, and shared with version 0.1."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import attrs
+import pytest
+
+from ledgerlog.meta import sqlite_sessions
+from ledgerlog.meta.sqlite import SqliteStore, open_sqlite_store
+from ledgerlog.meta.sqlite_file import Busy
+from ledgerlog.meta.sqlite_sessions import NS, boot_clock_ns
+
+
+def opened(path: Path) -> AbstractAsyncContextManager[SqliteStore]:
+    """A store whose sessions are not renewed, and end in no test by themselves."""
+    return open_sqlite_store(path, session_timeout_s=3600)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "meta.db"
+
+
+def _lease_in(path: Path, session_id: str) -> int:
+    lock = path.with_name(path.name + "-sessions") / f"{session_id}.lock"
+    return int.from_bytes(lock.read_bytes(), "little")
+
+
+async def test_a_renewed_lease_is_path_beside_the_metadata_file_and_not_into_it(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other:
+        lease, seen = store.session._lease, other._file.data_version()
+        log = path.with_name("meta.db-wal").read_bytes()
+        renewed = store._sessions.renew(lease)
+        assert renewed is not None
+        assert renewed.until_ns > lease.until_ns
+        assert _lease_in(path, lease.session_id) == renewed.until_ns
+        assert other._file.data_version() == seen
+        assert path.with_name("meta.db-wal").read_bytes() == log
+
+
+async def test_a_lapsed_lease_is_not_renewed(path: Path) -> None:
+    async with opened(path) as store:
+        lapsed = attrs.evolve(store.session._lease, until_ns=boot_clock_ns() - 1)
+        assert store._sessions.renew(lapsed) is None
+
+
+async def test_a_lease_is_not_renewed_while_another_process_ends_its_session(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other:
+        lease = store.session._lease
+        await store.create("members/a", b"", ephemeral=True)
+        lease.lock.write_lease(boot_clock_ns() - 1)
+        execute, tried = other._file.execute, []
+
+        def renewing(statement: str, *values: object) -> sqlite3.Cursor:
+            if statement == "COMMIT":
+                with pytest.raises(Busy):
+                    store._sessions.renew(lease)
+                tried.append(statement)
+            return execute(statement, *values)
+
+        # The owner's row is still there for the owner. So only the claim stops it: it believes in its lease.
+        other._file.execute = renewing
+        store._sessions._is_alive = lambda session_id: True
+        other._sessions._reaped_at_ns = 0
+        assert await other.children("members") == []
+        other._file.execute = execute
+        del store._sessions._is_alive
+        assert tried == ["COMMIT"]
+
+
+async def test_a_session_is_not_ended_while_its_owner_renews_the_lease(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other:
+        await store.create("members/a", b"", ephemeral=True)
+        lease = store.session._lease
+        lease.lock.write_lease(boot_clock_ns() - 1)
+        with lease.lock.claimed():
+            assert other._sessions.reap(throttled=False) == []
+        assert other._sessions.reap(throttled=False) == ["members/a"]
+
+
+async def test_a_lease_that_was_renewed_in_time_ends_no_session(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other:
+        await store.create("members/a", b"", ephemeral=True)
+        session_id = store.session.session_id
+        assert other._sessions._remove_dead([session_id], {}) == []
+        assert await other.children("members") == ["a"]
+
+
+async def test_a_session_of_version_0_1_lives_by_the_lease_in_its_row(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other:
+        session_id = store.session.session_id
+        await store.create("members/a", b"", ephemeral=True)
+        (path.with_name("meta.db-sessions") / f"{session_id}.lock").write_bytes(b"")
+        with sqlite3.connect(path) as connection:
+            change = "UPDATE sessions SET lease_until_ns = ? WHERE session_id = ?"
+            connection.execute(change, (boot_clock_ns() + 3600 * NS, session_id))
+        assert other._sessions.reap(throttled=False) == []
+        with connection:
+            connection.execute(change, (boot_clock_ns(), session_id))
+        connection.close()
+        assert other._sessions.reap(throttled=False) == ["members/a"]
+
+
+async def test_version_0_1_takes_a_lease_in_the_file_for_one_that_does_not_run_out(path: Path) -> None:
+    async with opened(path) as store:
+        query = "SELECT lease_until_ns FROM sessions WHERE session_id = ?"
+        ((until_ns,),) = store._file.execute(query, (store.session.session_id,))
+        assert boot_clock_ns() < until_ns < 1 << 63
+
+
+async def test_a_session_whose_lock_file_was_removed_ends_for_its_owner_before_it_ends_for_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(path) as store, opened(path) as other:
+        await store.create("members/a", b"", ephemeral=True)
+        lease, now_ns = store.session._lease, boot_clock_ns()
+        (path.with_name("meta.db-sessions") / f"{lease.session_id}.lock").unlink()
+        assert other._sessions.reap(throttled=False) == []
+        assert store._sessions.renew(lease) is None
+        monkeypatch.setattr(sqlite_sessions, "boot_clock_ns", lambda: now_ns + store._timeout_ns - 1)
+        assert other._sessions.reap(throttled=False) == []
+        monkeypatch.setattr(sqlite_sessions, "boot_clock_ns", lambda: boot_clock_ns() + store._timeout_ns)
+        # The stores' own sessions have lapsed by this clock as well.
+        assert "members/a" in other._sessions.reap(throttled=False)
