@@ -227,6 +227,14 @@ MUTANTS = (
         "tests/storage/test_index_contract.py::test_a_range_beside_a_damaged_block_is_whole_or_an_error",
     ),
     mutant(
+        "the_error_about_damage_keeps_rocksdb_open",
+        "a damaged index is rebuilt in its place",
+        "rocksdb._translated",
+        "del function",
+        "pass",
+        "tests/storage/test_index_contract.py::test_another_index_can_be_made_in_place_of_a_damaged_one_while_its_error_is_kept",
+    ),
+    mutant(
         "rocksdb_does_not_sync_a_batch",
         "storage",
         "RocksDbDatabase.write",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -370,6 +371,21 @@ async def test_a_refreshed_index_reads_from_the_disk_again(
     with pytest.raises(StorageError):
         index.get_now(b"k0")
     await index.aclose()
+
+
+async def test_another_index_can_be_made_in_place_of_a_damaged_one_while_its_error_is_kept(
+    stored: StoredIndexes, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "i"
+    index = await two_tables(stored, path)
+    damage_tables(kind, path)
+    with pytest.raises(StorageCorrupt) as kept:
+        await index.refresh()
+    await index.aclose()
+    shutil.rmtree(path)
+    again = await stored.create(str(path))
+    await again.aclose()
+    assert kept.value.__traceback__ is not None
 
 
 @pytest.mark.parametrize(

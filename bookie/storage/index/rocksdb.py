@@ -196,6 +196,8 @@ def _translated(path: str, function: Callable[[], T]) -> T:
         if type(cause) is not Exception:
             raise
         raise _translation(path, str(cause)) from cause
+    finally:
+        del function  # A traceback keeps this frame, and the function may be a method of an iterator.
 
 
 def _translation(path: str, said: str) -> StorageError:
