@@ -597,8 +597,11 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
         def refuse(*args: object, **kwargs: object) -> Any:
             if threading.get_ident() != simulating:
                 return original(*args, **kwargs)
-            if name == "time" and sys._getframe(1).f_globals is vars(logging):
-                return simulation.now
+            if sys._getframe(1).f_globals is vars(logging):
+                if name == "time":
+                    return simulation.now
+                if name == "time_ns":  # Since Python 3.13.
+                    return round(simulation.now * 1e9)
             raise Nondeterminism(
                 f"{spelled} was called in a simulated run: take time from trio.current_time() and chance "
                 "from a seeded generator"
