@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,20 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 Row = tuple[int, int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]
 
 
+_opened: list[SqlCatalog] = []
+
+
+@pytest.fixture(autouse=True)
+def _closing_catalogs() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
 def catalog_of(where: Path) -> SqlCatalog:
-    return SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{where / CATALOG_FILE}")
+    """Open the table's catalog as a program that knows only Iceberg. The test closes it at its end."""
+    _opened.append(SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{where / CATALOG_FILE}"))
+    return _opened[-1]
 
 
 def table_of(where: Path, name: str = "log") -> Table:
@@ -456,7 +468,7 @@ async def test_a_catalog_that_is_not_configured_or_does_not_answer_is_said_befor
         assert await archived(client, log) == []
         (tmp_path / "missing").mkdir()
         await archive(client, tmp_path, table=TableOptions(catalog="company"))
-        company = SqlCatalog("company", uri=f"sqlite:///{tmp_path}/missing/catalog.sqlite")
+        _opened.append(company := SqlCatalog("company", uri=f"sqlite:///{tmp_path}/missing/catalog.sqlite"))
         assert len(company.load_table("ledgerlog.log").scan().to_arrow()) == len(await records_of(log))
         assert not (tmp_path / CATALOG_FILE).exists()
 

@@ -18,7 +18,8 @@ import trio
 from kazoo.client import KazooClient
 
 from ledgerlog.cluster import Cluster
-from tests.golden.make import digests, open_golden, plain
+from tests.golden.make import BOOKIES, digests, open_golden, plain
+from tests.index_kinds import convert_index
 from tests.unit.test_codecs_agree import CODECS
 from tests.waiting import until
 from tests.zookeepers import new_chroot
@@ -50,9 +51,11 @@ def is_kept(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
-def unpacked(version: str, name: str, path: Path) -> Path:
+async def unpacked(version: str, name: str, path: Path) -> Path:
     with tarfile.open(HERE / version / f"{name}.tar.xz") as tar:
         tar.extractall(path, filter="data")
+    for number in range(1, BOOKIES + 1):
+        await convert_index(path / f"bookie-{number}")
     return path
 
 
@@ -107,7 +110,7 @@ async def test_a_cluster_of_every_version_is_read_and_written_on(
     version: str, name: str, tmp_path: Path
 ) -> None:
     told = golden(version, "contents")[name]
-    path = unpacked(version, name, tmp_path)
+    path = await unpacked(version, name, tmp_path)
     async with open_golden(path) as cluster:
         more = await write_on(cluster)
         await check(cluster, told, more=more)
@@ -120,7 +123,7 @@ async def test_a_bookie_of_every_version_is_filled_again_from_its_peers(
     version: str, name: str, tmp_path: Path
 ) -> None:
     told = golden(version, "contents")[name]
-    path = unpacked(version, name, tmp_path)
+    path = await unpacked(version, name, tmp_path)
     shutil.rmtree(path / "bookie-4")
     async with open_golden(path, lost="bookie-4") as cluster:
         await check(cluster, told, more=await write_on(cluster))
@@ -141,7 +144,7 @@ async def test_metadata_of_every_version_in_zookeeper_is_read_and_written_on(
     version: str, zookeeper_hosts: str, tmp_path: Path
 ) -> None:
     told = golden(version, "contents")["cluster-zookeeper"]
-    path = unpacked(version, "cluster-zookeeper", tmp_path)
+    path = await unpacked(version, "cluster-zookeeper", tmp_path)
     chroot = new_chroot()
     await trio.to_thread.run_sync(bring_back, zookeeper_hosts, chroot, golden(version, "zookeeper"))
     async with open_golden(path, f"zk://{zookeeper_hosts}{chroot}") as cluster:

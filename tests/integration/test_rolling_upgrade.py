@@ -26,9 +26,14 @@ from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.model.quorum import Replication
 from ledgerlog.versions import NEXT_FEATURE, NEXT_KEY, NEXT_VERSION_VARIABLE, SPOKEN
+from tests.index_kinds import KINDS_HERE
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
+runs_0_1 = pytest.mark.skipif(
+    "leveldb" not in KINDS_HERE,
+    reason="version 0.1 knows no index but LevelDB, and this Python has no package for it",
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMIT_OF_0_1 = "f2fc7a2"
@@ -220,6 +225,7 @@ async def upgrade_to_next_and_back(path: Path, *, step: int) -> None:
         assert NEXT_KEY in await upgrade.keys_of_ledgers(), "the recovery kept what it does not know"
 
 
+@runs_0_1
 async def test_an_upgrade_from_0_1_under_load_loses_nothing(tmp_path: Path) -> None:
     await upgrade_from_0_1(tmp_path, step=STEP)
 
@@ -228,6 +234,7 @@ async def test_an_upgrade_to_the_next_version_and_back_under_load_loses_nothing(
     await upgrade_to_next_and_back(tmp_path, step=STEP)
 
 
+@runs_0_1
 @pytest.mark.soak
 async def test_long_upgrades_under_load_lose_nothing(tmp_path: Path) -> None:
     await upgrade_from_0_1(tmp_path / "from", step=10_000)

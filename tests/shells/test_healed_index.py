@@ -228,7 +228,7 @@ async def test_another_failure_of_the_storage_ends_the_bookie(autojump_clock: Mo
 
 def damage_tables(path: Path) -> None:
     """Write into the tables of an index that a process has mapped into its memory."""
-    tables = list(path.glob("*.ldb"))
+    tables = [table for table in path.iterdir() if table.suffix in (".ldb", ".sst")]
     assert tables
     for table in tables:
         with table.open("r+b") as file:
@@ -245,7 +245,7 @@ async def test_a_cluster_inside_a_process_makes_a_damaged_index_again_too(tmp_pa
         for entry in range(runs):  # So many that a start does not read all blocks of the index.
             await writer.append(payload_of(entry))
     async with ledgerlog.connect(uri):
-        pass  # LevelDB writes tables when it opens its log.
+        pass  # The store of the index writes tables when it opens its log.
     async with ledgerlog.connect(uri) as cluster:
         damage_tables(tmp_path / "cluster" / "bookie-1" / "index")
 
