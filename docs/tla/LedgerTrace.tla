@@ -1,0 +1,124 @@
+----------------------------- MODULE LedgerTrace -----------------------------
+(***************************************************************************)
+(* Whether recorded runs of the program are behaviours of Ledger.tla.      *)
+(*                                                                         *)
+(* `python -m tests.tla` writes the module Recorded with the runs. A run is*)
+(* a sequence of steps. Each names the action of Ledger.tla that it must   *)
+(* be, with all arguments (ev, c, ...), exactly the messages that it sends *)
+(* (out), and what the program's state is after it (see). So at each point *)
+(* of a run at most one step is possible. If none is, the run is refused,  *)
+(* and TLC prints where.                                                   *)
+(***************************************************************************)
+EXTENDS Ledger, Recorded, TLC
+
+CONSTANT
+    Explains   \* whether a run that is refused is to say why; without it TLC takes half the time
+
+VARIABLES
+    run,       \* which of the recorded runs this is
+    at,        \* the next step
+    verdict    \* "", "accepted" or "refused"
+
+traceVars == <<vars, run, at, verdict>>
+
+-----------------------------------------------------------------------------
+(* What is compared with the state of the program. *)
+
+PendingView(p) ==
+    [ens |-> p.ens, conf |-> p.conf, lap |-> p.lap, lac |-> p.lac, lafr |-> p.lafr, failed |-> p.failed,
+     replacing |-> p.replacing, frags |-> p.frags]
+
+OwnerView(o) == [mode |-> o.mode, end |-> o.end, fate |-> o.fate, writing |-> o.writing, p |-> PendingView(o.p)]
+
+RecView(x) ==
+    [phase |-> x.phase, writing |-> x.writing,
+     fenced |-> IF x.phase = "fencing" THEN x.fenced ELSE {},
+     start |-> IF x.phase \in {"fencing", "reading", "closing"} THEN x.start ELSE None,
+     lac |-> IF x.phase \in {"fencing", "reading", "closing"} THEN x.lac ELSE None,
+     next |-> IF x.phase = "reading" THEN x.next ELSE None,
+     end |-> IF x.phase = "closing" THEN x.end ELSE IF x.phase = "done" THEN x.known.last ELSE None,
+     p |-> IF IsWritingBack(x) THEN <<PendingView(x.p)>> ELSE <<>>]
+
+BookieView(b) ==
+    [entries |-> b.entries, durable |-> b.durable, fenced |-> b.fenced, fencedDurable |-> b.fencedDurable,
+     lac |-> b.lac, lafr |-> b.lafr]
+
+-----------------------------------------------------------------------------
+Does(s) ==
+    CASE s.ev = "store applies"      -> StoreApplies(s.m)
+      [] s.ev = "bookie handles"     -> BookieHandles(s.m)
+      [] s.ev = "bookie is short"    -> BookieAnswersShort(s.m, s.through)
+      [] s.ev = "bookie syncs"       -> BookieSyncs(s.b)
+      [] s.ev = "bookie crashes"     -> BookieCrashes(s.b)
+      [] s.ev = "owner pushes"       -> OwnerPushes(s.count)
+      [] s.ev = "owner sends"        -> OwnerSends(s.slot, s.first, s.last)
+      [] s.ev = "owner publishes"    -> OwnerPublishes(s.slot)
+      [] s.ev = "owner hears ok"     -> OwnerHearsOk(s.m)
+      [] s.ev = "owner hears fence"  -> OwnerHearsFence(s.m)
+      [] s.ev = "owner fails"        -> OwnerFails(s.slot)
+      [] s.ev = "owner connects"     -> OwnerConnects(s.slot)
+      [] s.ev = "owner changes"      -> OwnerChanges(s.repl)
+      [] s.ev = "owner closes"       -> OwnerCloses
+      [] s.ev = "owner gives up"     -> OwnerGivesUp
+      [] s.ev = "owner reads"        -> OwnerReads
+      [] s.ev = "starts"             -> RecStarts(s.c)
+      [] s.ev = "sends fence"        -> RecSendsFence(s.c, s.slot)
+      [] s.ev = "hears fence"        -> RecHearsFence(s.c, s.m)
+      [] s.ev = "fence fails"        -> RecFenceFails(s.c, s.slot)
+      [] s.ev = "asks"               -> RecAsks(s.c)
+      [] s.ev = "hears read"         -> RecHearsRead(s.c, s.m)
+      [] s.ev = "read fails"         -> RecReadFails(s.c, s.slot, s.first)
+      [] s.ev = "sends"              -> RecSends(s.c, s.slot, s.first, s.last)
+      [] s.ev = "hears ok"           -> RecHearsOk(s.c, s.m)
+      [] s.ev = "fails"              -> RecFails(s.c, s.slot)
+      [] s.ev = "connects"           -> RecConnects(s.c, s.slot)
+      [] s.ev = "changes"            -> RecChanges(s.c, s.repl)
+      [] s.ev = "reads"              -> RecReads(s.c)
+
+(* Exactly these messages are sent. One that was sent before may be sent again. *)
+Sends(out) == out \subseteq msgs' /\ msgs' \ msgs \subseteq out
+
+Sees(what) ==
+    CASE what.kind = "meta"   -> meta' = what.is
+      [] what.kind = "owner"  -> OwnerView(owner') = what.is
+      [] what.kind = "rec"    -> RecView(rec'[what.name]) = what.is
+      [] what.kind = "bookie" -> BookieView(bookie'[what.name]) = what.is
+
+SeesAll(see) == \A i \in 1..Len(see) : Sees(see[i])
+
+Steps == Runs[run]
+
+Step ==
+    /\ verdict = "" /\ at <= Len(Steps)
+    /\ LET s == Steps[at] IN Does(s) /\ Sends(s.out) /\ SeesAll(s.see)
+    /\ at' = at + 1
+    /\ UNCHANGED <<run, verdict>>
+
+Accept ==
+    /\ verdict = "" /\ at = Len(Steps) + 1
+    /\ PrintT(<<"accepted", run>>)
+    /\ verdict' = "accepted"
+    /\ UNCHANGED <<vars, run, at>>
+
+(* Why a step is refused: what the module says instead, as far as it allows the action at all. *)
+Why(s) ==
+    IF ~ENABLED Does(s) THEN "not allowed"
+    ELSE IF ~ENABLED (Does(s) /\ Sends(s.out)) THEN "other messages"
+    ELSE "another state"
+
+Refuse ==
+    /\ Explains
+    /\ verdict = "" /\ at <= Len(Steps)
+    /\ ~ENABLED Step
+    /\ PrintT(<<"refused", run, at, Why(Steps[at])>>)
+    /\ verdict' = "refused"
+    /\ UNCHANGED <<vars, run, at>>
+
+TraceInit ==
+    /\ Init
+    /\ run \in 1..Len(Runs) /\ at = 1 /\ verdict = ""
+
+TraceNext == Step \/ Accept \/ Refuse
+
+TraceSpec == TraceInit /\ [][TraceNext]_traceVars
+=============================================================================

@@ -1,0 +1,120 @@
+"""``python -m tests.tla``: TLC judges recorded runs of the cores, runs of cores with bugs, and the modules.
+
+    python -m tests.tla                   everything; some minutes
+    python -m tests.tla --traces N        N runs in all (default 200), from each configuration equally many
+    python -m tests.tla --seed N          begin at this seed
+    python -m tests.tla --only PART       one part: runs, mutants, module, published
+
+Exit 0: all is as it should be. Exit 1: a run was refused, a bug was not noticed, or a search of a module
+found something else than it should. Exit 2: wrong usage. Exit 3: there is no Java, or no tla2tools.jar."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+
+from tests.tla.core_mutants import MUTANTS, runs_of
+from tests.tla.modules import PUBLISHED, SEARCHES, Search
+from tests.tla.recorder import record
+from tests.tla.sets import RECORDED
+from tests.tla.tlc import NoTlc, find_tlc
+from tests.tla.traces import judge
+
+NO_TLC = 3
+_AT_ONCE = 16
+"""How many runs one process of TLC judges."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.tla")
+    parser.add_argument("--traces", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=list(_PARTS))
+    options = parser.parse_args()
+    try:
+        find_tlc()
+    except NoTlc as missing:
+        print(missing, file=sys.stderr)
+        return NO_TLC
+    parts = [options.only] if options.only else list(_PARTS)
+    results = [_PARTS[part](options) for part in parts]
+    return int(not all(results))
+
+
+def _runs(options: argparse.Namespace) -> bool:
+    """Runs of the cores as they are: all must be accepted."""
+    begin = time.monotonic()
+    each = -(-options.traces // len(RECORDED))
+    steps = states = accepted = count = 0
+    for configuration in RECORDED:
+        seeds = iter(range(options.seed, options.seed + each))
+        while batch := list(itertools.islice(seeds, _AT_ONCE)):
+            runs = [record(configuration, seed) for seed in batch]
+            judgement = judge(configuration, runs)
+            count += len(runs)
+            steps += sum(map(len, runs))
+            states += judgement.outcome.states
+            accepted += len(judgement.accepted)
+            for refusal in judgement.refused:
+                print(f"REFUSED  {configuration}, seed {batch[refusal.run]}: {refusal.describe(runs)}")
+            if not judgement.outcome.is_ok:
+                print(f"BROKEN   {configuration}: {judgement.outcome.violated}\n{judgement.outcome.text}")
+                accepted -= len(judgement.accepted)
+        print(
+            f"{time.monotonic() - begin:6.1f} s  {accepted} of {count} runs accepted  {configuration}",
+            flush=True,
+        )
+    print(f"runs: {accepted} of {count} accepted, {steps:,} steps, {states:,} states")
+    return accepted == count
+
+
+def _mutants(options: argparse.Namespace) -> bool:
+    """Runs of cores with a bug: one of each must be refused."""
+    missed = 0
+    for mutant, configuration in MUTANTS:
+        begin = time.monotonic()
+        found = list(runs_of(mutant, configuration, 3))
+        runs = [run for _, run in found]
+        refused = judge(configuration, runs).refused if runs else ()
+        missed += not refused
+        word = f"{len(refused)} of {len(runs)} refused"
+        print(
+            f"{time.monotonic() - begin:6.1f} s  {'MISSED  ' * (not refused)}{word}  {mutant.__name__}",
+            flush=True,
+        )
+        for refusal in refused[:1]:
+            print(f"          {refusal.describe(runs)[:200]}")
+    print(f"mutants: {len(MUTANTS) - missed} of {len(MUTANTS)} noticed")
+    return not missed
+
+
+def _searches(name: str, searches: list[Search]) -> bool:
+    wrong = 0
+    for search in searches:
+        begin = time.monotonic()
+        outcome = search.run()
+        is_right = search.is_as_expected(outcome)
+        wrong += not is_right
+        print(
+            f"{time.monotonic() - begin:6.1f} s  {'' if is_right else 'WRONG  '}{outcome.states:,} states, "
+            f"violated: {outcome.violated or 'nothing'}  {search}",
+            flush=True,
+        )
+        if not is_right:
+            print(outcome.text[-6000:])
+    print(f"{name}: {len(searches) - wrong} of {len(searches)} as expected")
+    return not wrong
+
+
+_PARTS = {
+    "runs": _runs,
+    "mutants": _mutants,
+    "module": lambda options: _searches("module", SEARCHES),
+    "published": lambda options: _searches("published", PUBLISHED),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

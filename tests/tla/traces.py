@@ -1,0 +1,134 @@
+"""TLC judges recorded runs: is each a behaviour of ``docs/tla/Ledger.tla``?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from tests.cores import bookies
+from tests.model.configuration import Configuration
+from tests.model.messages import OWNER, Message
+from tests.tla.recorder import Step
+from tests.tla.tlc import Outcome, run_tlc
+from tests.tla.values import Name, tla
+from tests.tla.views import View, message_view
+
+Run = Sequence[Step]
+
+
+@attrs.frozen
+class Refusal:
+    """A run that is no behaviour of the module."""
+
+    run: int
+    at: int
+    """The step that is not possible, from 0."""
+    why: str
+
+    def describe(self, runs: Sequence[Run]) -> str:
+        return (
+            f"run {self.run}, step {self.at} of {len(runs[self.run])}: {self.why}: {runs[self.run][self.at]}"
+        )
+
+
+@attrs.frozen
+class Judgement:
+    outcome: Outcome
+    accepted: tuple[int, ...]
+    refused: tuple[Refusal, ...]
+
+
+class _Texts:
+    """Definitions for what occurs often, so that TLC reads it once."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._names: dict[str, str] = {}
+
+    def name(self, text: str) -> Name:
+        return Name(self._names.setdefault(text, f"{self._prefix}{len(self._names)}"))
+
+    def definitions(self) -> list[str]:
+        return [f"{name} == {text}" for text, name in self._names.items()]
+
+
+def recorded_module(runs: Sequence[Run]) -> str:
+    """The text of the module Recorded."""
+    messages, views = _Texts("m"), _Texts("v")
+
+    def named(value: object) -> object:
+        return messages.name(tla(message_view(value))) if isinstance(value, Message) else value
+
+    def told(step: Step) -> View:
+        arguments = {name: named(value) for name, value in step.arguments.items()}
+        seen = [{**one, "is": views.name(tla(one["is"]))} for one in step.seen]
+        return {"ev": step.event, **arguments, "out": {named(one) for one in step.out}, "see": seen}
+
+    lines = [
+        f"run{number} == <<\n  " + ",\n  ".join(tla(told(step)) for step in run) + "\n>>"
+        for number, run in enumerate(runs)
+    ]
+    return "\n".join(
+        [
+            "---- MODULE Recorded ----",
+            "EXTENDS Integers, Sequences, TLC",
+            *messages.definitions(),
+            *views.definitions(),
+            *lines,
+            f"Runs == <<{', '.join(f'run{number}' for number in range(len(runs)))}>>",
+            "====",
+        ]
+    )
+
+
+def constants(configuration: Configuration) -> list[str]:
+    """The constants of Ledger.tla, as lines of a configuration of TLC."""
+    ensemble, write_quorum, ack_quorum = configuration.shape
+    names = bookies(configuration.bookies)
+    recoverers = {f"R{number}" for number in range(configuration.recoverers)}
+    return [
+        "CONSTANTS",
+        f"  E = {ensemble}",
+        f"  WQ = {write_quorum}",
+        f"  AQ = {ack_quorum}",
+        f"  Guaranteed = {tla(configuration.guaranteed)}",
+        f"  FullPinning = {tla(configuration.full_pinning)}",
+        f"  RoundEntries = {configuration.round_entries}",
+        f"  SyncsLate = {tla(bool(configuration.crash))}",
+        f"  Bookies = {tla(set(names))}",
+        f"  Owner = {tla(OWNER)}",
+        f"  Recoverers = {tla(recoverers)}",
+        "  FirstEnsemble <- RecordedEnsemble",
+    ]
+
+
+def judge(configuration: Configuration, runs: Sequence[Run]) -> Judgement:
+    """Have TLC try to follow each run, and check the invariants of the module in each state of those that it
+    can follow.
+
+    Args:
+        configuration: The one that all runs were recorded with.
+        runs: What was recorded.
+
+    Returns:
+        Which runs it could follow to their end, and where it could not go on in the others.
+    """
+    outcome = _follow(configuration, runs, ["Explains = FALSE", "INVARIANT Safety"])
+    accepted = tuple(int(one[0]) - 1 for one in outcome.printed("accepted"))
+    others = [number for number in range(len(runs)) if number not in accepted]
+    if not outcome.is_ok or not others:
+        return Judgement(outcome, accepted, ())
+    outcome = _follow(configuration, [runs[number] for number in others], ["Explains = TRUE"])
+    refused = tuple(
+        Refusal(others[int(run) - 1], int(at) - 1, why) for run, at, why in outcome.printed("refused")
+    )
+    assert len(refused) == len(others), outcome.text
+    return Judgement(outcome, accepted, refused)
+
+
+def _follow(configuration: Configuration, runs: Sequence[Run], lines: Sequence[str]) -> Outcome:
+    first = tla(bookies(configuration.shape[0]))
+    recorded = recorded_module(runs).replace("Runs ==", f"RecordedEnsemble == {first}\nRuns ==")
+    text = "\n".join([*constants(configuration), *lines, "SPECIFICATION TraceSpec"])
+    return run_tlc("LedgerTrace", text, generated={"Recorded": recorded})
