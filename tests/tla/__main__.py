@@ -20,7 +20,7 @@ from tests.tla.modules import PUBLISHED, SEARCHES, Search
 from tests.tla.recorder import record
 from tests.tla.sets import RECORDED
 from tests.tla.tlc import NoTlc, find_tlc
-from tests.tla.traces import judge
+from tests.tla.traces import judge, refusals
 
 NO_TLC = 3
 _AT_ONCE = 16
@@ -77,7 +77,7 @@ def _mutants(options: argparse.Namespace) -> bool:
         begin = time.monotonic()
         found = list(runs_of(mutant, configuration, 3))
         runs = [run for _, run in found]
-        refused = judge(configuration, runs).refused if runs else ()
+        refused = refusals(configuration, runs) if runs else []
         missed += not refused
         word = f"{len(refused)} of {len(runs)} refused"
         print(

@@ -1,34 +1,136 @@
-"""Searches of the modules themselves with TLC."""
+"""Searches of the modules themselves, on sizes small enough to see every state."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import attrs
 
 from tests.tla.tlc import Outcome, run_tlc
+from tests.tla.values import tla
+
+AMENDMENTS = ("verdicts", "joining", "order", "highest", "frozen", "base")
+"""Those of Amended.tla."""
 
 
 @attrs.frozen
 class Search:
-    """A whole search of a module on a small size."""
+    """A whole search of a module, and what it should find."""
 
-    module: str
-    constants: dict[str, str]
-    lines: tuple[str, ...]
+    shape: tuple[int, int, int]
+    bookies: int | None = None
+    """As many as the ensemble has, if not given."""
+    recoverers: int = 1
+    entries: int = 1
+    changes: int = 0
+    time_outs: int = 0
+    lost_answers: int = 0
+    guaranteed: bool = False
+    closes: bool = True
+    """Whether the owner may close."""
+    without: str | None = None
+    """The definition that takes the place of a rule, as ``rule <- definition``."""
+    amendments: tuple[str, ...] | None = None
+    """If given, whether the module refines the published one with these amendments."""
     violates: str | None = None
-    """What the search must find to be violated, if it must."""
+    """What is violated, if something must be."""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.constants.items())
-        return f"{self.module}: {told}"
+        told = [f"{self.entries} entries, {self.recoverers} recoverers"]
+        told += [
+            f"{name} {getattr(self, name)}"
+            for name in ("bookies", "changes", "time_outs", "lost_answers")
+            if getattr(self, name)
+        ]
+        if self.without:
+            told.append(self.without)
+        if self.amendments is not None:
+            told.append(f"amendments: {', '.join(self.amendments) or 'none'}")
+        if self.violates:
+            told.append(f"violates {self.violates}")
+        mode = " guaranteed" if self.guaranteed else ""
+        return f"{'/'.join(map(str, self.shape))}{mode}, {'; '.join(told)}"
 
-    def run(self) -> Outcome:
-        """Search, and wait for the end."""
-        constants = "\n".join(f"  {name} = {value}" for name, value in self.constants.items())
-        return run_tlc(self.module, f"CONSTANTS\n{constants}\n" + "\n".join(self.lines), workers=2)
+    def run(self, *, is_short: bool = False) -> Outcome:
+        """Search, and wait for the end; see ``run_tlc``."""
+        is_refinement = self.amendments is not None
+        lines = ["CONSTANTS", *(f"  {name} = {tla(value)}" for name, value in self._constants().items())]
+        lines.append("  FirstEnsemble <- First")
+        if self.without:
+            lines.append(f"  {self.without}")
+        if is_refinement:
+            lines += ["  Nil = Nil", "SPECIFICATION RefineSpec", "PROPERTY Published"]
+        else:
+            name = self.violates or "Safety"
+            lines += ["SPECIFICATION SearchSpec", f"INVARIANT {name}"]
+        module = "LedgerRefines" if is_refinement else "LedgerSearch"
+        return run_tlc(module, "\n".join(lines), workers=1 if is_short else 2, is_short=is_short)
+
+    def _constants(self) -> dict[str, Any]:
+        ensemble, write_quorum, ack_quorum = self.shape
+        found: dict[str, Any] = {
+            "E": ensemble,
+            "WQ": write_quorum,
+            "AQ": ack_quorum,
+            "Guaranteed": self.guaranteed,
+            "FullPinning": False,
+            "Bookies": {f"b{number}" for number in range(self.bookies or ensemble)},
+            "Owner": "W",
+            "Recoverers": {f"R{number}" for number in range(self.recoverers)},
+            "RoundEntries": 1,
+            "SyncsLate": False,
+            "Entries": self.entries,
+            "Changes": self.changes,
+            "TimeOuts": self.time_outs,
+            "LostAnswers": self.lost_answers,
+            "Closes": self.closes,
+        }
+        if self.amendments is not None:
+            found["Amendments"] = set(self.amendments)
+        return found
 
     def is_as_expected(self, outcome: Outcome) -> bool:
+        """Whether the search found what it should."""
         return outcome.violated == self.violates and outcome.is_ok == (self.violates is None)
 
 
-SEARCHES: list[Search] = []
-PUBLISHED: list[Search] = []
+ONE = (1, 1, 1)
+PAIR = (2, 2, 1)
+
+SEARCHES = [
+    Search(ONE, bookies=2, entries=1, changes=1, lost_answers=1),
+    Search(ONE, bookies=2, entries=2, changes=1, time_outs=1),
+    Search(ONE, recoverers=2, time_outs=1),
+    Search(PAIR),
+    Search(PAIR, guaranteed=True),
+    Search(PAIR, bookies=3, recoverers=0, changes=1, lost_answers=1),
+    Search(PAIR, bookies=3, recoverers=0, changes=1, guaranteed=True),
+    # Without one rule, and that recoveries come to their end at all.
+    Search(ONE, violates="NeverClosedByRecovery"),
+    Search(PAIR, without="NegativeQuorum <- OneDenialIsEnough", violates="Safety"),
+    Search(ONE, without="Refuses <- NothingIsRefused", violates="Safety"),
+    Search((2, 2, 2), without="MaybeClose <- NothingIsWaitedFor", closes=False, violates="Safety"),
+]
+"""What the modules promise: the invariants hold in every state, and do not if a rule is missing."""
+
+
+def _needs(amendment: str, *others: str, **size: Any) -> list[Search]:
+    """Two searches: the refinement holds with amendments, and does not without one of them."""
+    return [
+        Search(amendments=(amendment, *others), **size),
+        Search(amendments=others, violates="steps", **size),
+    ]
+
+
+PUBLISHED = [
+    Search(ONE, amendments=()),
+    *_needs("joining", shape=ONE, recoverers=2, closes=False),
+    *_needs("order", "frozen", "base", shape=ONE, entries=2),
+    *_needs("frozen", "order", "base", shape=ONE, entries=2)[1:],
+    *_needs("base", "order", "frozen", shape=ONE, entries=2)[1:],
+    *_needs("highest", "order", shape=PAIR, recoverers=0, entries=2),
+    *_needs("verdicts", shape=PAIR, closes=False),
+    Search(ONE, bookies=2, changes=1, amendments=AMENDMENTS, violates="steps"),
+]
+"""Where the module refines the published one, and that it needs each amendment for it. It claims nothing for
+changes of the ensemble: see docs/PROTOCOL.md."""

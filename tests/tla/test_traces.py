@@ -20,7 +20,7 @@ from tests.scenarios.mutants import Mutant
 from tests.tla import core_mutants, sets
 from tests.tla.recorder import Step, record
 from tests.tla.tlc import MODULES, NoTlc, find_tlc
-from tests.tla.traces import judge
+from tests.tla.traces import judge, refusals
 from tests.tla.values import Function, Name, tla
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def test_runs_of_the_cores_are_behaviours_of_the_module(configuration: Configura
 def test_a_run_of_cores_that_lost_a_rule_is_refused(mutant: Mutant, configuration: Configuration) -> None:
     runs = [run for _, run in core_mutants.runs_of(mutant, configuration, 2)]
     assert len(runs) == 2, "the bug does nothing"
-    assert judge(configuration, runs).refused
+    assert refusals(configuration, runs)
 
 
 def _tampered(run: list[Step]) -> dict[str, list[Step]]:

@@ -115,20 +115,28 @@ def judge(configuration: Configuration, runs: Sequence[Run]) -> Judgement:
         Which runs it could follow to their end, and where it could not go on in the others.
     """
     outcome = _follow(configuration, runs, ["Explains = FALSE", "INVARIANT Safety"])
-    accepted = tuple(int(one[0]) - 1 for one in outcome.printed("accepted"))
+    accepted = _accepted(outcome)
     others = [number for number in range(len(runs)) if number not in accepted]
     if not outcome.is_ok or not others:
         return Judgement(outcome, accepted, ())
-    outcome = _follow(configuration, [runs[number] for number in others], ["Explains = TRUE"])
-    refused = tuple(
-        Refusal(others[int(run) - 1], int(at) - 1, why) for run, at, why in outcome.printed("refused")
-    )
-    assert len(refused) == len(others), outcome.text
-    return Judgement(outcome, accepted, refused)
+    refused = refusals(configuration, [runs[number] for number in others])
+    return Judgement(outcome, accepted, tuple(attrs.evolve(one, run=others[one.run]) for one in refused))
+
+
+def refusals(configuration: Configuration, runs: Sequence[Run]) -> list[Refusal]:
+    """Where TLC could not go on in those runs that are no behaviours of the module."""
+    outcome = _follow(configuration, runs, ["Explains = TRUE"])
+    refused = [Refusal(int(run) - 1, int(at) - 1, why) for run, at, why in outcome.printed("refused")]
+    assert len(refused) + len(_accepted(outcome)) == len(runs), outcome.text
+    return sorted(refused, key=lambda one: one.run)
+
+
+def _accepted(outcome: Outcome) -> tuple[int, ...]:
+    return tuple(sorted(int(one[0]) - 1 for one in outcome.printed("accepted")))
 
 
 def _follow(configuration: Configuration, runs: Sequence[Run], lines: Sequence[str]) -> Outcome:
     first = tla(bookies(configuration.shape[0]))
     recorded = recorded_module(runs).replace("Runs ==", f"RecordedEnsemble == {first}\nRuns ==")
     text = "\n".join([*constants(configuration), *lines, "SPECIFICATION TraceSpec"])
-    return run_tlc("LedgerTrace", text, generated={"Recorded": recorded})
+    return run_tlc("LedgerTrace", text, generated={"Recorded": recorded}, is_short=True)

@@ -1,0 +1,61 @@
+"""The modules in ``docs/tla`` keep their invariants, and refine the published module where they claim to.
+
+``python -m tests.tla --only module`` and ``--only published`` search more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tla.modules import AMENDMENTS, ONE, PAIR, PUBLISHED, SEARCHES, Search
+from tests.tla.tlc import MODULES, NoTlc, find_tlc
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tlc() -> None:
+    try:
+        find_tlc()
+    except NoTlc as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        Search(ONE),
+        Search(ONE, bookies=2, changes=1),
+        Search(ONE, violates="NeverClosedByRecovery"),
+        Search(ONE, without="Refuses <- NothingIsRefused", violates="Safety"),
+    ],
+    ids=str,
+)
+def test_the_module_keeps_its_invariants_and_breaks_them_without_a_rule(search: Search) -> None:
+    outcome = search.run(is_short=True)
+    assert search.is_as_expected(outcome), outcome.text
+    assert outcome.states > 20
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        Search(ONE, amendments=()),
+        Search(ONE, recoverers=2, amendments=(), violates="steps"),
+        Search(ONE, entries=2, amendments=("order", "frozen", "base")),
+        Search(ONE, entries=2, amendments=("frozen", "base"), violates="steps"),
+    ],
+    ids=str,
+)
+def test_the_module_refines_the_published_one_as_far_as_it_claims(search: Search) -> None:
+    outcome = search.run(is_short=True)
+    assert search.is_as_expected(outcome), outcome.text
+
+
+def test_the_command_shows_that_each_amendment_is_needed() -> None:
+    wanted = {
+        amendment for search in PUBLISHED for amendment in search.amendments or () if search.violates is None
+    }
+    assert wanted == set(AMENDMENTS)
+    text = (MODULES / "Amended.tla").read_text()
+    assert all(f'"{amendment}"' in text for amendment in AMENDMENTS)
+    assert any(search.shape == PAIR and search.guaranteed for search in SEARCHES)
