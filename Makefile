@@ -9,6 +9,7 @@
 #   make release            the wheel, the source distribution and their checksums, in dist/
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
+#   make tla [ARGS=...]     recorded runs of the protocol cores against the rules in TLA+; half an hour. Needs a Java
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Some hours
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
 #   make crash-soak         a bookie started from a million states that crashes can leave; two hours or so
@@ -28,7 +29,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: crash-soak docs help demo release release-check test test-all check lint faces model mutants fuzz bench clean
+.PHONY: crash-soak docs help demo release release-check test test-all check lint faces model tla mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -65,7 +66,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,17s/^#  //p' Makefile
+	@sed -n '4,18s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -81,6 +82,9 @@ test-all: lint
 
 model: $(TEST_STAMP)
 	@exec $(BIN)/python -m tests.model $(ARGS)
+
+tla: $(TEST_STAMP)
+	@exec $(BIN)/python -m tests.tla $(ARGS)
 
 mutants: $(TEST_STAMP)
 	@exec $(BIN)/python -m tests.mutants $(ARGS)

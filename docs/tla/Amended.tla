@@ -16,6 +16,14 @@
 (*   "frozen"    a write-back carries a LAC from before it (D11)           *)
 (*   "base"      a recoverer counts its own LAC from where it started, and *)
 (*               not from the first entry of the ledger (D16)              *)
+(*   "changes"   an ensemble change is more than one step: first the       *)
+(*               confirmations of those that leave are forgotten, then the *)
+(*               new fragment is written (T14, T15). It needs no time-out, *)
+(*               and any bookie may come in                                *)
+(*   "carried"   what those that stay confirm in between may settle. The   *)
+(*               new fragment begins before it all the same, and it is sent*)
+(*               to the replacement (D14)                                  *)
+(*   "unfit"     a replacement that refuses adds need not end the owner    *)
 (***************************************************************************)
 EXTENDS BookKeeperProtocol
 
@@ -124,6 +132,62 @@ WritesBack(cid) ==
                     GetAddEntryRequests([c EXCEPT !.lac = lac], op.entry, c.curr_fragment.ensemble, TRUE))
        /\ UNCHANGED << bookie_vars, clients, meta_vars >>
 
+StripsBookies(cid) ==
+    LET c == clients[cid]
+    IN /\ c.status = STATUS_OPEN
+       /\ \E gone \in SUBSET c.curr_fragment.ensemble :
+            clients' = [clients EXCEPT ![cid].confirmed =
+                [id \in DOMAIN c.confirmed |-> IF id > c.lac THEN c.confirmed[id] \ gone ELSE c.confirmed[id]]]
+       /\ UNCHANGED << bookie_vars, meta_vars, messages >>
+
+(* Meanwhile nothing is sent to those that leave. The owner may not know yet that its fragment is written. *)
+SendsToSome(cid) ==
+    LET c == clients[cid]
+        entry == [id |-> c.lap + 1, data |-> c.lap + 1]
+    IN /\ c.status = STATUS_OPEN /\ entry.id <= SendLimit
+       /\ \E known \in SUBSET Bookies, number \in 1..c.curr_fragment.id : \E some \in SUBSET known :
+            /\ SendMessagesToEnsemble(GetAddEntryRequests(c, entry, some, FALSE))
+            /\ clients' = [clients EXCEPT ![cid] =
+                [c EXCEPT !.lap = entry.id,
+                          !.pending_add_ops = @ \union {[entry |-> entry, fragment_id |-> number,
+                                                        ensemble |-> known]}]]
+       /\ UNCHANGED << bookie_vars, meta_vars >>
+
+(* Nobody who leaves may count for an entry of the new fragment. *)
+WritesFragment(cid) ==
+    LET c == clients[cid]
+        latest == c.lac + 1
+    IN /\ c.status = STATUS_OPEN /\ meta_status = STATUS_OPEN /\ c.meta_version = meta_version
+       /\ \E first \in (IF "carried" \in Amendments THEN c.curr_fragment.first_entry_id ELSE latest)..latest :
+          \E ensemble \in SUBSET Bookies :
+            LET updated == UpdatedFragments(c, first, ensemble)
+            IN /\ Cardinality(ensemble) = WriteQuorum
+               /\ \A id \in { id \in DOMAIN c.confirmed : id >= first } :
+                    c.confirmed[id] \intersect (c.curr_fragment.ensemble \ ensemble) = {}
+               /\ meta_fragments' = updated
+               /\ meta_version' = meta_version + 1
+               /\ clients' = [clients EXCEPT ![cid] =
+                    [c EXCEPT !.meta_version = meta_version + 1, !.fragments = updated,
+                              !.curr_fragment = Last(updated)]]
+       /\ UNCHANGED << bookie_vars, meta_status, meta_last_entry, messages >>
+
+SendsCarried(cid) ==
+    LET c == clients[cid]
+    IN /\ c.status = STATUS_OPEN
+       /\ \E id \in c.curr_fragment.first_entry_id..c.lac, b \in c.curr_fragment.ensemble :
+            SendMessagesToEnsemble(GetAddEntryRequests(c, [id |-> id, data |-> id], {b}, FALSE))
+       /\ UNCHANGED << bookie_vars, clients, meta_vars >>
+
+IgnoresRefusal(cid) ==
+    /\ clients[cid].status = STATUS_OPEN
+    /\ \E msg \in DOMAIN messages :
+        /\ msg.cid = cid
+        /\ ReceivableMessageOfType(messages, msg, AddEntryResponseMessage)
+        /\ msg.success = FALSE
+        /\ \A id \in DOMAIN clients[cid].confirmed : msg.bookie \notin clients[cid].confirmed[id]
+        /\ MessageProcessed(msg)
+    /\ UNCHANGED << bookie_vars, clients, meta_vars >>
+
 AmendedNext ==
     \/ Next
     \/ TakesAdd \/ RefusesAdd
@@ -131,6 +195,9 @@ AmendedNext ==
         \/ "verdicts" \in Amendments /\ ReadsAfterVerdict(cid)
         \/ "joining" \in Amendments /\ JoinsRecovery(cid)
         \/ "frozen" \in Amendments /\ WritesBack(cid)
+        \/ "changes" \in Amendments /\ (StripsBookies(cid) \/ SendsToSome(cid) \/ WritesFragment(cid))
+        \/ "carried" \in Amendments /\ SendsCarried(cid)
+        \/ "unfit" \in Amendments /\ IgnoresRefusal(cid)
         \/ HearsAddOk(cid)
         \/ HearsAddFence(cid)
 

@@ -2,7 +2,8 @@
 (***************************************************************************)
 (* Whether Ledger.tla refines the published BookKeeperProtocol             *)
 (* (published/, by Jack Vanlightly), as far as docs/PROTOCOL.md claims it: *)
-(* plain mode, E = WQ, one entry a read, no ensemble change, no time-outs. *)
+(* plain mode, E = WQ, one entry a read, no time-outs of a recovery, and   *)
+(* changes of the ensemble by the owner alone.                             *)
 (*                                                                         *)
 (* The state of the published module is written down in terms of ours (the *)
 (* refinement mapping), and each step of ours must then be one of its      *)
@@ -20,10 +21,12 @@ CONSTANTS
 VARIABLES
     created,    \* the published module begins before the ledger is made
     heard,      \* <<client, entry, bookie>>: who confirmed an entry to a client, ever
+    ownFrags,   \* the fragments and the version that the owner wrote last
+    ownVersion,
     announced,  \* by recoverer: the version at which it is in the recovery, 0 before
     closer      \* whose closing write was applied
 
-refineVars == <<searchVars, created, heard, announced, closer>>
+refineVars == <<searchVars, created, heard, ownFrags, ownVersion, announced, closer>>
 
 -----------------------------------------------------------------------------
 (* The mapping. *)
@@ -51,11 +54,11 @@ MappedOwner ==
     IF ~created THEN Nobody(Owner)
     ELSE [Nobody(Owner) EXCEPT
             !.meta_version = IF HasReadItsEnd THEN Nil ELSE IF closer = Owner THEN meta.version
-                             ELSE owner.known.version,
+                             ELSE ownVersion,
             !.status = IF closer = Owner THEN "CLOSED"
                        ELSE IF HasReadItsEnd \/ owner.mode = "dead" THEN "WITHDRAWN" ELSE "OPEN",
-            !.curr_fragment = LastOf(Frags(owner.p.frags)),
-            !.fragments = Frags(owner.p.frags),
+            !.curr_fragment = LastOf(Frags(ownFrags)),
+            !.fragments = Frags(ownFrags),
             !.pending_add_ops = Pendings(owner.p),
             !.lap = owner.p.lap + 1,
             !.lac = owner.p.lac + 1,
@@ -73,7 +76,7 @@ ReadAnswerThere(m) ==
 
 MappedRecoverer(r) ==
     LET x == rec[r]
-        isFencing == x.phase \notin {"none", "announcing"}
+        isFencing == x.phase \notin {"none", "announcing"} /\ x.fenced # {}
     IN IF announced[r] = 0 THEN Nobody(r)
        ELSE [Nobody(r) EXCEPT
             !.meta_version = IF closer = r THEN meta.version ELSE announced[r],
@@ -149,14 +152,22 @@ P == INSTANCE Amended WITH
     messages <- MappedMessages
 
 -----------------------------------------------------------------------------
-RefineInit == SearchInit /\ created = FALSE /\ heard = {} /\ announced = [r \in Recoverers |-> 0] /\ closer = Nil
+RefineInit ==
+    /\ SearchInit
+    /\ created = FALSE /\ heard = {} /\ ownFrags = meta.frags /\ ownVersion = meta.version
+    /\ announced = [r \in Recoverers |-> 0] /\ closer = Nil
 
-Create == ~created /\ created' = TRUE /\ UNCHANGED <<searchVars, heard, announced, closer>>
+Create == ~created /\ created' = TRUE /\ UNCHANGED <<searchVars, heard, ownFrags, ownVersion, announced, closer>>
 
 (* What the published module has besides follows from a step. *)
 Follow ==
-    /\ heard' = heard \union
-        { <<m.to, m.first, m.bookie>> : m \in { m \in gone' \ gone : m.type = "added" /\ m.status = "ok" } }
+    /\ heard' = (heard \union
+        { <<m.to, m.first, m.bookie>> : m \in { m \in gone' \ gone : m.type = "added" /\ m.status = "ok" } })
+        \ (IF DOMAIN owner'.repl = {} THEN {}
+           ELSE { <<Owner, e, owner.p.ens[s]>> : e \in (owner.p.lac + 1)..(Entries - 1), s \in DOMAIN owner'.repl })
+    /\ IF meta.state = "OPEN" /\ meta'.state = "OPEN" /\ meta' # meta
+       THEN ownFrags' = meta'.frags /\ ownVersion' = meta'.version
+       ELSE UNCHANGED <<ownFrags, ownVersion>>
     /\ announced' = [r \in Recoverers |->
         IF announced[r] # 0 THEN announced[r]
         ELSE IF meta.state = "OPEN" /\ meta'.state = "IN_RECOVERY" /\ \E m \in gone' \ gone : m.from = r
@@ -165,9 +176,12 @@ Follow ==
     /\ closer' = IF meta'.state = "CLOSED" /\ meta.state # "CLOSED"
                  THEN (CHOOSE m \in gone' \ gone : TRUE).from ELSE closer
 
-(* Messages that come late and change nothing are not taken there: reads after their verdict, and answers to who
-   has closed the ledger. *)
-NeverComes(m) == (m.type \in {"read", "readask"} /\ IsIgnored(m)) \/ (m.type = "added" /\ m.to = closer)
+(* Messages that come late and change nothing are not taken there: reads after their verdict, answers to who has
+   closed the ledger, answers of bookies that are being replaced. *)
+NeverComes(m) ==
+    \/ m.type \in {"read", "readask"} /\ IsIgnored(m)
+    \/ m.type = "added" /\ m.to = closer
+    \/ m.type = "added" /\ m.to = Owner /\ IsCurrent(owner.p, m) /\ SlotOf(owner.p, m.bookie) \in owner.p.replacing
 
 RefineNext ==
     \/ Create
@@ -176,6 +190,7 @@ RefineNext ==
           ELSE \/ \E m \in msgs \ gone : /\ ~NeverComes(m)
                                          /\ Takes(m) /\ gone' = gone \union {m} /\ UNCHANGED left
                \/ Act
+       /\ \A r \in Recoverers : IsWritingBack(rec[r]) => rec'[r].p.frags = rec[r].p.frags
        /\ Follow
        /\ UNCHANGED created
 

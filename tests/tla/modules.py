@@ -9,7 +9,10 @@ import attrs
 from tests.tla.tlc import Outcome, run_tlc
 from tests.tla.values import tla
 
-AMENDMENTS = ("verdicts", "joining", "order", "highest", "frozen", "base")
+AMENDMENTS = (
+    *("verdicts", "joining", "order", "highest", "frozen", "base"),
+    *("changes", "carried", "unfit"),
+)
 """Those of Amended.tla."""
 
 
@@ -122,6 +125,8 @@ def _needs(amendment: str, *others: str, **size: Any) -> list[Search]:
     ]
 
 
+PAIR_AND_SPARE: dict[str, Any] = {"shape": PAIR, "bookies": 3, "changes": 1, "closes": False}
+
 PUBLISHED = [
     Search(ONE, amendments=()),
     *_needs("joining", shape=ONE, recoverers=2, closes=False),
@@ -130,7 +135,8 @@ PUBLISHED = [
     *_needs("base", "order", "frozen", shape=ONE, entries=2)[1:],
     *_needs("highest", "order", shape=PAIR, recoverers=0, entries=2),
     *_needs("verdicts", shape=PAIR, closes=False),
-    Search(ONE, bookies=2, changes=1, amendments=AMENDMENTS, violates="steps"),
+    *_needs("carried", "changes", "order", "highest", recoverers=0, **PAIR_AND_SPARE),
+    *_needs("changes", "carried", "order", "highest", recoverers=0, **PAIR_AND_SPARE)[1:],
+    *_needs("unfit", "changes", "carried", "order", shape=ONE, bookies=2, changes=1, closes=False),
 ]
-"""Where the module refines the published one, and that it needs each amendment for it. It claims nothing for
-changes of the ensemble: see docs/PROTOCOL.md."""
+"""Where the module refines the published one, and that it needs each amendment for it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tla.modules import AMENDMENTS, ONE, PAIR, PUBLISHED, SEARCHES, Search
+from tests.tla.modules import AMENDMENTS, ONE, PAIR, PAIR_AND_SPARE, PUBLISHED, SEARCHES, Search
 from tests.tla.tlc import MODULES, NoTlc, find_tlc
 
 pytestmark = pytest.mark.processes
@@ -41,8 +41,9 @@ def test_the_module_keeps_its_invariants_and_breaks_them_without_a_rule(search: 
     [
         Search(ONE, amendments=()),
         Search(ONE, recoverers=2, amendments=(), violates="steps"),
-        Search(ONE, entries=2, amendments=("order", "frozen", "base")),
         Search(ONE, entries=2, amendments=("frozen", "base"), violates="steps"),
+        Search(recoverers=0, amendments=("carried", "changes", "order", "highest"), **PAIR_AND_SPARE),
+        Search(recoverers=0, amendments=("changes", "order", "highest"), violates="steps", **PAIR_AND_SPARE),
     ],
     ids=str,
 )
