@@ -156,6 +156,12 @@ BookieCrashes(n) ==
                       !.toldLac = b.durableLac, !.toldLafr = b.durableLafr]]
        /\ UNCHANGED <<meta, owner, rec, msgs>>
 
+(* Who lost its data boots with marks: it refuses ordinary adds for ever, and denies nothing (A.3, D27). *)
+BookieLosesAll(n) ==
+    /\ bookie' = [bookie EXCEPT ![n] =
+            [NewBookie EXCEPT !.fenced = TRUE, !.fencedDurable = TRUE, !.limbo = TRUE]]
+    /\ UNCHANGED <<meta, owner, rec, msgs>>
+
 -----------------------------------------------------------------------------
 (***************************************************************************)
 (* The owner.                                                              *)

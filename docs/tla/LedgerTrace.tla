@@ -41,7 +41,7 @@ RecView(x) ==
 
 BookieView(b) ==
     [entries |-> b.entries, durable |-> b.durable, fenced |-> b.fenced, fencedDurable |-> b.fencedDurable,
-     lac |-> b.lac, lafr |-> b.lafr]
+     lac |-> b.lac, lafr |-> b.lafr, limbo |-> b.limbo]
 
 -----------------------------------------------------------------------------
 Does(s) ==
@@ -50,6 +50,7 @@ Does(s) ==
       [] s.ev = "bookie is short"    -> BookieAnswersShort(s.m, s.through)
       [] s.ev = "bookie syncs"       -> BookieSyncs(s.b)
       [] s.ev = "bookie crashes"     -> BookieCrashes(s.b)
+      [] s.ev = "bookie loses all"   -> BookieLosesAll(s.b)
       [] s.ev = "owner pushes"       -> OwnerPushes(s.count)
       [] s.ev = "owner sends"        -> OwnerSends(s.slot, s.first, s.last)
       [] s.ev = "owner publishes"    -> OwnerPublishes(s.slot)

@@ -12,6 +12,7 @@ from unittest.mock import patch
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import LedgerRecovery
 from tests.model import joined_mutants
+from tests.model.bookie_node import BookieNode
 from tests.model.configuration import Configuration
 from tests.model.world import World
 from tests.scenarios import mutants
@@ -23,6 +24,7 @@ from tests.tla.sets import (
     GIVING_UP,
     GUARANTEED,
     GUARANTEED_FRAMES,
+    LOSING,
     PLAIN,
     STRIPED,
     STRIPED_FRAMES,
@@ -88,6 +90,26 @@ def recovery_goes_on_behind_a_missing_entry() -> AbstractContextManager[Any]:
     return patch.object(LedgerRecovery, "_end_at", end_at)
 
 
+def who_lost_its_data_is_not_fenced() -> AbstractContextManager[Any]:
+    original = BookieNode.lose_everything
+
+    def lose_everything(self: BookieNode) -> None:
+        original(self)
+        self.ledger = None
+
+    return patch.object(BookieNode, "lose_everything", lose_everything)
+
+
+def who_lost_its_data_denies_it() -> AbstractContextManager[Any]:
+    original = BookieNode.lose_everything
+
+    def lose_everything(self: BookieNode) -> None:
+        original(self)
+        self.in_limbo = False
+
+    return patch.object(BookieNode, "lose_everything", lose_everything)
+
+
 MUTANTS: list[tuple[Mutant, Configuration]] = [
     (acknowledging_below_the_ack_quorum, PLAIN),
     (the_lafr_moves_at_the_ack_quorum, GUARANTEED),
@@ -118,6 +140,9 @@ MUTANTS: list[tuple[Mutant, Configuration]] = [
     (mutants.reading_starts_below_the_last_fragment, PLAIN),
     (mutants.write_backs_carry_the_progress_of_recovery, PLAIN),
     (mutants.write_backs_carry_the_progress_of_recovery, GUARANTEED),
+    (who_lost_its_data_is_not_fenced, LOSING),
+    (who_lost_its_data_denies_it, LOSING),
+    (mutants.limbo_is_negative, LOSING),
     (joined_mutants.a_batch_retires_with_its_first_entry, STRIPED_FRAMES),
     (joined_mutants.an_answer_that_was_cut_short_denies_the_rest, FRAMES),
     (joined_mutants.a_frame_without_entries_confirms_what_it_tells, GUARANTEED_FRAMES),

@@ -18,7 +18,7 @@ from ledgerlog.wire.frame import Status
 from tests.model.bookie_node import BookieNode
 from tests.model.checker import _Broke, wander
 from tests.model.client_nodes import OwnerNode, RecovererNode
-from tests.model.configuration import Configuration
+from tests.model.configuration import BUDGETS, Configuration
 from tests.model.invariants import Violation
 from tests.model.messages import (
     OWNER,
@@ -33,9 +33,10 @@ from tests.model.messages import (
     ReadAnswer,
     Write,
 )
-from tests.model.numbering import META, Action, Reaction, State
+from tests.model.numbering import BUDGET, META, Action, Reaction, State
 from tests.model.world import World
 from tests.tla import views
+from tests.tla.sets import Losing
 from tests.tla.views import View
 
 
@@ -64,6 +65,18 @@ class RecordedWorld(World):
         self.log: list[tuple[int, str, Any, Reaction]] = []
         self.is_logging = False
         self.started: tuple[int, tuple[int, ...]] | None = None
+
+    def actions(self, state: State) -> Iterator[Action]:
+        if not isinstance(self.configuration, Losing):
+            yield from super().actions(state)
+            return
+        crashes = BUDGETS.index("crash")
+        for action in super().actions(state):
+            if action[0] != "do" or action[2] != "crash":
+                yield action
+        if self.nodes[state.places[BUDGET]][crashes] and not self.is_settled(state):
+            for place in range(self.first_bookie, len(state.places)):
+                yield ("do", place, "lose_everything", None, crashes)
 
     def is_answered_at_once(self, number: int) -> bool:
         return False
@@ -167,13 +180,14 @@ def _bookie_seen(bookie: BookieNode) -> View:
     return {"kind": "bookie", "name": bookie.name, "is": views.bookie_view(bookie)}
 
 
+_OF_BOOKIES = {"sync": "bookie syncs", "crash": "bookie crashes", "lose_everything": "bookie loses all"}
+
+
 def _bookie_step(bookie: BookieNode, what: str, argument: Any, sent: list[Message]) -> Step:
     seen = (_bookie_seen(bookie),)
     if what == "handle":
         return Step("bookie handles", {"m": argument}, tuple(sent), seen)
-    return Step(
-        {"sync": "bookie syncs", "crash": "bookie crashes"}[what], {"b": bookie.name}, tuple(sent), seen
-    )
+    return Step(_OF_BOOKIES[what], {"b": bookie.name}, tuple(sent), seen)
 
 
 # --- the owner ------------------------------------------------------------------------------------

@@ -7,6 +7,16 @@ import attrs
 from tests.model import sets
 from tests.model.configuration import Configuration
 
+
+class Losing(Configuration):
+    """Bookies that crash lose everything, and boot into limbo (protocol A.3)."""
+
+    def __str__(self) -> str:
+        return f"losing bookies, {super().__str__()}"
+
+
+_LOSSES = {"fail": 2, "change": 2, "fence": 1, "read": 2, "lost": 1, "crash": 1}
+
 RECORDED: list[Configuration] = [
     *(one for one in sets.WALKED if not one.repair),
     # Frames of several entries, answers that are cut short, frames that tell a LAC alone.
@@ -16,9 +26,12 @@ RECORDED: list[Configuration] = [
         )
         for one in (sets.WALKED[0], sets.WALKED[3], sets.WALKED[5])
     ),
+    Losing((3, 3, 2), entries=3, bookies=5, recoverers=2, **_LOSSES),
+    Losing((4, 3, 2), entries=4, bookies=6, recoverers=2, guaranteed=True, **_LOSSES),
 ]
 """The configurations of the model's random walks, without repair, which is no part of the module."""
 
 PLAIN, CRASHING, STRIPED, GUARANTEED, FULL_PINNING = (RECORDED[number] for number in (0, 1, 2, 5, 6))
-FRAMES, STRIPED_FRAMES, GUARANTEED_FRAMES = RECORDED[-3:]
+FRAMES, STRIPED_FRAMES, GUARANTEED_FRAMES = RECORDED[-5:-2]
+LOSING = RECORDED[-2]
 GIVING_UP = attrs.evolve(GUARANTEED, give_up=1)

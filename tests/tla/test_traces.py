@@ -38,11 +38,11 @@ def tlc() -> None:
 @pytest.mark.usefixtures("tlc")
 @pytest.mark.parametrize(
     "configuration",
-    [sets.PLAIN, sets.CRASHING, sets.STRIPED_FRAMES, sets.GUARANTEED, sets.FULL_PINNING],
+    [sets.PLAIN, sets.CRASHING, sets.LOSING, sets.STRIPED_FRAMES, sets.GUARANTEED, sets.FULL_PINNING],
     ids=str,
 )
 def test_runs_of_the_cores_are_behaviours_of_the_module(configuration: Configuration) -> None:
-    runs = [record(configuration, seed) for seed in range(4)]
+    runs = [record(configuration, seed) for seed in range(3)]
     judgement = judge(configuration, runs)
     assert not judgement.refused, [refusal.describe(runs) for refusal in judgement.refused]
     assert judgement.outcome.is_ok, judgement.outcome.text
@@ -61,6 +61,7 @@ def test_runs_of_the_cores_are_behaviours_of_the_module(configuration: Configura
         (core_mutants.recovery_goes_on_behind_a_missing_entry, sets.CRASHING),
         (mutants.recovery_reads_do_not_fence, sets.PLAIN),
         (mutants.recovery_closes_before_its_write_backs_are_confirmed, sets.PLAIN),
+        (mutants.limbo_is_negative, sets.LOSING),
         (an_answer_that_was_cut_short_denies_the_rest, sets.FRAMES),
     ],
 )
@@ -115,7 +116,7 @@ def test_recorded_runs_take_every_step_of_the_module() -> None:
     recorded = {
         step.event
         for configuration in (*sets.RECORDED, sets.GIVING_UP)
-        for seed in range(12)
+        for seed in range(8)
         for step in record(configuration, seed)
     }
     text = (MODULES / "LedgerTrace.tla").read_text()

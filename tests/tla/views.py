@@ -108,6 +108,7 @@ def bookie_view(bookie: BookieNode) -> View:
         "fencedDurable": bookie.is_fenced_durably,
         "lac": bookie.lac,
         "lafr": bookie.lafr,
+        "limbo": bookie.in_limbo,
     }
 
 
