@@ -21,7 +21,6 @@ from tests.model.client_nodes import OwnerNode, RecovererNode
 from tests.model.configuration import BUDGETS, Configuration
 from tests.model.invariants import Violation
 from tests.model.messages import (
-    OWNER,
     Add,
     AddAnswer,
     Answer,
@@ -291,6 +290,3 @@ def _recoverer_steps(
     if reads:
         steps.append(Step("asks", client, reads))
     yield from _with_seen(steps, {"kind": "rec", "name": name, "is": views.recoverer_view(recoverer)})
-
-
-__all__ = ["OWNER", "RecordedWorld", "Step", "record"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tla.modules import AMENDMENTS, ONE, PAIR, PAIR_AND_SPARE, PUBLISHED, SEARCHES, Search
+from tests.tla.modules import AMENDMENTS, ONE, PAIR_AND_SPARE, PUBLISHED, Search
 from tests.tla.tlc import MODULES, NoTlc, find_tlc
 
 pytestmark = pytest.mark.processes
@@ -59,4 +59,3 @@ def test_the_command_shows_that_each_amendment_is_needed() -> None:
     assert wanted == set(AMENDMENTS)
     text = (MODULES / "Amended.tla").read_text()
     assert all(f'"{amendment}"' in text for amendment in AMENDMENTS)
-    assert any(search.shape == PAIR and search.guaranteed for search in SEARCHES)

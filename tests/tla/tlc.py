@@ -46,11 +46,6 @@ class Outcome:
         return int(found[-1].replace(",", "")) if found else 0
 
     @property
-    def depth(self) -> int:
-        found = re.search(r"The depth of the complete state graph search is (\d+)", self.text)
-        return int(found.group(1)) if found else 0
-
-    @property
     def violated(self) -> str | None:
         """What was violated: the name of an invariant; "steps" for the steps of another module."""
         if "Error: Action property" in self.text:
