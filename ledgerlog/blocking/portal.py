@@ -110,7 +110,7 @@ class Held(Generic[T]):
 
 
 class Portal:
-    """A thread with an event loop. ``close`` ends it.
+    """A thread with an event loop. ``close`` ends it, and so does the end of a ``with`` block.
 
     A call inside trio raises InvalidArgument. With ``refuses_asyncio``, so does a call in a thread that runs
     an asyncio loop."""
@@ -122,6 +122,12 @@ class Portal:
         self._is_closed = False
         self._loop = LoopThread("ledgerlog-blocking")
         atexit.register(self.close)
+
+    def __enter__(self) -> Portal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # --- from other threads -------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ local path, all hosts must see the same files there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -34,19 +34,16 @@ from ledgerlog.archive.jobs.rewrite import (
     rewrite_group,
 )
 from ledgerlog.archive.parquet import ArchiveFile
-from ledgerlog.blocking.portal import Portal
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.redact import redact
+from ledgerlog.spark.connection import run_connected
 from ledgerlog.spark.job_progress import Progress, watched
-from ledgerlog.spark.source import connected
 
 __all__ = ["archive_on_spark", "compact_on_spark"]
-
-T = TypeVar("T")
 
 _TASKS_PER_CORE = 4
 """There are more tasks than cores, because ledgers differ in size and some tasks are done early."""
@@ -100,20 +97,6 @@ class _Where:
         Tasks may have other working directories, so a relative path would mean another place there.
         """
         return attrs.evolve(self, incarnation=archiver.incarnation, destination=archiver.destination.url)
-
-
-def _run(uri: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
-    """Run ``work`` with a client of its own, in the portal's event loop."""
-
-    async def body() -> T:
-        async with connected(uri) as client:
-            return await work(client)
-
-    portal = Portal()
-    try:
-        return portal.run(body)
-    finally:
-        portal.close()
 
 
 async def _open(where: _Where, client: LedgerClient, *, accept_destination: bool = False) -> Archiver:
@@ -184,7 +167,7 @@ def archive_on_spark(
             await publisher.retire(plan.retire, steps.append)
         return where.pinned_by(archiver), steps, _items(plan)
 
-    where, steps, items = _run(uri, begin)
+    where, steps, items = run_connected(uri, begin)
     attempted: set[tuple[str, int]] = set()
     while items:
         attempted.update(items)
@@ -195,14 +178,14 @@ def archive_on_spark(
             return [item for item in _items(archiver.plan(await archiver.look())) if item not in attempted]
 
         # Copy withdrawn ledgers again. If there is no delay, give up the ledgers that were just copied.
-        items = _run(uri, look_again)
+        items = run_connected(uri, look_again)
 
     async def end(client: LedgerClient) -> None:
         archiver = await _open(where, client)
         async with open_publisher(archiver, table) as publisher:
             await publisher.clean_up(steps.append)
 
-    _run(uri, end)
+    run_connected(uri, end)
     return steps
 
 
@@ -240,7 +223,7 @@ def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
             archiver = await _open(where, client)
             return [await _step(archiver, kind, ledger_id) for kind, ledger_id in items]
 
-        steps = _run(where.uri, carry_out)
+        steps = run_connected(where.uri, carry_out)
         yield pa.RecordBatch.from_pylist([attrs.asdict(step) for step in steps], schema=_STEPS_ARROW)
 
 
@@ -322,7 +305,7 @@ def compact_on_spark(
         groups = await groups_to_compact(archiver, bytes_max=bytes_max)
         return where.pinned_by(archiver), archiver.incarnation, groups, now_ms
 
-    where, incarnation, groups, now_ms = _run(uri, begin)
+    where, incarnation, groups, now_ms = run_connected(uri, begin)
     if not groups:
         return []
     before_ms = 0 if tombstones_after_s is None else max(0, now_ms - round(1000 * tombstones_after_s))
@@ -359,7 +342,7 @@ def compact_on_spark(
             await publisher.publish(steps.append)
         return steps
 
-    return _run(uri, end)
+    return run_connected(uri, end)
 
 
 def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
@@ -444,7 +427,7 @@ def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
         return (await rewrite_group(await _open(where, client), group, keeps=keeps)).encode()
 
     try:
-        return _made(part, _run(where.uri, write), "")
+        return _made(part, run_connected(where.uri, write), "")
     except (ArchiveCorrupt, ArchiveUnavailable, LogNotFound) as failure:
         return _made(part, None, str(failure))
 

@@ -35,8 +35,8 @@ from ledgerlog.blocking.portal import Portal
 from ledgerlog.spark.audit_plan import AuditPart, plan_audit
 from ledgerlog.spark.audit_task import AuditBroken, AuditRow, open_audit
 from ledgerlog.spark.columns import ColumnTypes, arrow_schema
+from ledgerlog.spark.connection import connected, run_connected, taken
 from ledgerlog.spark.options import AuditOptions, parse_audit_options
-from ledgerlog.spark.source import connected
 
 __all__ = [
     "DECLARED",
@@ -109,21 +109,10 @@ def read_audit(part: AuditPart, schema: Any) -> Iterator[Any]:
     Raises:
         MetadataUnavailable: The metadata store did not answer. Spark runs the task again.
     """
-    portal = Portal()
-    try:
+    with Portal() as portal:
         client, _ = portal.enter(connected(part.uri, cluster=part.cluster))
-        take, held = portal.enter(open_audit(part, client))
-        while True:
-            try:
-                rows = portal.run(take)
-            except AuditBroken:
-                held.leave()  # Raises the reason.
-                raise
-            if rows is None:
-                return
+        for rows in taken(open_audit(part, client), portal, AuditBroken):
             yield batch_of(rows, schema)
-    finally:
-        portal.close()
 
 
 class AuditReader(DataSourceReader):
@@ -145,15 +134,8 @@ class AuditReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the audit: list the ledgers that exist now. If a ledger changes later, its task sees that."""
 
-        async def make() -> list[AuditPart]:
-            async with connected(self._options.uri) as client:
-                return await plan_audit(client, self._options)
-
-        portal = Portal()
-        try:
-            return [AuditPartition(part) for part in portal.run(make)]
-        finally:
-            portal.close()
+        parts = run_connected(self._options.uri, lambda client: plan_audit(client, self._options))
+        return [AuditPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Carry out one task, and yield its rows as Arrow batches."""

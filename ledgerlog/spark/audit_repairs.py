@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ledgerlog.blocking.portal import Portal
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.comparison import FaultKind
 from ledgerlog.model.ids import BookieId
 from ledgerlog.repair.queue import RepairQueue
-from ledgerlog.spark.source import connected
+from ledgerlog.spark.connection import run_connected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,9 +116,4 @@ def mark_for_repair(table: DataFrame, uri: str) -> MarkedForRepair:
     ailments = Ailments()
     for row in table.select("ledger_id", "bookie", "kind").toLocalIterator():
         ailments.add(row["ledger_id"], row["bookie"], row["kind"])
-    portal = Portal()
-    try:
-        client, _ = portal.enter(connected(uri))
-        return portal.run(lambda: post_tasks(client, ailments))
-    finally:
-        portal.close()
+    return run_connected(uri, lambda client: post_tasks(client, ailments))

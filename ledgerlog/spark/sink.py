@@ -60,8 +60,8 @@ from ledgerlog.log.attach import Stage, splice, stage
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import check_log_name
+from ledgerlog.spark.connection import connected, run_connected
 from ledgerlog.spark.options import WriteOptions, parse_write_options
-from ledgerlog.spark.source import connected
 
 __all__ = [
     "LOGS_MAX",
@@ -260,8 +260,7 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
 
     After an error, no log will list the ledgers that this call wrote.
     """
-    portal = Portal()
-    try:
+    with Portal() as portal:
         client, _ = portal.enter(connected(options.uri))
         stages = _Stages(portal, client, options)
         if options.log is not None:
@@ -273,8 +272,6 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
                 append = stages.stage_of(name).append_many
                 portal.run(partial(append, _values(rows), keys=_keys(rows), headers=_headers(rows)))
         parts = stages.close()
-    finally:
-        portal.close()
     return StagedRows(client.store.cluster, of, parts)
 
 
@@ -374,36 +371,17 @@ def _require_log(options: WriteOptions) -> None:
 
     If the rows name their logs, only the tasks know these logs. Then this does nothing."""
     name = options.log
-    if name is None:
-        return
-
-    async def work() -> None:
-        async with connected(options.uri) as client:
-            await open_log(client, name, create=options.create_log)
-
-    portal = Portal()
-    try:
-        portal.run(work)
-    finally:
-        portal.close()
+    if name is not None:
+        run_connected(options.uri, lambda client: open_log(client, name, create=options.create_log))
 
 
 def _commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
 ) -> None:
     rows = [message if isinstance(message, StagedRows) else None for message in messages]
-
-    async def work() -> None:
-        # In another cluster, the ids of the staged ledgers belong to other ledgers.
-        cluster = next((each.cluster for each in rows if each is not None), None)
-        async with connected(options.uri, cluster=cluster) as client:
-            await commit_rows(client, options, rows, batch_id)
-
-    portal = Portal()
-    try:
-        portal.run(work)
-    finally:
-        portal.close()
+    # In another cluster, the ids of the staged ledgers belong to other ledgers.
+    cluster = next((each.cluster for each in rows if each is not None), None)
+    run_connected(options.uri, lambda client: commit_rows(client, options, rows, batch_id), cluster=cluster)
 
 
 class LogTableWriter(DataSourceArrowWriter):

@@ -18,8 +18,7 @@ your own schema.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -34,19 +33,19 @@ from pyspark.sql.types import StructType
 
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.tls import network_of
-from ledgerlog.proving import open_prover, with_secret_beside, with_secret_named
+from ledgerlog.proving import with_secret_beside, with_secret_named
 from ledgerlog.spark.columns import arrow_schema, batches_of
+from ledgerlog.spark.connection import connected, run_connected, taken
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
-from ledgerlog.spark.scanning import Fetched, ScanBroken, ScanPart, open_scan
+from ledgerlog.spark.scanning import ScanBroken, ScanPart, open_scan
 from ledgerlog.spark.stream import LogStream, decode_offsets, encode_offsets
 
-__all__ = ["LogPartition", "LogTableReader", "LogStreamReader", "connected", "read_part"]
+__all__ = ["LogPartition", "LogTableReader", "LogStreamReader", "read_part"]
 
 
 class LogPartition(InputPartition):
@@ -54,31 +53,6 @@ class LogPartition(InputPartition):
 
     def __init__(self, part: ScanPart) -> None:
         super().__init__(part)
-
-
-@asynccontextmanager
-async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[LedgerClient]:
-    """Connect to a cluster with the credentials in the environment, for the body of the ``async with``.
-
-    Args:
-        uri: The URI of the cluster.
-        cluster: The id that the cluster must have; None: any.
-
-    Raises:
-        WrongCluster: The cluster has another id.
-        ClusterNotFound: There is no cluster at ``uri``.
-        MetadataUnavailable: The metadata store did not answer.
-    """
-    parsed = parse_uri(uri)
-    credentials = with_secret_beside(Credentials.completed(os.environ), parsed)
-    async with (
-        open_store(parsed, cluster=cluster, credentials=credentials) as store,
-        open_prover(store, credentials) as prover,
-        open_client(
-            store, network_of(credentials, cluster=store.cluster), credentials=credentials, prover=prover
-        ) as client,
-    ):
-        yield client
 
 
 def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
@@ -91,33 +65,17 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
         part: The part.
         schema: The result of ``columns.arrow_schema``.
     """
-    portal = Portal()
-    try:
-        uri = parse_uri(part.uri)
-        credentials = with_secret_beside(Credentials.completed(os.environ), uri)
-        credentials = with_secret_named(credentials, part.admission)
-        scan = open_scan(
-            part,
-            network_of(credentials, cluster=part.cluster),
-            lambda: open_store(uri, cluster=part.cluster, credentials=credentials),
-            prover=Prover.of(credentials),
-        )
-        take, held = portal.enter(scan)
-
-        def fetched() -> Iterator[Fetched]:
-            while True:
-                try:
-                    entries = portal.run(take)
-                except ScanBroken:
-                    held.leave()  # Raises the reason.
-                    raise
-                if entries is None:
-                    return
-                yield entries
-
-        yield from batches_of(fetched(), schema)
-    finally:
-        portal.close()
+    uri = parse_uri(part.uri)
+    credentials = with_secret_beside(Credentials.completed(os.environ), uri)
+    credentials = with_secret_named(credentials, part.admission)
+    scan = open_scan(
+        part,
+        network_of(credentials, cluster=part.cluster),
+        lambda: open_store(uri, cluster=part.cluster, credentials=credentials),
+        prover=Prover.of(credentials),
+    )
+    with Portal() as portal:
+        yield from batches_of(taken(scan, portal, ScanBroken), schema)
 
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[Any]:
@@ -147,15 +105,8 @@ class LogTableReader(DataSourceReader):
         See ``planning.plan_table`` for the errors.
         """
 
-        async def make() -> list[ScanPart]:
-            async with connected(self._options.uri) as client:
-                return await plan_table(client, self._options)
-
-        portal = Portal()
-        try:
-            return [LogPartition(part) for part in portal.run(make)]
-        finally:
-            portal.close()
+        parts = run_connected(self._options.uri, lambda client: plan_table(client, self._options))
+        return [LogPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one part, and yield its records as Arrow batches."""

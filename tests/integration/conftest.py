@@ -14,10 +14,7 @@ from tests.zookeepers import SHARED_PROCESSES
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """One cluster for all tests that harm none of its processes. Each test makes its own logs."""
-    portal = Portal()
-    try:
+    with Portal() as portal:
         running, _ = portal.enter(running_cluster(tmp_path_factory.mktemp("shared") / "cluster"))
         SHARED_PROCESSES.add(running.child.pid)
         yield running
-    finally:
-        portal.close()

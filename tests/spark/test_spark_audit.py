@@ -25,7 +25,7 @@ from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.spark.audit import DECLARED
 from ledgerlog.spark.audit_repairs import mark_for_repair
-from ledgerlog.spark.source import connected
+from ledgerlog.spark.connection import connected
 from tests.spark.conftest import SparkOnLogs
 from tests.waiting import PATIENCE_S
 
@@ -43,12 +43,9 @@ class Hole:
 
 @contextmanager
 def client_of(uri: str) -> Iterator[tuple[Portal, LedgerClient]]:
-    portal = Portal()
-    try:
+    with Portal() as portal:
         client, _ = portal.enter(connected(uri))
         yield portal, client
-    finally:
-        portal.close()
 
 
 async def hollow(client: LedgerClient, entries: int = 50) -> Hole:

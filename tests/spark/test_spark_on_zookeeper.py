@@ -21,14 +21,11 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def on_zookeeper(on_spark: SparkOnLogs, tmp_path: Path) -> Iterator[SparkOnLogs]:
     """The shared session with a separate cluster."""
-    portal = Portal()
-    try:
+    with Portal() as portal:
         cluster = running_cluster(tmp_path / "cluster", "--bookies", "3", "--metadata", "zookeeper")
         running, _ = portal.enter(cluster)
         with blocking.connect(running.uri) as connected:
             yield attrs.evolve(on_spark, uri=running.uri, cluster=connected)
-    finally:
-        portal.close()
 
 
 def test_tables_and_streams_on_zookeeper(on_zookeeper: SparkOnLogs, tmp_path: Path) -> None:
