@@ -383,6 +383,12 @@ def _known(
         others: Names that are allowed only for another kind of job.
         whose: The kind of job that allows the names in ``others``, for the message.
     """
+    if not options:
+        raise InvalidArgument(
+            "there are no options. Spark does not pass the OPTIONS of CREATE TABLE to a source in Python: "
+            "give them in each query, as in SELECT * FROM orders WITH (uri = '...', log = 'orders'), or make "
+            "a temporary view with them"
+        )
     spelling = {name.lower(): name for name in allowed}
     elsewhere = {name.lower(): name for name in others}
     given = {}

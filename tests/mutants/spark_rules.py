@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
+_TEST_SQL = "tests/spark/test_spark_sql.py"
+_TEST_SINK = "tests/spark/test_spark_sink.py"
 _TEST_CONNECTION = "tests/spark/test_spark_connection.py"
 
 MUTANTS = (
@@ -22,5 +24,29 @@ MUTANTS = (
         "held.leave()",
         "",
         f"{_TEST_CONNECTION}::test_a_context_that_breaks_says_why",
+    ),
+    mutant(
+        "views_of_two_logs_share_a_table",
+        "C.4",
+        "spark.views._table_of",
+        "view.lower()",
+        "'one'",
+        f"{_TEST_SQL}::test_each_log_of_a_cluster_gets_a_view_that_reads_it_as_it_is",
+    ),
+    mutant(
+        "a_table_without_options_is_not_told_why",
+        "C.4",
+        "spark.options._known",
+        "not options",
+        "False",
+        "tests/spark/test_spark_options.py::test_a_table_of_sql_that_got_no_options_is_told_why",
+    ),
+    mutant(
+        "a_log_is_overwritten_by_appending",
+        "C.4",
+        "spark.sink.check_written",
+        "overwrite",
+        "False",
+        f"{_TEST_SINK}::test_a_mode_that_a_log_cannot_have_is_refused_before_any_work",
     ),
 )

@@ -154,6 +154,17 @@ def test_what_is_wrong_with_a_write_is_said(is_stream: bool, options: dict[str, 
         writing(is_stream=is_stream, **options)
 
 
+def test_a_table_of_sql_that_got_no_options_is_told_why() -> None:
+    for parse in (
+        lambda: parse_read_options({}, is_stream=False),
+        lambda: parse_read_options({}, is_stream=True),
+        lambda: parse_write_options({}, is_stream=False),
+        lambda: parse_audit_options({}),
+    ):
+        with pytest.raises(InvalidArgument, match="does not pass the OPTIONS of CREATE TABLE"):
+            parse()
+
+
 # --- audits ---------------------------------------------------------------------------------------
 
 

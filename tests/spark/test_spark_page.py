@@ -48,11 +48,16 @@ def test_the_page_on_spark_runs_in_order(
         assert sorted(record.data for record in records) == sorted([b"first", b"second", b"third"] * 2)
 
     run_block("docs/SPARK.md", 2, names)
+    assert re.search(r"^\| +\d+\| +3\|$", capsys.readouterr().out, re.MULTILINE)
+    run_block("docs/SPARK.md", 3, names)
+    assert re.search(r"^\| +7\|$", capsys.readouterr().out, re.MULTILINE)
+
+    run_block("docs/SPARK.md", 4, names)
     assert re.findall(r"^\| *(kind|log) *\|", capsys.readouterr().out, re.MULTILINE) == ["kind", "log"]
 
-    run_block("docs/SPARK.md", 3, names)
+    run_block("docs/SPARK.md", 5, names)
 
-    run_block("docs/SPARK.md", 4, names, archive=str(tmp_path / "archive"))
+    run_block("docs/SPARK.md", 6, names, archive=str(tmp_path / "archive"))
     assert [step.what for step in names["steps"]] == ["copied"] * 2
     with cluster.open_log("orders").read() as records:
         assert [record.data for record in records] == [b"first", b"second", b"third"]

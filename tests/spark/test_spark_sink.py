@@ -100,6 +100,42 @@ def test_what_cannot_be_written_is_refused(on_spark: SparkOnLogs, log_name: str)
     assert contents(on_spark, log_name) == []
 
 
+def test_a_mode_that_a_log_cannot_have_is_refused_before_any_work(
+    on_spark: SparkOnLogs, log_name: str
+) -> None:
+    rows = on_spark.spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    writer = rows.write.format("ledgerlog").options(uri=on_spark.uri, createLog="true")
+    for mode, words in (
+        ("overwrite", "only appended to"),
+        ("ignore", 'cannot be written in the "Ignore" mode'),
+        ("errorifexists", 'cannot be written in the "ErrorIfExists" mode'),
+    ):
+        with pytest.raises(Exception, match=words):
+            writer.mode(mode).save(log_name)
+    with pytest.raises(LogNotFound):
+        on_spark.cluster.open_log(log_name)
+
+
+def test_a_task_that_fails_and_runs_again_appends_its_rows_once(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    on_spark.cluster.create_log(log_name)
+    marker = tmp_path / "failed"
+
+    def fail_once(batches: Any) -> Any:
+        for number, batch in enumerate(batches):
+            if number == 1 and not marker.exists():
+                marker.touch()
+                raise ValueError("after the first rows")
+            yield batch
+
+    table = on_spark.spark.range(0, 30_000, numPartitions=1).selectExpr("concat('row ', id) AS value")
+    rows = table.mapInArrow(fail_once, "value STRING")
+    rows.write.format("ledgerlog").options(uri=on_spark.uri).mode("append").save(log_name)
+    assert marker.exists()
+    assert sorted(contents(on_spark, log_name)) == texts(0, 30_000)
+
+
 def test_a_log_that_does_not_exist_is_said_before_a_task_starts_or_made(
     on_spark: SparkOnLogs, log_name: str, tmp_path: Path
 ) -> None:

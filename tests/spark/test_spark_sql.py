@@ -1,0 +1,155 @@
+"""Logs in Spark SQL: views and tables, and what the statements say that a log cannot do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.spark.views import _text, register_logs
+from tests.spark.conftest import SparkOnLogs
+from tests.spark.test_spark_sink import append, contents
+
+pytestmark = pytest.mark.processes
+
+
+def options(on_spark: SparkOnLogs, log: str, **more: str) -> str:
+    given = {"uri": on_spark.uri, "log": log, **more}
+    return "(" + ", ".join(f"{key} = '{value}'" for key, value in given.items()) + ")"
+
+
+def run(on_spark: SparkOnLogs, text: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in on_spark.spark.sql(text).collect()]
+
+
+def make(on_spark: SparkOnLogs, *names: str) -> None:
+    for name in names:
+        on_spark.cluster.create_log(name)
+
+
+def test_a_temporary_view_is_read_and_inserted_into(on_spark: SparkOnLogs, log_name: str) -> None:
+    make(on_spark, log_name)
+    append(on_spark, log_name, [b"one", b"two"])
+    given = options(on_spark, log_name)
+    run(on_spark, f"CREATE TEMPORARY VIEW {log_name} USING ledgerlog OPTIONS {given}")
+    assert run(on_spark, f"SELECT offset, CAST(value AS STRING) FROM {log_name} ORDER BY offset") == [
+        (0, "one"),
+        (1, "two"),
+    ]
+    columns = "(value STRING, key BINARY)"
+    run(on_spark, f"CREATE TEMPORARY VIEW {log_name}_in {columns} USING ledgerlog OPTIONS {given}")
+    run(on_spark, f"INSERT INTO {log_name}_in (value) VALUES ('three')")
+    assert contents(on_spark, log_name) == [b"one", b"two", b"three"]
+    # The first view is a snapshot, as a DataFrame is.
+    assert run(on_spark, f"SELECT count(*) FROM {log_name}") == [(2,)]
+
+
+def test_a_table_gets_its_options_in_each_query(on_spark: SparkOnLogs, log_name: str) -> None:
+    make(on_spark, log_name)
+    append(on_spark, log_name, [b"one"])
+    given = options(on_spark, log_name)
+    table = f"{log_name}_table"
+    run(on_spark, f"CREATE TABLE {table} USING ledgerlog OPTIONS {given}")
+    for refused in (f"SELECT * FROM {table}", f"INSERT INTO {table} SELECT * FROM {table} WITH {given}"):
+        with pytest.raises(Exception, match="does not pass the OPTIONS of CREATE TABLE"):
+            run(on_spark, refused)
+    run(on_spark, f"CREATE VIEW {table}_view AS SELECT * FROM {table} WITH {given}")
+    assert run(on_spark, f"SELECT count(*) FROM {table}_view") == [(1,)]
+
+    run(on_spark, f"CREATE TABLE {table}_in (value BINARY) USING ledgerlog")
+    once = options(on_spark, log_name, producerId="nightly", batchSeq="1")
+    for _ in range(2):
+        run(on_spark, f"INSERT INTO {table}_in WITH {once} SELECT CAST('two' AS BINARY)")
+    assert contents(on_spark, log_name) == [b"one", b"two"]
+    # Each query reads the log as it is then.
+    assert run(on_spark, f"SELECT count(*) FROM {table}_view") == [(2,)]
+    assert run(on_spark, f"SELECT count(*) FROM {table} WITH {given}") == [(2,)]
+
+
+def test_spark_reads_one_log_for_two_uses_of_a_table(on_spark: SparkOnLogs, log_name: str) -> None:
+    """The page warns of it, and views of ``register_logs`` share no table because of it. If this fails with a
+    later Spark, both can go."""
+    names = [f"{log_name}/one", f"{log_name}/two"]
+    make(on_spark, *names)
+    for count, name in enumerate(names, 1):
+        append(on_spark, name, [b"x"] * count)
+    run(on_spark, f"CREATE TABLE {log_name} USING ledgerlog")
+    one, two = (f"SELECT * FROM {log_name} WITH {options(on_spark, name)}" for name in names)
+    assert [run(on_spark, f"SELECT count(*) FROM ({each})") for each in (one, two)] == [[(1,)], [(2,)]]
+    assert run(on_spark, f"SELECT count(*) FROM ({one} UNION ALL {two})") == [(2,)]
+
+
+def test_what_a_log_cannot_do_is_refused(on_spark: SparkOnLogs, log_name: str) -> None:
+    make(on_spark, log_name)
+    append(on_spark, log_name, [b"one"])
+    given = options(on_spark, log_name)
+    view, table = f"{log_name}_view", f"{log_name}_table"
+    run(on_spark, f"CREATE TEMPORARY VIEW {view} (value BINARY) USING ledgerlog OPTIONS {given}")
+    run(on_spark, f"CREATE TABLE {table} (value BINARY) USING ledgerlog")
+    for statement, words in (
+        (f"INSERT OVERWRITE {view} VALUES (X'01')", "only appended to"),
+        (f"INSERT OVERWRITE {table} WITH {given} VALUES (X'01')", "only appended to"),
+        (f"DELETE FROM {view}", "does not support deletes"),
+        (f"UPDATE {view} SET value = X'01'", "does not support UPDATE"),
+        (f"TRUNCATE TABLE {table}", "does not support truncates"),
+        (
+            f"MERGE INTO {table} t USING (SELECT X'01' AS value) s ON t.value = s.value "
+            "WHEN MATCHED THEN DELETE",
+            "does not support MERGE",
+        ),
+        (f"CREATE TABLE {table}_2 USING ledgerlog OPTIONS {given} AS SELECT X'01' AS value", "no options"),
+    ):
+        with pytest.raises(Exception, match=words):
+            run(on_spark, statement)
+    assert contents(on_spark, log_name) == [b"one"]
+    assert not on_spark.spark.catalog.tableExists(f"{table}_2")
+
+
+def test_each_log_of_a_cluster_gets_a_view_that_reads_it_as_it_is(
+    on_spark: SparkOnLogs, log_name: str
+) -> None:
+    one, two = names = [f"{log_name}/one-1", f"{log_name}/two.2"]
+    make(on_spark, *names)
+    for count, name in enumerate(names, 2):
+        append(on_spark, name, [b"x"] * count)
+    pattern = f"{log_name}/.*"
+    assert register_logs(on_spark.spark, on_spark.uri, pattern=pattern) == {one: one, two: two}
+    found = {view.name for view in on_spark.spark.catalog.listTables() if view.isTemporary}
+    assert found.issuperset(names)
+    assert run(on_spark, f"SELECT count(*) FROM `{one}` CROSS JOIN `{two}` CROSS JOIN `{two}`") == [(18,)]
+    append(on_spark, one, [b"x"])
+    assert run(on_spark, f"SELECT count(*) FROM `{one}`") == [(3,)]
+    with pytest.raises(Exception, match="is a view"):
+        run(on_spark, f"INSERT INTO `{one}` SELECT * FROM `{two}`")
+
+    # Views of other options are others, in the same query, too.
+    more = {"startingOffsets": "1", "includeHeaders": "true"}
+    assert register_logs(on_spark.spark, on_spark.uri, pattern=pattern, prefix="late ", **more) == {
+        f"late {one}": one,
+        f"late {two}": two,
+    }
+    rows = f"(SELECT offset FROM `{two}` UNION ALL SELECT offset FROM `late {two}`)"
+    assert run(on_spark, f"SELECT count(*), sum(offset) FROM {rows}") == [(5, 6)]
+    assert on_spark.spark.table(f"`late {one}`").columns[-1] == "headers"
+
+
+def test_what_is_wrong_with_views_is_said_before_one_is_made(on_spark: SparkOnLogs, log_name: str) -> None:
+    names = [f"{log_name}/a", f"{log_name}/A"]
+    make(on_spark, *names)
+    for wrong, words in (
+        ({}, "differ only in case"),
+        ({"pattern": "("}, "not a regular expression"),
+        ({"colour": "red"}, "there is no option 'colour'"),
+        ({"log": "x"}, "exactly one of"),
+        ({"pattern": names[0], "startingOffsets": '{"other": 3}'}, "other"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            register_logs(on_spark.spark, on_spark.uri, **{"pattern": f"{log_name}/.*", **wrong})
+    assert not on_spark.spark.catalog.tableExists(f"`{names[0]}`")
+    assert not on_spark.spark.catalog.tableExists(f"`{names[1]}`")
+
+
+def test_texts_are_quoted_for_sql(on_spark: SparkOnLogs) -> None:
+    text = 'it\'s a \\ and "this" `too`\n'
+    assert run(on_spark, f"SELECT {_text(text)}") == [(text,)]
