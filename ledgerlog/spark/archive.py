@@ -41,7 +41,7 @@ from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.redact import redact
 from ledgerlog.spark.connection import run_connected
-from ledgerlog.spark.job_progress import Progress, watched
+from ledgerlog.spark.job_progress import Progress, parallelism, watched
 
 __all__ = ["archive_on_spark", "compact_on_spark"]
 
@@ -205,7 +205,7 @@ def _on_tasks(
     def work(batches: Iterable[Any]) -> Iterator[Any]:
         yield from _steps_of_task(where, batches)
 
-    parts = min(len(items), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    parts = min(len(items), _TASKS_PER_CORE * parallelism(spark))
     rows = spark.createDataFrame(items, "kind STRING, ledger_id LONG").repartition(parts)
     done = rows.mapInArrow(work, _STEPS)
     found = watched(spark, f"archive of {where.name}", done.collect, on_progress)
@@ -317,7 +317,7 @@ def compact_on_spark(
         return _rewrite_in_task(where, groups, table)
 
     files = [(part, record.encode()) for part, group in enumerate(groups) for record in group]
-    parts = min(len(files), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    parts = min(len(files), _TASKS_PER_CORE * parallelism(spark))
     rows = spark.createDataFrame(files, "part LONG, record BINARY").repartition(parts)
     keys = rows.mapInArrow(take_keys, _KEYS)
     made = _kept(spark, keys, len(groups)).groupBy("part").applyInArrow(rewrite, _MADE)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.spark.audit_repairs import MarkedForRepair, mark_for_repair
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_FILE, CHECKED_LOG, SOUND
-from ledgerlog.spark.job_progress import Progress, watched
+from ledgerlog.spark.job_progress import Progress, parallelism, watched
 
 __all__ = ["AuditRun", "AuditFailed", "Found", "audit"]
 
@@ -116,8 +116,7 @@ def audit(
         ```
     """
     with _translated():
-        parallelism = str(spark.sparkContext.defaultParallelism)
-        given = {"minPartitions": parallelism, **options, "uri": uri, "summary": "true"}
+        given = {"minPartitions": str(parallelism(spark)), **options, "uri": uri, "summary": "true"}
         table = spark.read.format("ledgeraudit").options(**given).load().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with _translated():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _TEST_SQL = "tests/spark/test_spark_sql.py"
+_TEST_JOB = "tests/spark/test_job_progress.py"
 _TEST_SINK = "tests/spark/test_spark_sink.py"
 _TEST_CONNECTION = "tests/spark/test_spark_connection.py"
 
@@ -24,6 +25,30 @@ MUTANTS = (
         "held.leave()",
         "",
         f"{_TEST_CONNECTION}::test_a_context_that_breaks_says_why",
+    ),
+    mutant(
+        "a_client_of_spark_connect_counts_the_tasks_of_other_jobs",
+        "C.4",
+        "_ConnectJob._told",
+        "threading.current_thread() is self._thread",
+        "True",
+        f"{_TEST_JOB}::test_a_client_of_spark_connect_counts_the_tasks_of_its_own_job",
+    ),
+    mutant(
+        "a_job_on_spark_connect_outlives_its_caller",
+        "C.4",
+        "_ConnectJob.cancel",
+        "self._spark.interruptTag(self._tag)",
+        "self._thread = None",
+        f"{_TEST_JOB}::test_a_job_on_spark_connect_is_cancelled_with_its_caller",
+    ),
+    mutant(
+        "a_job_of_a_session_in_this_process_outlives_its_caller",
+        "C.4",
+        "_ContextJob.cancel",
+        "self._context.cancelJobGroup(self._group)",
+        "return None",
+        f"{_TEST_JOB}::test_a_job_of_a_session_in_this_process_is_cancelled_with_its_caller",
     ),
     mutant(
         "views_of_two_logs_share_a_table",
