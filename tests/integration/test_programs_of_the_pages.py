@@ -47,7 +47,7 @@ RUN_HERE = {
 }
 RUN_ELSEWHERE = {
     "docs/MACHINES.md": 1,  # by the test of that page
-    "docs/SPARK.md": 7,  # in spark/test_spark_page.py, on the session and the cluster that those tests share
+    "docs/SPARK.md": 8,  # in spark/test_spark_page.py, on the session and the cluster that those tests share
     "docs/tutorial/1-first-log.md": 3,  # in test_tutorial.py, with what they print
     "docs/tutorial/2-service.md": 2,
     "docs/tutorial/3-cluster.md": 2,

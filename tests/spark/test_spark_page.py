@@ -21,6 +21,8 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
+VALUES = [b'{"id": 1, "amount": 2.5}', b'{"id": 2, "amount": 4}', b"not JSON"]
+
 
 def test_the_page_on_spark_runs_in_order(
     on_spark: SparkOnLogs, log_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -31,36 +33,44 @@ def test_the_page_on_spark_runs_in_order(
     cluster.create_log(log_name)
     for name in ("orders", log_name):
         with cluster.open_log(name).writer() as writer:
-            writer.append_many([b"first", b"second"])
+            writer.append_many(VALUES[:2])
             writer.roll()
-            writer.append(b"third")
+            writer.append(VALUES[2])
     names: dict[str, Any] = {"uri": uri}
 
     run_block("docs/SPARK.md", 0, names, ledgerlog=uri)
     assert "|    3|" in capsys.readouterr().out, "the records of the only epoch"
 
+    run_block("docs/SPARK.md", 1, names)
+    assert re.findall(r"\| *(\w+)\| *([\w.]+)\|$", capsys.readouterr().out, re.MULTILINE) == [
+        ("id", "amount"),
+        ("1", "2.5"),
+        ("2", "4.0"),
+        ("NULL", "NULL"),
+    ]
+
     names["lines"] = on_spark.read_stream(startingOffsets="earliest").load(log_name)
-    run_block("docs/SPARK.md", 1, names, copy=str(tmp_path / "checkpoint"))
+    run_block("docs/SPARK.md", 2, names, copy=str(tmp_path / "checkpoint"))
     names["query"].processAllAvailable()
     names["query"].stop()
     assert names["query"].exception() is None
     with copy.read() as records:
-        assert sorted(record.data for record in records) == sorted([b"first", b"second", b"third"] * 2)
+        assert sorted(record.data for record in records) == sorted(VALUES * 2)
 
-    run_block("docs/SPARK.md", 2, names)
-    assert re.search(r"^\| +\d+\| +3\|$", capsys.readouterr().out, re.MULTILINE)
     run_block("docs/SPARK.md", 3, names)
+    assert re.search(r"^\| +\d+\| +3\|$", capsys.readouterr().out, re.MULTILINE)
+    run_block("docs/SPARK.md", 4, names)
     assert re.search(r"^\| +7\|$", capsys.readouterr().out, re.MULTILINE)
 
-    run_block("docs/SPARK.md", 4, names)
+    run_block("docs/SPARK.md", 5, names)
     assert re.findall(r"^\| *(kind|log) *\|", capsys.readouterr().out, re.MULTILINE) == ["kind", "log"]
 
-    run_block("docs/SPARK.md", 5, names)
+    run_block("docs/SPARK.md", 6, names)
 
-    run_block("docs/SPARK.md", 6, names, archive=str(tmp_path / "archive"))
+    run_block("docs/SPARK.md", 7, names, archive=str(tmp_path / "archive"))
     assert [step.what for step in names["steps"]] == ["copied"] * 2
     with cluster.open_log("orders").read() as records:
-        assert [record.data for record in records] == [b"first", b"second", b"third"]
+        assert [record.data for record in records] == VALUES
     for name in ("orders", "orders-copy"):
         cluster.delete_log(name)
 
